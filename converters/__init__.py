@@ -1,0 +1,1 @@
+"""Converters: image sources to datasets."""

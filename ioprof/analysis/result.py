@@ -1,0 +1,159 @@
+"""What the analysis says about a run: plain data that reports draw and `summary.json` holds. Keys are a contract."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ioprof.schema import SUMMARY_SCHEMA
+
+
+@dataclass(frozen=True)
+class CauseShare:
+    """How much of the steps' wall time one cause took, over all ranks."""
+
+    cause: str
+    seconds: float | None
+    """Time charged to the cause, summed over ranks and steps. Null: could not be measured, see `reason`. Never 0 for "unknown"."""
+    share: float | None
+    """`seconds` over the sum of all causes' seconds, 0 to 1; the shares that are not null sum to 1."""
+    basis: str
+    """One of `ioprof.schema.BASES`."""
+    reason: str | None = None
+    """Why `seconds` is null, or what it includes that its name does not say."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How much of an activity ran while the accelerator computed."""
+
+    total_s: float | None
+    """Time during which at least one such span was open, summed over ranks. Null: none was recorded, see `reason`."""
+    hidden_s: float | None
+    """The part of it during which the same rank's accelerator computed."""
+    hidden_ratio: float | None
+    """`hidden_s` / `total_s`. High: the activity costs nothing. Low: the accelerator stood still meanwhile."""
+    basis: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Samples per second of the whole job, all ranks together."""
+
+    samples_per_s: float | None
+    """All samples over the time from the first step's start to the last step's end."""
+    steady_samples_per_s: float | None
+    """The same without the warm-up steps (see `Steps.warmup`). Null: too few steps."""
+    device_samples_per_s: float | None
+    """What the devices alone would reach: the emulated device's own rate, or null where it is not known."""
+    basis: str
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of all ranks, and what their time was charged to."""
+
+    count: int
+    """Steps per rank, of the rank that made most."""
+    warmup: int
+    """Leading steps of each rank that the steady rate leaves out: start-up of workers and the first fill of their queues."""
+    mean_s: float | None
+    p50_s: float | None
+    p95_s: float | None
+    causes: tuple[CauseShare, ...]
+    """All causes in the order of `ioprof.schema.CAUSES`."""
+    per_rank: tuple[dict[str, Any], ...]
+    """For each rank: `rank`, `steps`, `wall_s`, and `<cause>_s` for each cause (null where not measured)."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What was read, and where the bytes came from."""
+
+    accesses: int
+    bytes: int
+    bytes_from_storage: int
+    bytes_from_cache: int
+    bytes_unknown: int
+    read_p50_s: float | None
+    read_p95_s: float | None
+    read_p99_s: float | None
+    slowest: tuple[dict[str, Any], ...]
+    """Up to 10 reads: `path`, `seconds`, `bytes`, `source`, `rank`, `step`, `batch`, slowest first."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What storage must deliver so that the accelerators never wait for it."""
+
+    bytes_per_s: float | None
+    reads_per_s: float | None
+    at_samples_per_s: float | None
+    """The rate for which that holds: the devices' own, or the rate reached while computing."""
+    basis: str
+
+
+@dataclass(frozen=True)
+class Capture:
+    """How complete the recording is, and what it cost."""
+
+    events: int
+    lost: int
+    """Spans that found no room."""
+    coverage_ratio: float | None
+    """Bytes seen over bytes that the kernel counted for the same processes. Null: see `not_seen`."""
+    ns_per_event: float | None
+    """Cost of one span, measured on this machine when the run began."""
+    overhead_ratio: float | None
+    """`events` × `ns_per_event` over the ranks' and workers' summed time: an upper bound of what recording cost."""
+    not_seen: tuple[str, ...]
+    """One sentence for each thing that the run did and the recording cannot show."""
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """How the hosts' clocks were brought together."""
+
+    method: str
+    uncertainty_ns: int | None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to change. Predicted gains come from replay only; null until a run is replayed."""
+
+    action: str
+    predicted_speedup: float | None = None
+    error: float | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer: what the job waited for most, in a word and in a sentence."""
+
+    bound_by: str | None
+    """The cause with the greatest share after `compute` if the accelerator idled for 10 % of the time or more, else `compute`. Null: no step."""
+    text: str
+    advice: tuple[Advice, ...] = ()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the report says, for people and for machines."""
+
+    run: dict[str, Any]
+    """`name`, `command`, `status`, `device`, `device_basis`, `loader`, `dataset`, `ranks`, `workers`, `batch_size`, `started`, `failures`."""
+    throughput: Throughput
+    steps: Steps
+    overlap: dict[str, Overlap]
+    """Keys `h2d`, `storage`, `decode`, `communication`."""
+    storage: Storage
+    demand: Demand
+    capture: Capture
+    clocks: Clocks
+    verdict: Verdict
+    schema: str = field(default=SUMMARY_SCHEMA)
+
+    def to_json(self) -> str:
+        """The text of summary.json; the same summary gives the same text."""
+        return json.dumps(asdict(self), indent=1, allow_nan=False)

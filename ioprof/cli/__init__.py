@@ -1,0 +1,63 @@
+"""The command line: one file per command. The only part of ioprof that prints, exits, or reads the arguments."""
+
+import importlib
+import sys
+from typing import Final
+
+import typer
+
+from ioprof.cli.console import error_line
+from ioprof.errors import IoprofError
+
+COMMANDS: Final = ("generate", "convert", "run", "report", "compare", "demo")
+"""Each is a module of this package; those with several verbs under one name hold a `typer.Typer` called `app`."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 failed, 2 bad usage or bad input, 130 interrupted."""
+    try:
+        result = _app()(sys.argv[1:] if arguments is None else arguments, prog_name="ioprof", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except IoprofError as error:
+        error_line(str(error))
+        return error.exit_code
+    except typer.Abort:
+        return _interrupted()
+    except KeyboardInterrupt:
+        return _interrupted()
+    except BrokenPipeError:
+        return 1
+    except Exception as error:
+        return _usage_error(error)
+
+
+def _app() -> typer.Typer:
+    app = typer.Typer(
+        help="What a training job waits for: compute, gradient exchange, copies, preprocessing or storage.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    for name in COMMANDS:
+        module = importlib.import_module(f"ioprof.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, name))
+    return app
+
+
+def _usage_error(error: Exception) -> int:
+    # typer keeps the classes of its usage errors private; they carry a one-line message and the context of the command.
+    if not hasattr(error, "format_message"):
+        raise error
+    message, context = error.format_message(), getattr(error, "ctx", None)
+    if message:
+        command = context.command_path if context else "ioprof"
+        error_line(f"{message.rstrip('.')}; see: {command} --help")
+    return 2
+
+
+def _interrupted() -> int:
+    error_line("interrupted")
+    return 130

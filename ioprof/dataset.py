@@ -1,0 +1,226 @@
+"""Dataset: the manifest that converters write and loaders read.
+
+A folder is a dataset when, and only when, it holds a valid `dataset.json`; converters write that file last, by rename, so a
+half-made folder is never one. The manifest is untrusted input: every value is checked before it is used.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ioprof.errors import DatasetError
+from ioprof.schema import DATASET_SCHEMA
+
+MANIFEST_NAME: Final = "dataset.json"
+LAYOUTS: Final = ("files", "lmdb")
+TRANSFORMS: Final = ("original", "rgb256")
+ENCODINGS: Final = ("source", "jpeg", "png", "raw")
+QUANTILES: Final = ("min", "p5", "p25", "p50", "p75", "p95", "p99", "max", "mean")
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """What was done to each image, and how a record stores it."""
+
+    transform: str
+    """`original`: the source's bytes untouched. `rgb256`: centre crop to the square, resized to 256 × 256, RGB."""
+    encoding: str
+    """`source` (as it came), `jpeg`, `png`, or `raw` (height × width × channels bytes, RGB)."""
+    size: int | None = None
+    """Side of the square in pixels; null for `original`."""
+    quality: int | None = None
+    """JPEG quality, 1 to 95; null where nothing was encoded to JPEG."""
+
+
+@dataclass(frozen=True)
+class ImageClass:
+    """One class: its place in `Dataset.classes` is its label."""
+
+    wnid: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The manifest of a dataset folder, whatever its layout."""
+
+    path: Path
+    name: str
+    split: str
+    layout: str
+    image: ImageFormat
+    records: int
+    """Number of samples; the loaders' indices run from 0 to `records` - 1, in the same order in every layout."""
+    bytes: int
+    """Sum of the lengths of all records' image bytes, without what the layout adds."""
+    classes: tuple[ImageClass, ...]
+    label_convention: str
+    """`sorted_wnid`: label = place of the wnid among all wnids of the source, sorted."""
+    record_bytes_quantiles: dict[str, int]
+    """min, p5, p25, p50, p75, p95, p99, max and mean of the records' lengths in bytes."""
+    digest: str
+    """`sha256:` over label and bytes of every record, in order (see `RecordDigest`); equal for equal content in any layout."""
+    source: str
+    """What it was made from, in words: never used as a path."""
+    version: str
+    """Version of ioprof that wrote it."""
+    shuffle_seed: int
+    scale: float = 1.0
+    quarantined: tuple[dict[str, str], ...] = field(default=())
+    """Source images that could not be used, each with its `name` and the `reason`; not counted in `records`."""
+
+    @classmethod
+    def load(cls, path: Path) -> "Dataset":
+        """The dataset in the folder `path`; `DatasetError` says what is wrong with it and what to type."""
+        manifest = path / MANIFEST_NAME
+        try:
+            text = manifest.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise DatasetError(_no_manifest(path)) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise DatasetError(f"{manifest}: cannot be read ({error})") from None
+        try:
+            keys = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DatasetError(f"{manifest}: not JSON ({error}); convert the dataset again") from None
+        return _checked(path, keys)
+
+    def save(self) -> None:
+        """Write the manifest by rename, with the file and its folder synced: the act that makes the folder a dataset."""
+        keys = {"schema": DATASET_SCHEMA, **asdict(self)}
+        del keys["path"]
+        write_json_atomically(self.path / MANIFEST_NAME, keys)
+
+
+def write_json_atomically(path: Path, keys: dict[str, Any]) -> None:
+    """Write `keys` to `path` so that it is there whole or not at all, also after a power cut."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as stream:
+            json.dump(keys, stream, indent=1, ensure_ascii=False)
+            stream.write("\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+class RecordDigest:
+    """Digest of labels and record bytes in order: sha256 over, per record, label and length (int64, little-endian) and the bytes."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, label: int, data: bytes | memoryview) -> None:
+        """Take in the next record."""
+        self._hash.update(label.to_bytes(8, "little", signed=True) + len(data).to_bytes(8, "little"))
+        self._hash.update(data)
+
+    def text(self) -> str:
+        """The digest as it stands in the manifest."""
+        return f"sha256:{self._hash.hexdigest()}"
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _no_manifest(path: Path) -> str:
+    if not path.exists():
+        return f"{path}: no such folder; make a dataset with: ioprof convert imagenet SOURCE {path}"
+    if not path.is_dir():
+        return f"{path}: not a folder; a dataset is the folder that holds {MANIFEST_NAME}"
+    return f"{path}: not a dataset (no {MANIFEST_NAME}); make one with: ioprof convert imagenet {path} DATASET"
+
+
+# ---------------------------------------------------------------------------------------------- checks of a manifest
+
+
+def _checked(path: Path, keys: object) -> Dataset:
+    manifest = path / MANIFEST_NAME
+
+    def fail(what: str) -> DatasetError:
+        return DatasetError(f"{manifest}: {what}; convert the dataset again")
+
+    if not isinstance(keys, dict):
+        raise fail("not a JSON object")
+    if keys.get("schema") != DATASET_SCHEMA:
+        raise fail(f"schema is {keys.get('schema')!r}, this version of ioprof reads {DATASET_SCHEMA!r}")
+
+    def get(key: str, kind: type | tuple[type, ...], valid: Callable[[Any], bool] = lambda _: True) -> Any:
+        value = keys.get(key)
+        if not isinstance(value, kind) or isinstance(value, bool) or not valid(value):
+            raise fail(f"{key} is {str(value)[:60]!r}")
+        return value
+
+    return Dataset(
+        path=path,
+        name=get("name", str),
+        split=get("split", str, _is_plain_name),
+        layout=get("layout", str, LAYOUTS.__contains__),
+        image=_image(get("image", dict), fail),
+        records=get("records", int, lambda value: 0 < value < 2**40),
+        bytes=get("bytes", int, lambda value: 0 < value < 2**62),
+        classes=_classes(get("classes", list), fail),
+        label_convention=get("label_convention", str),
+        record_bytes_quantiles=_quantiles(get("record_bytes_quantiles", dict), fail),
+        digest=get("digest", str, lambda value: value.startswith("sha256:") and len(value) == 71),
+        source=get("source", str),
+        version=get("version", str),
+        shuffle_seed=get("shuffle_seed", int),
+        scale=float(get("scale", (int, float), lambda value: 0 < value < 1e6)),
+        quarantined=_quarantined(keys.get("quarantined", []), fail),
+    )
+
+
+def _is_plain_name(text: str) -> bool:
+    return text not in ("", ".", "..") and "/" not in text and "\0" not in text and len(text) < 100
+
+
+def _image(keys: dict[str, Any], fail: Callable[[str], DatasetError]) -> ImageFormat:
+    transform, encoding = keys.get("transform"), keys.get("encoding")
+    size, quality = keys.get("size"), keys.get("quality")
+    if transform not in TRANSFORMS or encoding not in ENCODINGS:
+        raise fail(f"image is {transform!r}, {encoding!r}")
+    if not (size is None or (type(size) is int and 0 < size < 2**15)):
+        raise fail(f"image.size is {str(size)[:60]!r}")
+    if not (quality is None or (type(quality) is int and 0 < quality <= 100)):
+        raise fail(f"image.quality is {str(quality)[:60]!r}")
+    if encoding == "raw" and size is None:
+        raise fail("image.encoding is raw, and image.size is not given")
+    return ImageFormat(transform, encoding, size, quality)
+
+
+def _classes(entries: list[Any], fail: Callable[[str], DatasetError]) -> tuple[ImageClass, ...]:
+    if not entries:
+        raise fail("classes is empty")
+    for entry in entries:
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("wnid", "name")):
+            raise fail(f"a class is {str(entry)[:60]!r}")
+    return tuple(ImageClass(entry["wnid"], entry["name"]) for entry in entries)
+
+
+def _quantiles(keys: dict[str, Any], fail: Callable[[str], DatasetError]) -> dict[str, int]:
+    if set(keys) != set(QUANTILES) or any(type(value) is not int or value < 0 for value in keys.values()):
+        raise fail(f"record_bytes_quantiles is {str(keys)[:60]!r}")
+    return keys
+
+
+def _quarantined(entries: object, fail: Callable[[str], DatasetError]) -> tuple[dict[str, str], ...]:
+    if not isinstance(entries, list):
+        raise fail("quarantined is not a list")
+    for entry in entries:
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("name", "reason")):
+            raise fail(f"a quarantined image is {str(entry)[:60]!r}")
+    return tuple({"name": entry["name"], "reason": entry["reason"]} for entry in entries)

@@ -1,0 +1,40 @@
+"""The errors that ioprof raises on purpose.
+
+    IoprofError                what happened, why it matters, what to type
+    ├── CommandError           bad usage or bad input; the command line ends with `exit_code`
+    ├── DatasetError           a folder is not a dataset, or a record of it cannot be used
+    ├── RunError               a folder is not a run, or a file of it is damaged
+    └── CaptureError           recording could not be started
+
+Every message is one line that a person can act on. Only `ioprof.cli` turns them into output and exit codes.
+"""
+
+
+class IoprofError(Exception):
+    """An error with a message meant for the user. `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class CommandError(IoprofError):
+    """A command was asked for something it cannot do; `exit_code` is 2 unless the work had already begun."""
+
+    def __init__(self, message: str, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class DatasetError(IoprofError):
+    """A folder is not a dataset, or a record in it cannot be read; the message names the file or the key."""
+
+    exit_code = 2
+
+
+class RunError(IoprofError):
+    """A folder is not a run, or one of its files is damaged."""
+
+    exit_code = 2
+
+
+class CaptureError(IoprofError):
+    """Recording could not be started, or a capture file cannot be understood."""

@@ -1,0 +1,1 @@
+"""Runs inside the job: spans and the files they are written to."""

@@ -1,0 +1,1 @@
+"""Summaries and traces as text, HTML and figures."""

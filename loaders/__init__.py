@@ -1,0 +1,1 @@
+"""Loaders: datasets to batches."""
