@@ -1,7 +1,13 @@
 """Dataset: the manifest that converters write and loaders read.
 
 A folder is a dataset when, and only when, it holds a valid `dataset.json`; converters write that file last, by rename, so a
-half-made folder is never one. The manifest is untrusted input: every value is checked before it is used.
+half-made folder is never one. The manifest and the index are untrusted input: every value is checked before it is used.
+
+    DATASET/dataset.json               the manifest
+    files:  DATASET/SPLIT/WNID/NAME    one file per record; NAME ends in .JPEG, in .rgb for raw pixels, or as the source's did
+            DATASET/SPLIT.txt          the index: a line `SPLIT/WNID/NAME label` per record, in the order of the records
+    lmdb:   DATASET/SPLIT/data.mdb     one environment, nothing in it but records; key `%08d_NAME` (the number of the record),
+                                       value as ioprof.tensorprotos says
 """
 
 import hashlib
@@ -12,6 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from ioprof.errors import DatasetError
 from ioprof.schema import DATASET_SCHEMA
 
@@ -20,6 +28,11 @@ LAYOUTS: Final = ("files", "lmdb")
 TRANSFORMS: Final = ("original", "rgb256")
 ENCODINGS: Final = ("source", "jpeg", "png", "raw")
 QUANTILES: Final = ("min", "p5", "p25", "p50", "p75", "p95", "p99", "max", "mean")
+
+
+_MAX_NAME_BYTES: Final = 255
+_MAX_MANIFEST_BYTES: Final = 1 << 28
+_AGAIN: Final = "convert the dataset again"
 
 
 @dataclass(frozen=True)
@@ -73,27 +86,58 @@ class Dataset:
     quarantined: tuple[dict[str, str], ...] = field(default=())
     """Source images that could not be used, each with its `name` and the `reason`; not counted in `records`."""
 
+    @property
+    def data_path(self) -> Path:
+        """The folder of the split's data: the class folders of `files`, the environment (`data.mdb`) of `lmdb`."""
+        return self.path / self.split
+
+    @property
+    def index_path(self) -> Path:
+        """The index of `files`, which `read_index` reads; its paths are relative to the dataset's folder."""
+        return self.path / f"{self.split}.txt"
+
     @classmethod
     def load(cls, path: Path) -> "Dataset":
         """The dataset in the folder `path`; `DatasetError` says what is wrong with it and what to type."""
-        manifest = path / MANIFEST_NAME
-        try:
-            text = manifest.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise DatasetError(_no_manifest(path)) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise DatasetError(f"{manifest}: cannot be read ({error})") from None
-        try:
-            keys = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise DatasetError(f"{manifest}: not JSON ({error}); convert the dataset again") from None
-        return _checked(path, keys)
+        return _checked(path, _read_json(path / MANIFEST_NAME))
 
     def save(self) -> None:
         """Write the manifest by rename, with the file and its folder synced: the act that makes the folder a dataset."""
-        keys = {"schema": DATASET_SCHEMA, **asdict(self)}
-        del keys["path"]
-        write_json_atomically(self.path / MANIFEST_NAME, keys)
+        write_json_atomically(self.path / MANIFEST_NAME, self.manifest())
+
+    def manifest(self) -> dict[str, Any]:
+        """The keys of the manifest."""
+        return {"schema": DATASET_SCHEMA, **{key: value for key, value in asdict(self).items() if key != "path"}}
+
+
+def read_index(dataset: Dataset) -> tuple[list[str], list[int]]:
+    """Paths (relative to `dataset.path`) and labels of all records of a `files` dataset, in order.
+
+    Raises `DatasetError` unless there are exactly `dataset.records` lines and each names a file within the folder of its label's
+    class. Whether the files are there is for the reader to find out.
+    """
+    index = dataset.index_path
+    folders = [f"{dataset.split}/{entry.wnid}/" for entry in dataset.classes]
+    paths: list[str] = []
+    labels: list[int] = []
+    for number, line in enumerate(_index_lines(dataset), start=1):
+        path, _, text = line.rpartition(" ")
+        label = int(text) if len(text) < 10 and text.isascii() and text.isdigit() else -1
+        if not 0 <= label < len(folders):
+            raise DatasetError(f"{index}: line {number} has label {text[:20]!r}, not 0 to {len(folders) - 1}; {_AGAIN}")
+        folder = folders[label]
+        if not (path.startswith(folder) and is_plain_name(path[len(folder) :])):
+            raise DatasetError(f"{index}: line {number} names {path[:80]!r}, no file of {folder}; {_AGAIN}")
+        paths.append(path)
+        labels.append(label)
+    return paths, labels
+
+
+def is_plain_name(text: str) -> bool:
+    """Whether `text` can be the name of one file or folder on any Linux file system and one word of a line-based index."""
+    if text in ("", ".", "..") or "/" in text or len(text) > _MAX_NAME_BYTES or not text.isprintable():
+        return False
+    return text.isascii() or len(text.encode()) <= _MAX_NAME_BYTES
 
 
 def write_json_atomically(path: Path, keys: dict[str, Any]) -> None:
@@ -109,11 +153,21 @@ def write_json_atomically(path: Path, keys: dict[str, Any]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
+
+
+def quantiles_of(lengths: list[int]) -> dict[str, int]:
+    """`record_bytes_quantiles` of records of these lengths."""
+    shares = {"min": 0, "p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95, "p99": 99, "max": 100}
+    values = np.percentile(lengths, list(shares.values()))
+    return {
+        **{name: round(float(value)) for name, value in zip(shares, values, strict=True)},
+        "mean": round(sum(lengths) / len(lengths)),
+    }
 
 
 class RecordDigest:
-    """Digest of labels and record bytes in order: sha256 over, per record, label and length (int64, little-endian) and the bytes."""
+    """Digest of labels and record bytes in order: sha256 over label, length (both int64, little-endian) and bytes of each."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -128,7 +182,36 @@ class RecordDigest:
         return f"sha256:{self._hash.hexdigest()}"
 
 
-def _sync_folder(path: Path) -> None:
+def _index_lines(dataset: Dataset) -> list[str]:
+    index = dataset.index_path
+    longest = len(dataset.split.encode()) + 2 * _MAX_NAME_BYTES + 16
+    try:
+        if not index.is_file() or index.stat().st_size > dataset.records * longest:
+            raise DatasetError(f"{index}: not the index of {dataset.records} records; {_AGAIN}")
+        text = index.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DatasetError(f"{index}: cannot be read ({error}); {_AGAIN}") from None
+    lines = text.split("\n")
+    if lines.pop() != "" or len(lines) != dataset.records:
+        raise DatasetError(f"{index}: {len(lines)} whole lines for {dataset.records} records; {_AGAIN}")
+    return lines
+
+
+def _read_json(manifest: Path) -> object:
+    try:
+        if manifest.stat().st_size > _MAX_MANIFEST_BYTES or not manifest.is_file():
+            raise DatasetError(f"{manifest}: not a manifest of ioprof; {_AGAIN}")
+        return json.loads(manifest.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise DatasetError(_no_manifest(manifest.parent)) from None
+    except OSError as error:
+        raise DatasetError(f"{manifest}: cannot be read ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{manifest}: not JSON ({error}); {_AGAIN}") from None
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in the folder are on stable storage."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -151,7 +234,7 @@ def _checked(path: Path, keys: object) -> Dataset:
     manifest = path / MANIFEST_NAME
 
     def fail(what: str) -> DatasetError:
-        return DatasetError(f"{manifest}: {what}; convert the dataset again")
+        return DatasetError(f"{manifest}: {what}; {_AGAIN}")
 
     if not isinstance(keys, dict):
         raise fail("not a JSON object")
@@ -167,7 +250,7 @@ def _checked(path: Path, keys: object) -> Dataset:
     return Dataset(
         path=path,
         name=get("name", str),
-        split=get("split", str, _is_plain_name),
+        split=get("split", str, is_plain_name),
         layout=get("layout", str, LAYOUTS.__contains__),
         image=_image(get("image", dict), fail),
         records=get("records", int, lambda value: 0 < value < 2**40),
@@ -182,10 +265,6 @@ def _checked(path: Path, keys: object) -> Dataset:
         scale=float(get("scale", (int, float), lambda value: 0 < value < 1e6)),
         quarantined=_quarantined(keys.get("quarantined", []), fail),
     )
-
-
-def _is_plain_name(text: str) -> bool:
-    return text not in ("", ".", "..") and "/" not in text and "\0" not in text and len(text) < 100
 
 
 def _image(keys: dict[str, Any], fail: Callable[[str], DatasetError]) -> ImageFormat:
@@ -208,6 +287,10 @@ def _classes(entries: list[Any], fail: Callable[[str], DatasetError]) -> tuple[I
     for entry in entries:
         if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("wnid", "name")):
             raise fail(f"a class is {str(entry)[:60]!r}")
+        if not is_plain_name(entry["wnid"]):
+            raise fail(f"a class is called {entry['wnid'][:60]!r}")
+    if len({entry["wnid"] for entry in entries}) != len(entries):
+        raise fail("two classes bear the same wnid")
     return tuple(ImageClass(entry["wnid"], entry["name"]) for entry in entries)
 
 

@@ -64,6 +64,10 @@ class Steps:
     """All causes in the order of `ioprof.schema.CAUSES`."""
     per_rank: tuple[dict[str, Any], ...]
     """For each rank: `rank`, `steps`, `wall_s`, and `<cause>_s` for each cause (null where not measured)."""
+    behind_peers: dict[str, dict[str, float]] = field(default_factory=dict)
+    """The part of `communication` that was waiting for slower ranks, in seconds summed over the ranks that waited: number of the
+    late rank to what that rank was doing meanwhile, e.g. `{"1": {"decode": 0.8}}`. `compute` there: it had more to compute, or
+    began later. High: look at that rank, not at the network. Empty: no rank waited for another."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,8 @@ class Verdict:
     """The answer: what the job waited for most, in a word and in a sentence."""
 
     bound_by: str | None
-    """The cause with the greatest share after `compute` if the accelerator idled for 10 % of the time or more, else `compute`. Null: no step."""
+    """`compute` if the accelerators idled for less than 10 % of the time; else the greatest cause after it, where waiting for a
+    slower rank counts as what that rank did meanwhile (`Steps.behind_peers`). Null: no step."""
     text: str
     advice: tuple[Advice, ...] = ()
 
@@ -142,7 +147,8 @@ class Summary:
     """What the report says, for people and for machines."""
 
     run: dict[str, Any]
-    """`name`, `command`, `status`, `device`, `device_basis`, `loader`, `dataset`, `ranks`, `workers`, `batch_size`, `started`, `failures`."""
+    """`name`, `command`, `status`, `device`, `device_basis`, `loader`, `dataset`, `ranks`, `workers`, `batch_size`, `started`,
+    `failures`; null where the run did not record it."""
     throughput: Throughput
     steps: Steps
     overlap: dict[str, Overlap]

@@ -27,6 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
         return _interrupted()
     except BrokenPipeError:
         return 1
+    except OSError as error:
+        error_line(f"{error.filename or 'input/output'}: {error.strerror or error}")
+        return 1
     except Exception as error:
         return _usage_error(error)
 

@@ -1,1 +1,1 @@
-"""Runs inside the job: spans and the files they are written to."""
+"""What runs inside the job: spans, hooks and samplers. Nothing here imports torch before the job does."""

@@ -1,0 +1,211 @@
+"""A synthetic ImageNet: images of its sizes in the forms that it comes in."""
+
+import contextlib
+import tarfile
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from ioprof import __version__
+from ioprof.converters.destination import SYNTHETIC_NAME, checked_destination, new_folder, require_space, sync_file_system
+from ioprof.converters.distribution import target_bytes
+from ioprof.converters.options import GenerateOptions
+from ioprof.converters.pool import num_cores, ordered_map
+from ioprof.converters.synthesis import synthetic_jpeg
+from ioprof.dataset import quantiles_of, write_json_atomically
+from ioprof.errors import CommandError
+
+Advance = Callable[[int], object]
+
+SYNTHETIC_SCHEMA: Final = "ioprof.synthetic/1"
+_CHUNK_IMAGES: Final = 8
+_FILE_OVERHEAD_BYTES: Final = 4096
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """What was generated, as `synthetic.json` in its folder says."""
+
+    path: Path
+    form: str
+    images: int
+    classes: int
+    seed: int
+    bytes: int
+    """Of all image files together."""
+    image_bytes_quantiles: dict[str, int]
+    version: str
+
+    def manifest(self) -> dict[str, Any]:
+        """The keys of `synthetic.json`."""
+        return {"schema": SYNTHETIC_SCHEMA, **{key: value for key, value in asdict(self).items() if key != "path"}}
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generation that was found possible, and has not begun."""
+
+    destination: Path
+    options: GenerateOptions
+
+    def run(self, advance: Advance = lambda _: None) -> Synthetic:
+        """Do it; nothing is left behind when it fails. Raises `CommandError` for a full disk or a worker that died."""
+        try:
+            with new_folder(self.destination) as folder:
+                result = self._write(folder, advance)
+                sync_file_system(folder)
+                write_json_atomically(folder / SYNTHETIC_NAME, result.manifest())
+        except OSError as error:
+            what = error.strerror or str(error)
+            raise CommandError(f"{self.destination}: cannot be written ({what}); nothing was left behind", exit_code=1) from error
+        return result
+
+    def _write(self, folder: Path, advance: Advance) -> Synthetic:
+        options = self.options
+        lengths: list[int] = []
+        wnids = [f"n{number:08d}" for number in range(1, options.classes + 1)]
+        (folder / "synset_words.txt").write_text("".join(f"{wnid} synthetic class {wnid[1:].lstrip('0')}\n" for wnid in wnids))
+        targets = target_bytes(options.images, np.random.default_rng([options.seed, 0]))
+        tasks = [
+            (options.seed, start, targets[start : start + _CHUNK_IMAGES].tolist())
+            for start in range(0, options.images, _CHUNK_IMAGES)
+        ]
+        with FORMS[options.form](folder) as writer:
+            with contextlib.closing(ordered_map(_images, tasks, min(options.workers or num_cores(), len(tasks)))) as chunks:
+                for data in _flat(chunks):
+                    number = len(lengths)
+                    wnid = wnids[number * options.classes // options.images]
+                    writer.add(wnid, f"{wnid}_{number}.JPEG", data)
+                    lengths.append(len(data))
+                    advance(1)
+            writer.finish()
+        return Synthetic(
+            path=self.destination,
+            form=options.form,
+            images=options.images,
+            classes=options.classes,
+            seed=options.seed,
+            bytes=sum(lengths),
+            image_bytes_quantiles=quantiles_of(lengths),
+            version=__version__,
+        )
+
+
+def plan_generation(destination: Path, options: GenerateOptions) -> Generation:
+    """Look at the destination and its free space; raises `CommandError` for whatever would stop the work."""
+    target = checked_destination(destination, options.force)
+    require_space(target, options.images * (115_000 + _FILE_OVERHEAD_BYTES), options.images if options.form == "tree" else 1)
+    return Generation(target, options)
+
+
+def _images(task: tuple[int, int, list[int]]) -> list[bytes]:
+    seed, first, targets = task
+    return [synthetic_jpeg(target, np.random.default_rng([seed, 1, first + place])) for place, target in enumerate(targets)]
+
+
+def _flat(chunks: Generator[list[bytes]]) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield from chunk
+
+
+# ------------------------------------------------------------------------------------------------ forms
+
+
+class Form(Protocol):
+    """A writer of image files, class after class, used as a context manager."""
+
+    def __init__(self, folder: Path) -> None: ...
+
+    def add(self, wnid: str, name: str, data: bytes) -> None:
+        """Write the next image."""
+
+    def finish(self) -> None:
+        """All images have been added."""
+
+    def __enter__(self) -> "Form": ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+
+class TreeForm:
+    """Class folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def add(self, wnid: str, name: str, data: bytes) -> None:
+        """Write the next image."""
+        (self._folder / wnid).mkdir(exist_ok=True)
+        (self._folder / wnid / name).write_bytes(data)
+
+    def finish(self) -> None:
+        """All images have been added."""
+
+    def __enter__(self) -> "TreeForm":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class TarsForm:
+    """One tar of one tar per class, written in one pass; an inner tar's header is filled in when its size is known."""
+
+    def __init__(self, folder: Path) -> None:
+        self._stream = (folder / "ILSVRC2012_img_train.tar").open("xb")
+        self._wnid: str | None = None
+        self._start = 0
+
+    def add(self, wnid: str, name: str, data: bytes) -> None:
+        """Write the next image."""
+        if wnid != self._wnid:
+            self._end_inner()
+            self._wnid, self._start = wnid, self._stream.tell()
+            self._stream.write(bytes(tarfile.BLOCKSIZE))
+        self._stream.write(_header(name, len(data)))
+        self._stream.write(data)
+        self._pad(tarfile.BLOCKSIZE)
+
+    def finish(self) -> None:
+        """All images have been added."""
+        self._end_inner()
+        self._end_archive(0)
+        self._stream.flush()
+
+    def _end_inner(self) -> None:
+        if self._wnid is None:
+            return
+        inner = self._start + tarfile.BLOCKSIZE
+        self._end_archive(inner)
+        end = self._stream.tell()
+        self._stream.seek(self._start)
+        self._stream.write(_header(f"{self._wnid}.tar", end - inner))
+        self._stream.seek(end)
+
+    def _end_archive(self, start: int) -> None:
+        self._stream.write(bytes(2 * tarfile.BLOCKSIZE))
+        self._stream.write(bytes(-(self._stream.tell() - start) % tarfile.RECORDSIZE))
+
+    def _pad(self, block: int) -> None:
+        self._stream.write(bytes(-self._stream.tell() % block))
+
+    def __enter__(self) -> "TarsForm":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # a full disk has been reported by `finish` already
+            self._stream.close()
+
+
+def _header(name: str, size: int) -> bytes:
+    header = tarfile.TarInfo(name)
+    header.size = size
+    return header.tobuf(tarfile.GNU_FORMAT)
+
+
+FORMS: Final[dict[str, type[Any]]] = {"tree": TreeForm, "tars": TarsForm}
+"""Name on the command line → its writer, a `Form`."""

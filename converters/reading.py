@@ -1,0 +1,66 @@
+"""What a worker does: read images and transform them."""
+
+import os
+from collections.abc import Callable
+from functools import cached_property
+from typing import Final
+
+from ioprof.converters.sources import SourceImage
+from ioprof.converters.transforms import BadImageError, transform_for
+from ioprof.dataset import ImageFormat
+
+MAX_IMAGE_BYTES: Final = 1 << 28
+"""A larger file is no photograph, and is not read into memory."""
+
+
+class ImageWork:
+    """Call it with images to get, for each, the bytes of its record, or in words why there are none. Can be pickled; close it."""
+
+    def __init__(self, image: ImageFormat) -> None:
+        self._image = image
+        self._archives: dict[str, int] = {}
+
+    @cached_property
+    def _transform(self) -> Callable[[bytes], bytes]:
+        return transform_for(self._image)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_image": self._image, "_archives": {}}
+
+    def __call__(self, images: list[SourceImage]) -> list[bytes | str]:
+        return [self._record(image) for image in images]
+
+    def close(self) -> None:
+        """Close the archives that are open."""
+        while self._archives:
+            os.close(self._archives.popitem()[1])
+
+    def _record(self, image: SourceImage) -> bytes | str:
+        try:
+            return self._transform(self._read(image))
+        except BadImageError as error:
+            return " ".join(str(error).split()).encode(errors="replace").decode()
+        except OSError as error:
+            return f"cannot be read ({error.strerror or error})"
+
+    def _read(self, image: SourceImage) -> bytes:
+        if image.size is None:
+            with open(image.file, "rb", buffering=0) as stream:
+                _check_size(os.fstat(stream.fileno()).st_size)
+                return stream.readall()
+        _check_size(image.size)
+        data = os.pread(self._archive(image.file), image.size, image.offset)
+        if len(data) < image.size:
+            raise BadImageError(f"cut short ({len(data)} of {image.size} bytes)")
+        return data
+
+    def _archive(self, file: str) -> int:
+        # Kept open: on a parallel file system each open is a round trip to the metadata server.
+        if file not in self._archives:
+            self._archives[file] = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        return self._archives[file]
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_IMAGE_BYTES:
+        raise BadImageError(f"{size} bytes, more than {MAX_IMAGE_BYTES}: no photograph")

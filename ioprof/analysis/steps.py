@@ -1,0 +1,23 @@
+"""The steps of every rank."""
+
+import polars as pl
+
+from ioprof.trace import Trace
+
+
+def steps(trace: Trace) -> pl.DataFrame:
+    """One row per rank and step, in that order: `rank`, `step`, `start_ns`, `end_ns`.
+
+    A step reaches from the start of its earliest span to the end of its latest; `end_ns - start_ns` is its wall time.
+    Spans without a rank or a number are not steps of the job.
+    """
+    named = trace.spans.filter(pl.col("kind") == "step", pl.col("rank").is_not_null(), pl.col("step").is_not_null())
+    return named.group_by("rank", "step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("rank", "step")
+
+
+def warmup(num_steps: int) -> int:
+    """How many leading steps of a rank the steady rate leaves out: a tenth, at least 2; none if fewer than 4 steps were made.
+
+    The first steps wait for workers to start and for their queues to fill, which a long job does once.
+    """
+    return max(2, num_steps // 10) if num_steps >= 4 else 0

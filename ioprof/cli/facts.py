@@ -1,0 +1,46 @@
+"""Facts about this machine and this installation that every run keeps."""
+
+import os
+import platform
+import socket
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+import psutil
+
+from ioprof import __version__
+
+_PACKAGES: Final = ("torch", "numpy", "pillow", "lmdb", "polars", "plotly", "nvidia-dali-cuda120")
+_ENVIRONMENT: Final = (
+    "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TMPDIR",
+    "SLURM_JOB_ID", "SLURM_NNODES", "SLURM_NTASKS", "PBS_JOBID", "JOB_ID", "LSB_JOBID",
+)  # fmt: skip
+"""The only variables that a run keeps: others may hold secrets."""
+
+
+def host_facts() -> dict[str, Any]:
+    """Name, cores, memory and kernel of this host."""
+    return {
+        "name": socket.gethostname(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "kernel": platform.release(),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of ioprof, Python and the libraries that a run depends on; null for one that is not installed."""
+    return {"ioprof": __version__, "python": sys.version.split()[0], **{name: _version(name) for name in _PACKAGES}}
+
+
+def environment() -> dict[str, str]:
+    """The allowed part of the environment."""
+    return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,73 @@
+"""`ioprof run`: the built-in distributed training job, recorded."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from ioprof.cli.console import next_command, output
+from ioprof.cli.session import check_output, exit_code, record_job
+from ioprof.cli.synthetic import cached_dataset
+from ioprof.dataset import Dataset
+from ioprof.errors import CommandError
+from ioprof.loaders import check_loader
+from ioprof.loaders.order import batches_per_epoch
+from ioprof.report.text import summary_text
+from ioprof.train.config import JobConfig, emulated_device
+
+
+def run(
+    dataset: Annotated[Path | None, Argument(help="Folder made by `ioprof convert`. Without it a synthetic one is made.")] = None,
+    loader: Annotated[str | None, Option(help="null, files or lmdb. Without it: the dataset's layout.")] = None,
+    device: Annotated[str, Option(help="cpu, cuda, or emulated:NAME, a clock with a known device's speed.")] = "emulated:a100",
+    ranks: Annotated[int, Option(min=1, help="Data-parallel processes.")] = 1,
+    batch_size: Annotated[int, Option(min=1, help="Samples per step and rank.")] = 64,
+    workers: Annotated[int, Option(min=0, help="Loader processes per rank.")] = 2,
+    steps: Annotated[int | None, Option(min=1, help="Steps to train. Without it: one epoch.")] = None,
+    epochs: Annotated[int | None, Option(min=1, help="Epochs to train, instead of --steps.")] = None,
+    seed: Annotated[int, Option(min=0, help="Order of the samples and their crops.")] = 0,
+    out: Annotated[Path | None, Option(help="Folder for the run. Without it: ioprof-DATE-TIME here.")] = None,
+    force: Annotated[bool, Option("--force", help="Replace the folder of an earlier run.")] = False,
+    json: Annotated[bool, Option("--json", help="Print the summary as JSON.")] = False,
+) -> int:
+    """Train with the built-in job and report what each step waited for."""
+    if steps is not None and epochs is not None:
+        raise CommandError("--steps and --epochs: give one of them, not both")
+    emulated_device(device)
+    check_output(folder := out or default_folder(), force)
+    if dataset is None and loader != "null":
+        dataset = cached_dataset()
+    manifest = Dataset.load(dataset) if dataset else None
+    config = JobConfig(
+        loader=loader or (manifest.layout if manifest else "null"),
+        device=device,
+        ranks=ranks,
+        batch_size=batch_size,
+        workers=workers,
+        steps=steps or 0,
+        seed=seed,
+        spool=Path(),
+        dataset=dataset.resolve() if dataset else None,
+    )
+    check_loader(config.loader, manifest, config.loader_options(0))
+    config = replace(config, steps=steps or _steps_of_epochs(config, manifest, epochs or 1))
+    outcome, summary = record_job(config, manifest, folder, force)
+    if json:
+        output.print(summary.to_json(), markup=False)
+    else:
+        output.print(summary_text(summary))
+    next_command("ioprof", "report", folder, "--html", folder / "report.html", "--force")
+    return exit_code(outcome, folder)
+
+
+def default_folder() -> Path:
+    """A folder here, named for the time of day."""
+    return Path(time.strftime("ioprof-%Y%m%d-%H%M%S"))
+
+
+def _steps_of_epochs(config: JobConfig, manifest: Dataset | None, epochs: int) -> int:
+    if manifest is None:
+        raise CommandError("--loader null without a dataset has no epochs; give --steps")
+    return epochs * batches_per_epoch(manifest.records, config.loader_options(0))

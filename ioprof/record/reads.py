@@ -1,0 +1,124 @@
+"""Reads that know where their bytes came from: the storage device or network, or the page cache.
+
+One ladder, by what the file system allows (the same question has no single answer on Linux):
+
+1. tmpfs and its like hold their files in memory: `page_cache`.
+2. `preadv2(RWF_NOWAIT)` (ext4, xfs, btrfs) returns only what is cached; what it leaves is read from storage. Exact.
+3. Elsewhere what this thread's counters did during the read (getrusage, RUSAGE_THREAD): blocks in and a voluntary switch mean that
+   it waited for the device; neither means that it did not. A switch without blocks has several causes: `unknown`.
+4. FUSE, GPFS and BeeGFS keep their own books and show no blocks: `unknown`.
+
+Latency alone is never taken as proof.
+"""
+
+import errno
+import os
+import resource
+from functools import lru_cache
+from typing import Final
+
+from ioprof.record.span import PAGE_CACHE, STORAGE, UNKNOWN, intern, span
+
+_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
+_OWN_BOOKS: Final = ("fuse", "gpfs", "beegfs")
+_no_nowait: set[int] = set()  # device numbers whose file system refused RWF_NOWAIT
+
+
+def read_file(path: str, *, batch: int = -1) -> bytearray:
+    """All bytes of the file `path`, recorded as one `open` and one or two `read` spans; raises OSError as open and read do."""
+    file = intern(path)
+    with span("open", file=file, batch=batch) as opening:
+        before = _usage()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        status = os.fstat(descriptor)
+        opening.source = _source_by_usage(before, _usage())
+    try:
+        return _read_all(descriptor, status.st_size, status.st_dev, file, batch)
+    finally:
+        os.close(descriptor)
+
+
+def fault_in(view: memoryview, *, file: int = -1, batch: int = -1) -> bytes:
+    """A copy of a memory-mapped `view`, recorded as one `fault` span, so that later stages touch no mapped page.
+
+    `storage` when a major fault, or a wait with blocks read, happened meanwhile: then at least one page came from the device.
+    """
+    with span("fault", file=file, batch=batch, bytes=len(view)) as touching:
+        before = _usage()
+        data = bytes(view)
+        after = _usage()
+        touching.source = STORAGE if after.ru_majflt > before.ru_majflt else _source_by_usage(before, after)
+    return data
+
+
+def _read_all(descriptor: int, size: int, device: int, file: int, batch: int) -> bytearray:
+    data = bytearray(size)
+    cached = _read_cached(descriptor, data, device, file, batch)
+    while cached < size:
+        with span("read", file=file, batch=batch, offset=cached) as reading:
+            before = _usage()
+            count = os.preadv(descriptor, [memoryview(data)[cached:]], cached)
+            reading.bytes = count
+            reading.source = STORAGE if _answers_nowait(device) else _source_elsewhere(device, before, _usage())
+        if count == 0:  # the file shrank since fstat
+            del data[cached:]
+            break
+        cached += count
+    return data
+
+
+def _read_cached(descriptor: int, data: bytearray, device: int, file: int, batch: int) -> int:
+    """Read what the page cache holds, from the start; 0 where it holds nothing or the file system cannot say."""
+    if not data or not _answers_nowait(device):
+        return 0
+    with span("read", file=file, batch=batch, offset=0, source=PAGE_CACHE) as reading:
+        try:
+            reading.bytes = count = os.preadv(descriptor, [data], 0, os.RWF_NOWAIT)
+        except BlockingIOError:
+            reading.bytes = count = 0
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            _no_nowait.add(device)
+            reading.bytes = count = 0
+    return count
+
+
+def _answers_nowait(device: int) -> bool:
+    return hasattr(os, "RWF_NOWAIT") and device not in _no_nowait and _file_system(device) not in _IN_MEMORY
+
+
+def _usage() -> resource.struct_rusage:
+    return resource.getrusage(resource.RUSAGE_THREAD)
+
+
+def _source_by_usage(before: resource.struct_rusage, after: resource.struct_rusage) -> int:
+    blocks = after.ru_inblock > before.ru_inblock
+    waited = after.ru_nvcsw > before.ru_nvcsw
+    if blocks and waited:
+        return STORAGE
+    return UNKNOWN if waited else PAGE_CACHE
+
+
+def _source_elsewhere(device: int, before: resource.struct_rusage, after: resource.struct_rusage) -> int:
+    file_system = _file_system(device)
+    if file_system in _IN_MEMORY:
+        return PAGE_CACHE
+    if file_system.startswith(_OWN_BOOKS):
+        return UNKNOWN
+    return _source_by_usage(before, after)
+
+
+@lru_cache(maxsize=256)
+def _file_system(device: int) -> str:
+    """Type of the file system with that device number, from /proc/self/mountinfo (man proc_pid_mountinfo); "" if not found."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                fields = line.split()
+                if fields[2] == wanted:
+                    return fields[fields.index("-") + 1]
+    except (OSError, IndexError, ValueError):
+        pass
+    return ""

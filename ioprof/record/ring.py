@@ -1,0 +1,416 @@
+"""The Python twin of `ioprof._native`: the same calls write the same bytes, ten times slower, where no compiler was found.
+
+`native/FORMAT.md` explains the bytes. The numbers below stand in `native/ring.h` and `ioprof.schema` too, and a test compares
+them; they are repeated because this module is loaded with the user's job, and the schema brings NumPy.
+"""
+
+import mmap
+import operator
+import os
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+HEADER: Final = struct.Struct("<8s4I2Q2I2i2I3q64s")
+"""The start of the file; the fields are those of `schema.FILE_HEADER_DTYPE`."""
+RECORD: Final = struct.Struct("<5q3ihBB")
+"""One slot; the fields are those of `schema.RECORD_DTYPE`."""
+HEADER_BYTES: Final = 4096
+CHUNK_BYTES: Final = 65536
+CHUNK_HEADER_BYTES: Final = 64
+SLOTS: Final = (CHUNK_BYTES - CHUNK_HEADER_BYTES) // RECORD.size
+WINDOW_CHUNKS: Final = 16
+WINDOW_BYTES: Final = WINDOW_CHUNKS * CHUNK_BYTES
+WINDOWS: Final = 16384
+ABANDONED: Final = 64
+RETRY_EVERY: Final = 1024
+STRING_BYTES: Final = 4352
+KNOWN_STRINGS: Final = 1 << 17
+"""Known strings are forgotten when there are this many; one that comes again is written again, and the reader makes them one."""
+
+_ELLIPSIS: Final = "…".encode()
+_CHUNKS_AT: Final = 24 // 8
+_LOST_AT: Final = 32 // 8
+_CLOSED_AT: Final = 60
+
+_LIMITS: Final = {
+    "step": 1 << 31,
+    "batch": 1 << 63,
+    "bytes": 1 << 63,
+    "file": 1 << 31,
+    "offset": 1 << 63,
+    "stream": 1 << 15,
+}
+"""What a field must stay under; it may go down to minus that."""
+
+
+class Ring:
+    """A capture file that this process writes, at an absolute path that does not exist yet; `OSError` where it cannot be made.
+
+    `kinds` are the kinds of spans, of which the last is for the users' own; `clock` gives nanoseconds of CLOCK_MONOTONIC.
+    """
+
+    def __init__(self, path: str, header: bytes, kinds: tuple[str, ...], clock: Callable[[], int]) -> None:
+        self.clock = clock
+        self.is_open = False
+        self._path = path
+        self._kinds = {kind: number for number, kind in enumerate(kinds, 1)}
+        self._user_kind = len(kinds)
+        self._strings: dict[str, int] = {}
+        self._num_strings = 0
+        self._full = False
+        self._turning = threading.Lock()
+        self._local = threading.local()
+        self._abandoned: list[_Chunk] = []
+        self._window: tuple[int, memoryview] = (-1, memoryview(b""))
+        self._create(header)
+
+    @property
+    def lost(self) -> int:
+        """Spans and strings that found no room."""
+        return self._counters[_LOST_AT]
+
+    def close(self) -> None:
+        """End the recording: the file says that the process did so itself."""
+        struct.pack_into("<I", self._header, _CLOSED_AT, 1)
+        self.is_open = False
+
+    def forget(self) -> None:
+        """End the recording without a store to the file: what a forked child does with its parent's."""
+        self.is_open = False
+
+    def span(
+        self, kind: str, name: str | None = None, *, step: int = -1, batch: int = -1, bytes: int = -1,
+        file: int = -1, offset: int = -1, stream: int = -1, source: int = 0,
+    ) -> "Span":  # fmt: skip
+        """A context manager that records how long its block took."""
+        number, label = self._label(kind, name)
+        return Span(self, number, label, {
+            "step": step, "batch": batch, "bytes": bytes, "file": file, "offset": offset, "stream": stream, "source": source,
+        })  # fmt: skip
+
+    def emit(
+        self, kind: str, start_ns: int, end_ns: int, name: str | None = None, *, step: int = -1, batch: int = -1,
+        bytes: int = -1, file: int = -1, offset: int = -1, stream: int = -1, source: int = 0,
+    ) -> None:  # fmt: skip
+        """Record a span that was timed elsewhere."""
+        check_times(start_ns, end_ns)
+        span = self.span(
+            kind, name, step=step, batch=batch, bytes=bytes, file=file, offset=offset, stream=stream, source=source
+        )  # fmt: skip
+        self.write(span.record(start_ns, end_ns))
+
+    def intern(self, path: "str | bytes | os.PathLike[Any]") -> int:
+        """The id of a path in this file; -1 where it found no room."""
+        return self.string(os.fsdecode(path))
+
+    def write(self, record: bytes) -> None:
+        """Put a record into the calling thread's chunk, or count it as lost; ignored once the ring is closed."""
+        chunk = self._room(1)
+        if chunk is not None:
+            chunk.append(record, 1)
+
+    def string(self, text: str) -> int:
+        """The id of a string in this file, written at its first use; -1 where it found no room, or the ring is closed."""
+        known = self._strings.get(text)
+        return self._write_string(text) if known is None else known
+
+    def _write_string(self, text: str) -> int:
+        data = _cut(_encoded(text))
+        slots = 1 + -(-len(data) // RECORD.size)
+        chunk = self._room(slots)
+        if chunk is None:
+            return -1
+        number, self._num_strings = self._num_strings, self._num_strings + 1
+        chunk.append(RECORD.pack(0, 0, len(data), -1, -1, -1, number, -1, -1, 0, 0) + data, slots)
+        if len(self._strings) >= KNOWN_STRINGS:
+            self._strings.clear()
+        self._strings[text] = number
+        return number
+
+    def _label(self, kind: str, name: str | None) -> tuple[int, str | None]:
+        if not isinstance(kind, str):
+            raise TypeError(f"a span's kind is a str, not {type(kind).__name__}")
+        number = self._kinds.get(kind)
+        if number is not None:
+            return number, name
+        return self._user_kind, kind if name is None else f"{kind} {name}"
+
+    def _room(self, slots: int) -> "_Chunk | None":
+        if not self.is_open:  # and perhaps in a forked child, whose parent's other threads held the lock
+            return None
+        place: _Place | None = getattr(self._local, "place", None)
+        if place is not None and place.chunk.count + slots <= SLOTS:
+            return place.chunk
+        chunk = self._turn(slots)
+        if chunk is not None and place is None:
+            self._local.place = _Place(self._abandoned, chunk)
+        elif chunk is not None and place is not None:
+            place.chunk = chunk
+        return chunk
+
+    def _turn(self, slots: int) -> "_Chunk | None":
+        with self._turning:
+            chunk = self._adopt(slots) or self._claim()
+            if chunk is None:
+                self._counters[_LOST_AT] += 1
+            return chunk
+
+    def _adopt(self, slots: int) -> "_Chunk | None":
+        while self._abandoned:
+            chunk = self._abandoned.pop(0)
+            if chunk.count + 1 + slots <= SLOTS:
+                chunk.append(RECORD.pack(0, 0, -1, -1, threading.get_native_id(), -1, -1, -1, -1, 0, 0), 1)
+                return chunk
+        return None
+
+    def _claim(self) -> "_Chunk | None":
+        if self._full and self.lost % RETRY_EVERY:
+            return None
+        index = self._counters[_CHUNKS_AT]
+        self._counters[_CHUNKS_AT] = index + 1
+        number, place = divmod(index, WINDOW_CHUNKS)
+        try:
+            window = self._map_window(number)
+        except (OSError, ValueError):  # ValueError: mmap of a file that somebody cut short
+            self._full = True
+            return None
+        self._full = False
+        return _Chunk(window[place * CHUNK_BYTES : (place + 1) * CHUNK_BYTES])
+
+    def _map_window(self, number: int) -> memoryview:
+        """The window's bytes; it stays mapped for as long as a chunk of it is in use."""
+        if self._window[0] != number:
+            if number >= WINDOWS:
+                raise OSError(f"{self._path}: a capture file has no more than {WINDOWS} windows")
+            self._window = number, self._map_reopened(HEADER_BYTES + number * WINDOW_BYTES)
+        return self._window[1]
+
+    def _map_reopened(self, offset: int) -> memoryview:
+        # Opened anew for every window: a descriptor kept open could be closed by a job that closes all it does not know.
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if _identity(descriptor) != self._identity:
+                raise OSError(f"{self._path}: replaced while it was recorded into")
+            return _map(descriptor, offset, WINDOW_BYTES)
+        finally:
+            os.close(descriptor)
+
+    def _create(self, header: bytes) -> None:
+        descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            self._identity = _identity(descriptor)
+            self._header = _map(descriptor, 0, HEADER_BYTES)
+        except OSError:
+            os.unlink(self._path)
+            raise
+        finally:
+            os.close(descriptor)
+        self._header[: len(header)] = header
+        self._counters = self._header.cast("Q")
+        self.is_open = True
+        with suppress(OSError):  # mapped now, so that no span has to wait for it; without room, spans are lost and counted
+            self._map_window(0)
+
+
+class _Chunk:
+    """64 KiB of the file that one thread writes to."""
+
+    __slots__ = ("_bytes", "_words", "count")
+
+    def __init__(self, bytes_: memoryview) -> None:
+        self._bytes = bytes_
+        self._words = bytes_.cast("Q")
+        self.count = self._words[1]
+        self._words[0] = threading.get_native_id()
+
+    def append(self, data: bytes, slots: int) -> None:
+        start = CHUNK_HEADER_BYTES + self.count * RECORD.size
+        self._bytes[start : start + len(data)] = data
+        self.count += slots
+        self._words[1] = self.count  # one aligned 8-byte store, after the slots
+
+
+class _Place:
+    """Where a thread writes. It dies with the thread, and then leaves its chunk for another."""
+
+    __slots__ = ("_abandoned", "chunk")
+
+    def __init__(self, abandoned: list[_Chunk], chunk: _Chunk) -> None:
+        self._abandoned = abandoned
+        self.chunk = chunk
+
+    def __del__(self) -> None:
+        if len(self._abandoned) < ABANDONED:
+            self._abandoned.append(self.chunk)
+
+
+class Span:
+    """A span that is being recorded: from the start to the end of its with block."""
+
+    __slots__ = ("_fields", "_kind", "_name", "_name_id", "_ring", "_start_ns")
+
+    _ring: Ring
+    _kind: int
+    _fields: dict[str, int]
+    _start_ns: int
+    _name_id: int
+    _name: str | None
+
+    def __init__(self, ring: Ring, kind: int, name: str | None, fields: dict[str, int]) -> None:
+        put = object.__setattr__
+        put(self, "_ring", ring)
+        put(self, "_kind", kind)
+        put(self, "_fields", {field: _checked(field, value) for field, value in fields.items()})
+        put(self, "_start_ns", 0)
+        self._set_name(name)
+
+    def __getattr__(self, field: str) -> Any:
+        if field == "name":
+            return self._name
+        if field in _SETTABLE:
+            return self._fields[field]
+        raise AttributeError(f"a span has no {field!r}")
+
+    def __setattr__(self, field: str, value: Any) -> None:
+        if field == "name":
+            self._set_name(value)
+        elif field in _SETTABLE:
+            self._fields[field] = _checked(field, value)
+        else:
+            raise AttributeError(f"a span has no {field!r}")
+
+    def __enter__(self) -> "Span":
+        object.__setattr__(self, "_start_ns", self._ring.clock())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        end_ns = self._ring.clock()
+        if self._start_ns != 0:
+            self._ring.write(self.record(self._start_ns, end_ns))
+
+    def record(self, start_ns: int, end_ns: int) -> bytes:
+        """The bytes of the slot."""
+        field = self._fields
+        return RECORD.pack(
+            start_ns, end_ns, field["bytes"], field["offset"], field["batch"], field["step"], field["file"], self._name_id,
+            field["stream"], self._kind, field["source"],
+        )  # fmt: skip
+
+    def _set_name(self, name: str | None) -> None:
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"a span's name is a str, not {type(name).__name__}")
+        object.__setattr__(self, "_name", name)
+        object.__setattr__(self, "_name_id", -1 if name is None else self._ring.string(name))
+
+
+class Nothing:
+    """What span() returns while nothing is recorded: attributes can be set, and are forgotten."""
+
+    __slots__ = ()
+
+    def __getattr__(self, field: str) -> int | None:
+        if field in _SETTABLE:
+            return 0 if field == "source" else -1
+        if field == "name":
+            return None
+        raise AttributeError(f"a span has no {field!r}")
+
+    def __setattr__(self, field: str, value: Any) -> None:
+        pass
+
+    def __enter__(self) -> "Nothing":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
+_SETTABLE: Final = frozenset((*_LIMITS, "source"))
+_NOTHING: Final = Nothing()
+
+
+def check_times(start_ns: int, end_ns: int) -> None:
+    """`ValueError` for a span that ends before it starts."""
+    if operator.index(end_ns) < operator.index(start_ns):
+        raise ValueError(f"a span cannot end ({end_ns} ns) before it starts ({start_ns} ns)")
+
+
+def _checked(field: str, value: Any) -> int:
+    number = operator.index(value)
+    low, limit = (0, 4) if field == "source" else (-_LIMITS[field], _LIMITS[field])
+    if not low <= number < limit:
+        raise ValueError(f"{field}={value!r} is not within {low}..{limit - 1}")
+    return number
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace")
+
+
+def _cut(data: bytes) -> bytes:
+    """An overlong string ends in an ellipsis, and not within a UTF-8 character if it is UTF-8."""
+    if len(data) <= STRING_BYTES:
+        return data
+    length = STRING_BYTES - len(_ELLIPSIS)
+    continues = next((step for step in range(3) if data[length - step] & 0xC0 != 0x80), 3)
+    return data[: length - continues] + _ELLIPSIS
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _map(descriptor: int, offset: int, length: int) -> memoryview:
+    # The blocks are there before they are touched: a store to a hole of a full disk is a SIGBUS. Python ignores SIGXFSZ.
+    os.posix_fallocate(descriptor, offset, length)
+    slack = offset % mmap.ALLOCATIONGRANULARITY
+    return memoryview(mmap.mmap(descriptor, length + slack, mmap.MAP_SHARED, offset=offset - slack))[slack:]
+
+
+# ------------------------------------------------------------------------------- what stands in for the extension's functions
+
+_redirected: tuple[Callable[..., Any], Callable[..., None], Callable[[Any], int]] | None = None
+
+
+def span(
+    kind: str, name: str | None = None, *, step: int = -1, batch: int = -1, bytes: int = -1,
+    file: int = -1, offset: int = -1, stream: int = -1, source: int = 0,
+) -> Any:  # fmt: skip
+    """A context manager that records how long its block took; see `ioprof.record.span`."""
+    if _redirected is None:
+        return _NOTHING
+    return _redirected[0](
+        kind, name, step=step, batch=batch, bytes=bytes, file=file, offset=offset, stream=stream, source=source
+    )  # fmt: skip
+
+
+def emit(
+    kind: str, start_ns: int, end_ns: int, name: str | None = None, *, step: int = -1, batch: int = -1,
+    bytes: int = -1, file: int = -1, offset: int = -1, stream: int = -1, source: int = 0,
+) -> None:  # fmt: skip
+    """Record a span that was timed elsewhere, in nanoseconds of CLOCK_MONOTONIC."""
+    if _redirected is None:
+        check_times(start_ns, end_ns)
+        return
+    _redirected[1](
+        kind, start_ns, end_ns, name,
+        step=step, batch=batch, bytes=bytes, file=file, offset=offset, stream=stream, source=source,
+    )  # fmt: skip
+
+
+def intern(path: "str | bytes | os.PathLike[Any]", /) -> int:
+    """What to give as file= for a path; -1 while nothing is recorded."""
+    return -1 if _redirected is None else _redirected[2](path)
+
+
+def redirect(*functions: Callable[..., Any]) -> None:
+    """Send span, emit and intern to other functions; without arguments, no longer."""
+    global _redirected
+    _redirected = (functions[0], functions[1], functions[2]) if functions else None

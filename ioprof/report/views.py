@@ -1,0 +1,204 @@
+"""What the figures show, as plain tables: no drawing here, and nothing here is a choice of colour.
+
+Long runs are thinned so that a stall is never lost: of several steps the longest is kept, of several spans the longest is kept and
+the short ones are joined with their neighbours of the same kind. Every table says what was thinned.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from ioprof.report.units import duration
+from ioprof.schema import CAUSES
+from ioprof.trace import Trace
+
+MOST_STEPS: Final = 1000
+"""Points along the step axis."""
+MOST_RANKS: Final = 4
+"""Ranks in a timeline, and lines in the throughput chart."""
+BINS_PER_DECADE: Final = 10
+"""Bars in a decade of read times."""
+MOST_RANK_BARS: Final = 32
+"""Ranks with a bar of their own."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of the run worth looking at."""
+
+    name: str
+    """One word for the selector."""
+    reason: str
+    """Why it was chosen, in a sentence."""
+    rank: int
+    """The rank that it was chosen for."""
+    start_ns: int
+    end_ns: int
+
+
+def wall_ns() -> pl.Expr:
+    """Wall time of a step, as an expression on the table of blame."""
+    return pl.col("end_ns") - pl.col("start_ns")
+
+
+def seconds_by_cause(steps: pl.DataFrame) -> pl.DataFrame:
+    """Columns `rank cause seconds share`; rank null is all ranks together and comes first; causes that are null are left out."""
+    sums = [pl.when(pl.col(f"{cause}_ns").count() > 0).then(pl.col(f"{cause}_ns").sum()).alias(cause) for cause in CAUSES]
+    every = steps.select(pl.lit(None, dtype=steps.schema["rank"]).alias("rank"), *sums).head(1)
+    ranks = steps.group_by("rank").agg(sums).sort("rank")
+    table = pl.concat([every, ranks]) if len(ranks) else ranks.select("rank", *CAUSES)
+    long = table.unpivot(index="rank", on=list(CAUSES), variable_name="cause", value_name="ns").drop_nulls("ns")
+    total = pl.col("ns").sum().over("rank")
+    share = pl.when(total > 0).then(pl.col("ns") / total).otherwise(0.0)
+    return long.select("rank", "cause", (pl.col("ns") / 1e9).alias("seconds"), share.alias("share"))
+
+
+def ranks_by_pace(steps: pl.DataFrame) -> list[int]:
+    """The ranks, slowest first: by their time outside gradient exchange, in which a fast rank only waits for a slow one."""
+    own = wall_ns() - pl.col("communication_ns").fill_null(0)
+    return steps.group_by("rank").agg(own.mean().alias("own")).sort(["own", "rank"], descending=[True, False])["rank"].to_list()
+
+
+def chosen_ranks(steps: pl.DataFrame, limit: int = MOST_RANKS, including: int | None = None) -> list[int]:
+    """At most `limit` ranks, in order of their numbers: the slowest, the fastest, `including`, and evenly from between."""
+    pace = ranks_by_pace(steps)
+    if len(pace) <= limit:
+        return sorted(pace)
+    chosen = [pace[round(place * (len(pace) - 1) / (limit - 1))] for place in range(limit)]
+    if including is not None and including not in chosen:
+        chosen[limit // 2] = including
+    return sorted(chosen)
+
+
+def step_rows(steps: pl.DataFrame, limit: int = MOST_STEPS) -> pl.DataFrame:
+    """Columns `step rank start_ns wall_ns <cause>_ns of`: for each step the rank that held it up; of each `of` the longest.
+
+    The rank that held a step up is the one that spent most time outside gradient exchange.
+    """
+    held = _holding_up(steps).with_row_index("place")
+    per_point = -(-len(held) // limit) or 1
+    worst = held.with_columns(point=pl.col("place") // per_point).sort(
+        ["point", "wall_ns", "step"], descending=[False, True, False]
+    )
+    kept = worst.group_by("point", maintain_order=True).agg(pl.all().exclude("of").first(), pl.len().alias("of"))
+    return kept.select("step", "rank", "start_ns", "wall_ns", *(f"{cause}_ns" for cause in CAUSES), "of")
+
+
+def rates(steps: pl.DataFrame, samples_per_step: int, limit: int = MOST_STEPS) -> pl.DataFrame:
+    """Columns `rank start_ns end_ns rate lowest of`: samples/s of each chosen rank over time, and of the slowest step therein."""
+    parts = []
+    for rank in chosen_ranks(steps):
+        mine = steps.filter(pl.col("rank") == rank, wall_ns() > 0).sort("start_ns").with_row_index("place")
+        per_point = -(-len(mine) // limit) or 1
+        parts.append(
+            mine.group_by(pl.col("place") // per_point, maintain_order=True).agg(
+                pl.col("rank").first(),
+                pl.col("start_ns").first(),
+                pl.col("end_ns").last(),
+                (samples_per_step * 1e9 * pl.len() / wall_ns().sum()).alias("rate"),
+                (samples_per_step * 1e9 / wall_ns().max()).alias("lowest"),
+                pl.len().alias("of"),
+            )
+        )
+    return pl.concat(parts).drop("place") if parts else pl.DataFrame()
+
+
+def longest_steps(steps: pl.DataFrame, limit: int = 10) -> pl.DataFrame:
+    """Columns `rank step start_ns wall_ns cause cause_ns`: the longest steps, each with the rank that held it up and what for.
+
+    `cause` is the greatest one after compute.
+    """
+    top = _holding_up(steps).sort(["wall_ns", "step"], descending=[True, False]).head(limit)
+    other = [cause for cause in CAUSES if cause != "compute"]
+    greatest = pl.concat_list([pl.col(f"{cause}_ns").fill_null(-1) for cause in other])
+    return top.select(
+        "rank",
+        "step",
+        "start_ns",
+        "wall_ns",
+        greatest.list.arg_max().replace_strict(dict(enumerate(other)), return_dtype=pl.String).alias("cause"),
+        greatest.list.max().alias("cause_ns"),
+    )
+
+
+def latency_bins(trace: Trace) -> pl.DataFrame:
+    """Columns `source bin reads`: how many reads took from 10^(bin/10) to 10^((bin+1)/10) seconds."""
+    took = pl.max_horizontal(pl.col("end_ns") - pl.col("start_ns"), 1) / 1e9
+    reads = trace.spans.filter(pl.col("kind").cast(pl.String).is_in(["read", "fault"]))
+    source = pl.col("source").cast(pl.String).fill_null("unknown")
+    binned = reads.select(source, (took.log10() * BINS_PER_DECADE).floor().cast(pl.Int64).alias("bin"))
+    return binned.group_by("source", "bin").agg(pl.len().alias("reads")).sort("source", "bin")
+
+
+def windows(steps: pl.DataFrame, warmup: int = 0) -> tuple[Window, ...]:
+    """Where to look: around a step of median length, around the longest one, and the start; fewer in a short run."""
+    if not len(steps):
+        return ()
+    steady = steps.filter(pl.col("step") >= warmup) if (steps["step"] >= warmup).any() else steps
+    slowest = steady.filter(pl.col("rank") == ranks_by_pace(steady)[0]).with_columns(wall_ns=wall_ns())
+    median, middle = sorted(slowest["wall_ns"])[len(slowest) // 2], sorted(slowest["step"])[len(slowest) // 2]
+    typical = slowest.sort((pl.col("wall_ns") - median).abs(), (pl.col("step") - middle).abs()).row(0, named=True)
+    longest = longest_steps(steady, 1).row(0, named=True)
+    first = steps.sort("start_ns", "rank").row(0, named=True)
+    found = (
+        _around(steps, typical, "typical", f"{_named(typical)}, the median", 1),
+        _around(steps, longest, "longest", f"{_named(longest)}, the longest after warm-up", 1),
+        _around(steps, first, "start", "the first steps, while the workers start and fill their queues", 2),
+    )
+    known = (found[0].start_ns, found[0].end_ns)
+    return (found[0], *(window for window in found[1:] if (window.start_ns, window.end_ns) != known))
+
+
+def usual_height_ms(steps: pl.DataFrame) -> float | None:
+    """Where to cut the axis so that the usual steps can be read: 1.5 times their p95; null if no step is much longer."""
+    walls = step_rows(steps)["wall_ns"].to_list()
+    usual = 1.5 * sorted(walls)[round(0.95 * (len(walls) - 1))] if walls else 0
+    return usual / 1e6 if walls and max(walls) > 2 * usual else None
+
+
+def bars_of_time_by_cause(steps: pl.DataFrame) -> list[int]:
+    """The ranks that get a bar of their own: all, or of very many the slowest, the fastest and some between."""
+    return chosen_ranks(steps, MOST_RANK_BARS)
+
+
+def thinning_of_steps(steps: pl.DataFrame, limit: int = MOST_STEPS) -> str | None:
+    """What a reader must know about `step_rows`, or null if every step is shown."""
+    number = steps["step"].n_unique()
+    per_point = -(-number // limit)
+    return f"{number:,} steps: each point is the longest of {per_point} consecutive steps" if per_point > 1 else None
+
+
+def thinning_of_rates(steps: pl.DataFrame, limit: int = MOST_STEPS) -> str | None:
+    """What a reader must know about `rates`, or null if every step is shown."""
+    number = max(steps.group_by("rank").len()["len"].to_list(), default=0)
+    per_point = -(-number // limit)
+    thinned = f"{number:,} steps: each point is the mean of {per_point} steps, the thin line the slowest of them"
+    return thinned if per_point > 1 else None
+
+
+def thinning_of_ranks(steps: pl.DataFrame, shown: Sequence[int]) -> str | None:
+    """Which ranks are shown and why, or null if all are."""
+    number = steps["rank"].n_unique()
+    if len(shown) >= number:
+        return None
+    pace = ranks_by_pace(steps)
+    named = ", ".join(str(rank) for rank in shown) if len(shown) <= MOST_RANKS else f"{len(shown)}"
+    return f"ranks {named} of {number}: the slowest ({pace[0]}), the fastest ({pace[-1]}), and some between"
+
+
+def _holding_up(steps: pl.DataFrame) -> pl.DataFrame:
+    """For each step the row of the rank that spent most time outside gradient exchange, with `wall_ns`."""
+    own = wall_ns() - pl.col("communication_ns").fill_null(0)
+    ordered = steps.with_columns(wall_ns=wall_ns(), own=own).sort(["step", "own", "rank"], descending=[False, True, False])
+    return ordered.group_by("step", maintain_order=True).first().drop("own")
+
+
+def _around(steps: pl.DataFrame, step: dict[str, int], name: str, reason: str, neighbours: int) -> Window:
+    mine = steps.filter(pl.col("rank") == step["rank"], (pl.col("step") - step["step"]).abs() <= neighbours)
+    return Window(name, reason, step["rank"], min(mine["start_ns"]), max(mine["end_ns"]))
+
+
+def _named(step: dict[str, int]) -> str:
+    return f"step {step['step']} of rank {step['rank']} took {duration(step['wall_ns'] / 1e9)}"

@@ -1,0 +1,157 @@
+"""Values of an LMDB record: Caffe2's `TensorProtos`, written and read by hand, so that no generated code is needed.
+
+    TensorProtos   protos = 1, once for the image and once for the label; further protos are allowed and ignored
+    TensorProto    dims = 1 (int64, one by one)   data_type = 2   int32_data = 4 (packed)   byte_data = 5   string_data = 6
+
+An encoded image is a STRING with dims [1]; a raw one is BYTES with dims [height, width, channels], rows first, RGB. The label
+is an INT32 with dims [1]; label 0 is written like any other, because readers take an absent number for "no label".
+DALI's `fn.readers.caffe2` reads exactly this; wire format: https://protobuf.dev/programming-guides/encoding/.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ioprof.errors import DatasetError
+
+INT32: Final = 2
+BYTE: Final = 3
+STRING: Final = 4
+MAX_LABEL: Final = 2**31 - 1
+
+Shape = tuple[int, int, int]
+"""Height, width and channels of a raw image."""
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
+
+
+def encode_image(data: bytes | memoryview, label: int, shape: Shape | None = None) -> bytes:
+    """The value of one record. With `shape` the bytes are raw pixels, without it an encoded image.
+
+    Raises `DatasetError` when the label is no 32-bit count or `shape` does not fit the bytes.
+    """
+    if not 0 <= label <= MAX_LABEL:
+        raise DatasetError(f"label {label} does not fit into an LMDB record (0 to {MAX_LABEL})")
+    if shape is not None and (min(shape) < 1 or len(data) != shape[0] * shape[1] * shape[2]):
+        raise DatasetError(f"{len(data)} bytes are no raw image of {' x '.join(map(str, shape))}")
+    head = _image_head(len(data), shape)
+    numbers = _varint(label)
+    tensor = b"\x08\x01\x10\x02\x22" + _varint(len(numbers)) + numbers
+    outer = b"\x0a" + _varint(len(head) + len(data))
+    return b"".join((outer, head, data, b"\x0a", _varint(len(tensor)), tensor))
+
+
+def decode(value: bytes | memoryview) -> tuple[memoryview, Shape | None, int]:
+    """The image, its shape if it is raw, and the label of a record's value; the image is a view into `value`, not a copy.
+
+    Raises `DatasetError`, and nothing else, for whatever is not such a value.
+    """
+    view = memoryview(value).cast("B")
+    protos = [field for number, field in _fields(view) if number == 1 and isinstance(field, memoryview)]
+    if len(protos) < 2:
+        raise DatasetError(f"LMDB record holds {len(protos)} tensors; an image and a label are two")
+    data, shape = _image(protos[0])
+    return data, shape, _label(protos[1])
+
+
+# ------------------------------------------------------------------------------------------------ writing
+
+
+def _image_head(length: int, shape: Shape | None) -> bytes:
+    if shape is None:
+        return b"\x08\x01\x10\x04\x32" + _varint(length)
+    return b"".join(b"\x08" + _varint(side) for side in shape) + b"\x10\x03\x2a" + _varint(length)
+
+
+def _varint(number: int) -> bytes:
+    octets = bytearray()
+    while number > 0x7F:
+        octets.append(number & 0x7F | 0x80)
+        number >>= 7
+    octets.append(number)
+    return bytes(octets)
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+def _image(proto: memoryview) -> tuple[memoryview, Shape | None]:
+    kind = 0
+    dims: list[int] = []
+    data: dict[int, memoryview] = {}
+    for number, field in _fields(proto):
+        if number == 1:
+            dims += _integers(field)
+        elif number == 2 and isinstance(field, int):
+            kind = field
+        elif number in (5, 6) and isinstance(field, memoryview):
+            data.setdefault(number, field)
+    if kind == STRING and 6 in data:
+        return data[6], None
+    if kind == BYTE and 5 in data:
+        return data[5], _shape(dims, len(data[5]))
+    raise DatasetError(f"LMDB record has no image (tensor of data type {kind})")
+
+
+def _shape(dims: list[int], length: int) -> Shape:
+    if len(dims) != 3 or min(dims) < 1 or dims[0] * dims[1] * dims[2] != length:
+        raise DatasetError(f"LMDB record's raw image has {length} bytes and dimensions {str(dims)[:60]}")
+    return dims[0], dims[1], dims[2]
+
+
+def _label(proto: memoryview) -> int:
+    kind = 0
+    labels: list[int] = []
+    for number, field in _fields(proto):
+        if number == 2 and isinstance(field, int):
+            kind = field
+        elif number == 4:
+            labels += _integers(field)
+    if kind != INT32 or len(labels) != 1 or not 0 <= labels[0] <= MAX_LABEL:
+        raise DatasetError(f"LMDB record has no label (data type {kind}, values {str(labels)[:60]})")
+    return labels[0]
+
+
+def _integers(field: int | memoryview) -> list[int]:
+    if isinstance(field, int):
+        return [field]
+    numbers, place = [], 0
+    while place < len(field):
+        number, place = _read_varint(field, place)
+        numbers.append(number)
+    return numbers
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    place, end = 0, len(message)
+    while place < end:
+        key, place = _read_varint(message, place)
+        number, wire = key >> 3, key & 7
+        if wire == _VARINT:
+            value, place = _read_varint(message, place)
+            yield number, value
+            continue
+        if wire == _LENGTH:
+            length, place = _read_varint(message, place)
+        elif wire in _FIXED_BYTES:
+            length = _FIXED_BYTES[wire]
+        else:
+            raise DatasetError(f"LMDB record is damaged (wire type {wire}); it should be a Caffe2 TensorProtos")
+        if length > end - place:
+            raise DatasetError(f"LMDB record is cut short ({length} bytes announced, {end - place} left)")
+        if wire == _LENGTH:
+            yield number, message[place : place + length]
+        place += length
+
+
+def _read_varint(message: memoryview, place: int) -> tuple[int, int]:
+    number = 0
+    for shift in range(0, 70, 7):
+        if place >= len(message):
+            raise DatasetError("LMDB record is cut short (within a number)")
+        octet = message[place]
+        place += 1
+        number |= (octet & 0x7F) << shift
+        if octet < 0x80:
+            return number, place
+    raise DatasetError("LMDB record is damaged (a number of more than ten bytes)")

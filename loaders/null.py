@@ -1,0 +1,27 @@
+"""The loader that reads nothing: one random batch again and again. Its rate is the upper bound of every other loader's."""
+
+from collections.abc import Iterator
+
+import torch
+
+from ioprof.clock import monotonic_ns
+from ioprof.loaders.base import Batch, LoaderOptions
+from ioprof.record.span import span
+
+
+class NullLoader:
+    """Yields the same batch under a new number each time."""
+
+    def __init__(self, options: LoaderOptions) -> None:
+        self._options = options
+
+    def __iter__(self) -> Iterator[Batch]:
+        options = self._options
+        source = torch.Generator().manual_seed(options.seed * 1_000_003 + options.rank)
+        shape = (options.batch_size, 3, options.crop, options.crop)
+        images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=source)
+        labels = torch.zeros(options.batch_size, dtype=torch.int64)
+        for number in range(options.num_batches):
+            with span("wait", batch=number, step=number):
+                batch = Batch(number, images, labels, monotonic_ns())
+            yield batch

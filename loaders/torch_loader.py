@@ -1,0 +1,142 @@
+"""Batches on torch's DataLoader: worker processes make whole batches, so that each is followed by its number from read to step."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+
+from ioprof.clock import monotonic_ns
+from ioprof.errors import DatasetError, IoprofError
+from ioprof.loaders.base import Batch, LoaderOptions, Record, Records
+from ioprof.loaders.images import load_sample, sample_random
+from ioprof.loaders.order import BatchRequest, batch_requests
+from ioprof.process import die_with_parent
+from ioprof.record import recorder
+from ioprof.record.span import emit, span
+
+
+@dataclass(frozen=True)
+class WorkerFailure:
+    """What a worker sends instead of a batch it could not make: torch would bury the message in a traceback."""
+
+    message: str
+
+
+class BatchMaker(Dataset[Any]):
+    """Makes the batch of a `BatchRequest`, in a worker process or in the rank itself."""
+
+    def __init__(self, records: Records, options: LoaderOptions) -> None:
+        self._records = records
+        self._options = options
+
+    def __getitem__(self, request: BatchRequest) -> Batch | WorkerFailure:
+        try:
+            with span("fetch", batch=request.number, step=request.number):
+                samples = [self._sample(index, request) for index in request.indices]
+                with span("collate", batch=request.number):
+                    images, labels = _collate(samples)
+            return Batch(request.number, images, labels, monotonic_ns())
+        except IoprofError as error:
+            return WorkerFailure(str(error))
+
+    def _sample(self, index: int, request: BatchRequest) -> tuple[np.ndarray, int]:
+        record = self._records.read(index, request.number)
+        choice = sample_random(self._options.seed, request.epoch, index)
+        try:
+            return load_sample(record, choice, self._options.crop, request.number), record.label
+        except Exception as error:  # Pillow's decoders raise whatever their plugin's author thought of
+            raise DatasetError(f"{self._records.name(index)}: {_what(record)} cannot be decoded ({error})") from None
+
+
+class TorchLoader:
+    """The batches of one rank, made by `options.workers` processes in turn and delivered in order."""
+
+    def __init__(self, records: Records, num_records: int, options: LoaderOptions) -> None:
+        self._options = options
+        self._loader: DataLoader[Any] = DataLoader(
+            BatchMaker(records, options),
+            sampler=_Requests(num_records, options),
+            batch_size=None,
+            collate_fn=_as_it_is,  # type: ignore[arg-type]  # takes what the dataset returns where batch_size is None
+            num_workers=options.workers,
+            prefetch_factor=options.prefetch if options.workers else None,
+            worker_init_fn=_PrepareWorker(options.rank, options.spool) if options.workers else None,
+        )
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._deliver(iter(self._loader))  # starts the workers here and now, not at the first batch
+
+    def _deliver(self, batches: Iterator[Batch | WorkerFailure]) -> Iterator[Batch]:
+        for number in range(self._options.num_batches):
+            begin_ns = monotonic_ns()
+            batch = next(batches)
+            end_ns = monotonic_ns()
+            if isinstance(batch, WorkerFailure):
+                raise DatasetError(batch.message)
+            emit("wait", begin_ns, end_ns, batch=number, step=number)
+            emit("deliver", max(begin_ns, batch.ready_ns), end_ns, batch=number, step=number)
+            yield batch
+
+
+class _Requests(Sampler[BatchRequest]):
+    """The batch requests of one rank, made as they are needed: those of many epochs would not fit into memory."""
+
+    def __init__(self, num_records: int, options: LoaderOptions) -> None:
+        self._num_records, self._options = num_records, options
+
+    def __iter__(self) -> Iterator[BatchRequest]:
+        return batch_requests(self._num_records, self._options)
+
+    def __len__(self) -> int:
+        return self._options.num_batches
+
+
+def _end_quietly(_number: int, _frame: FrameType | None) -> None:
+    recorder.stop()
+    os._exit(0)  # what torch's own handler in a worker does
+
+
+@dataclass(frozen=True)
+class _PrepareWorker:
+    """Prepares a worker process; holds all it needs to know, since a worker may be spawned, not forked."""
+
+    rank: int
+    spool: Path | None
+
+    def __call__(self, worker: int) -> None:
+        die_with_parent()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the rank's to answer; it then ends its workers
+        signal.signal(signal.SIGTERM, _end_quietly)
+        if self.spool is not None:
+            recorder.start(self.spool, rank=self.rank, role="worker", worker=worker)
+
+
+def _collate(samples: list[tuple[np.ndarray, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    height, width, channels = samples[0][0].shape
+    images = _empty((len(samples), channels, height, width))
+    for place, (image, _) in enumerate(samples):
+        images.numpy()[place] = image.transpose(2, 0, 1)
+    return images, torch.tensor([label for _, label in samples])
+
+
+def _empty(shape: tuple[int, ...]) -> torch.Tensor:
+    """An uninitialised uint8 tensor; in a worker it lies in shared memory at once, which saves a copy when it is sent."""
+    if get_worker_info() is None:
+        return torch.empty(shape, dtype=torch.uint8)
+    storage = torch.UntypedStorage._new_shared(int(np.prod(shape)))  # noqa: SLF001  as torch's default_collate does
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)  # type: ignore[call-overload, no-any-return]
+
+
+def _as_it_is(batch: Batch | WorkerFailure) -> Batch | WorkerFailure:
+    return batch
+
+
+def _what(record: Record) -> str:
+    return f"image of {len(record.data)} bytes"

@@ -1,0 +1,95 @@
+"""Capture files for tests: recorded for real, or put together byte by byte."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ioprof.record import recorder
+from ioprof.schema import (
+    CHUNK_BYTES,
+    CHUNK_HEADER_BYTES,
+    FILE_HEADER_DTYPE,
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    MAGIC,
+    RECORD_DTYPE,
+)
+from ioprof.spool import read_spool
+from ioprof.trace import Trace
+
+PROGRAMS: Final = Path(__file__).parent / "programs"
+WRITERS: Final = {"native": True, "twin": False}
+SLOTS: Final = (CHUNK_BYTES - CHUNK_HEADER_BYTES) // RECORD_DTYPE.itemsize
+
+
+@contextmanager
+def recorded(spool: Path, native: bool, **facts: Any) -> Iterator[None]:
+    """Record the block into `spool`."""
+    recorder.start(spool, native=native, **facts)
+    try:
+        yield
+    finally:
+        recorder.stop()
+
+
+def run_program(name: str, *arguments: object) -> str:
+    """What a program of `tests/programs` prints; it must end well."""
+    command = [sys.executable, str(PROGRAMS / name), *map(str, arguments)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert 0 == ended.returncode, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def trace_of(spool: Path) -> Trace:
+    """What was recorded into `spool`; none of it may be damaged."""
+    trace = read_spool(spool, {})
+    assert [] == trace.run["capture"]["damaged"], trace.run["capture"]["damaged"]
+    return trace
+
+
+def header_bytes(**changes: Any) -> bytes:
+    """The first 4096 bytes of a capture file of process 7 on host `a`, of which some fields are changed."""
+    header = np.zeros(1, FILE_HEADER_DTYPE)
+    fields = {
+        "magic": MAGIC,
+        "version": FORMAT_VERSION,
+        "record_bytes": RECORD_DTYPE.itemsize,
+        "chunk_bytes": CHUNK_BYTES,
+        "header_bytes": HEADER_BYTES,
+        "pid": 7,
+        "rank": -1,
+        "worker": -1,
+        "closed": 1,
+        "host": b"a",
+    }
+    for name, value in (fields | changes).items():
+        header[name] = value
+    return header.tobytes().ljust(HEADER_BYTES, b"\0")
+
+
+def record(**fields: int) -> bytes:
+    """One slot; what is not given does not apply."""
+    slot = np.zeros(1, RECORD_DTYPE)
+    for name in ("bytes", "offset", "batch", "step", "file", "name", "stream"):
+        slot[name] = -1
+    for name, value in fields.items():
+        slot[name] = value
+    return slot.tobytes()
+
+
+def string(number: int, text: bytes) -> bytes:
+    """The slots of a string."""
+    return record(file=number, bytes=len(text)) + text + bytes(-len(text) % RECORD_DTYPE.itemsize)
+
+
+def chunk(*slots: bytes, tid: int = 70, count: int | None = None) -> bytes:
+    """A chunk with those slots; `count` lies about their number."""
+    body = b"".join(slots)
+    length = len(body) // RECORD_DTYPE.itemsize if count is None else count
+    header = tid.to_bytes(4, "little") + bytes(4) + length.to_bytes(8, "little") + bytes(48)
+    return (header + body).ljust(CHUNK_BYTES, b"\0")

@@ -1,0 +1,117 @@
+"""What every test gets: nothing may be left behind, and two folders of images."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import settings
+from PIL import Image
+
+settings.register_profile("here", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+GRACE_S: Final = 5.0
+"""How long a thread or a process that is already on its way out may take: multiprocessing's queue feeders, a reaped worker."""
+
+LIBRARY_VARIABLES: Final = {
+    "PYTEST_CURRENT_TEST",  # pytest: the name of the phase that runs
+    "_RJEM_MALLOC_CONF",  # polars: its allocator's settings, at import
+    "TORCHINDUCTOR_CACHE_DIR",  # torch: when DistributedDataParallel first looks for its compiler
+}
+
+LIBRARY_PROCESSES: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+"""Python's own helpers, started once by the first spawn or forkserver and kept until the interpreter ends."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail a test that leaves recording on, a child process, a thread, an environment variable or another working directory."""
+    assert not _is_recording(), "recording was on before the test began"
+    before = set(threading.enumerate()), set(psutil.Process().children()), dict(os.environ), Path.cwd()
+    yield
+    threads, children, environment, folder = before
+    left = [*_left_recording(), *_changed_environment(environment), *_changed_folder(folder)]
+    left += [*_left_children(children), *_left_threads(threads)]
+    assert not left, "the test left behind: " + "; ".join(left)
+
+
+@pytest.fixture(scope="session")
+def sample() -> Path:
+    """500 real ImageNet images, `<wnid>/<name>.JPEG`, in the folder that the environment variable names."""
+    path = os.environ.get("IOPROF_IMAGENET_SAMPLE")
+    if not path:
+        pytest.skip("no ImageNet sample: IOPROF_IMAGENET_SAMPLE is not set")
+    return Path(path)
+
+
+@pytest.fixture(scope="session")
+def small_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """36 small JPEGs in 4 class folders, alike on every machine; for reading only, since all tests share it."""
+    root = tmp_path_factory.mktemp("small_tree")
+    random = np.random.default_rng(0)
+    for wnid in ("n01440764", "n01443537", "n02084071", "n04146614"):
+        (root / wnid).mkdir()
+        for number in range(9):
+            width, height = (int(side) for side in random.integers(24, 96, 2))
+            pixels = random.integers(0, 256, (height // 4, width // 4, 3), dtype=np.uint8)
+            Image.fromarray(pixels).resize((width, height)).save(root / wnid / f"{wnid}_{number}.JPEG", quality=90)
+    return root
+
+
+def _is_recording() -> bool:
+    recorder = sys.modules.get("ioprof.record.recorder")  # never imported, never on
+    return recorder is not None and recorder.is_recording()
+
+
+def _left_recording() -> Iterator[str]:
+    if _is_recording():
+        sys.modules["ioprof.record.recorder"].stop()
+        yield "recording on"
+
+
+def _left_children(before: set[psutil.Process]) -> Iterator[str]:
+    new = [child for child in psutil.Process().children() if child not in before and not _is_library_process(child)]
+    _, alive = psutil.wait_procs(new, timeout=GRACE_S)
+    for child in alive:
+        yield f"child process {child.pid} ({_command(child)[:100]})"
+        child.kill()
+
+
+def _is_library_process(process: psutil.Process) -> bool:
+    return any(name in _command(process) for name in LIBRARY_PROCESSES)
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it ended meanwhile
+        return ""
+
+
+def _left_threads(before: set[threading.Thread]) -> Iterator[str]:
+    for thread in set(threading.enumerate()) - before:
+        thread.join(GRACE_S)
+        if thread.is_alive():
+            yield f"thread {thread.name}"
+
+
+def _changed_environment(before: dict[str, str]) -> Iterator[str]:
+    after = dict(os.environ)
+    for name in sorted((before.keys() | after.keys()) - LIBRARY_VARIABLES):
+        if before.get(name) != after.get(name):
+            yield f"environment variable {name} (was {before.get(name)!r}, is {after.get(name)!r})"
+            os.environ.pop(name, None)
+            os.environ.update({name: before[name]} if name in before else {})
+
+
+def _changed_folder(before: Path) -> Iterator[str]:
+    if Path.cwd() != before:
+        yield f"working directory {Path.cwd()}"
+        os.chdir(before)

@@ -1,0 +1,54 @@
+"""What needs a CUDA device: `make test-gpu`."""
+
+import json
+
+import jobs
+import polars as pl
+import pytest
+
+from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
+from ioprof.schema import CAUSES
+from ioprof.trace import Trace
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """300 synthetic photographs as 256-pixel raw RGB in LMDB: quick to load."""
+    folder = tmp_path_factory.mktemp("gpu")
+    generate(folder / "tree", GenerateOptions(images=300, classes=10))
+    options = ConvertOptions(layout="lmdb", image="rgb256", encoding="raw")
+    convert(folder / "tree", folder / "data", options)
+    return folder / "data"
+
+
+def test_a_step_on_the_gpu_adds_up_and_its_events_lie_where_the_host_saw_them(dataset, tmp_path):
+    """Causes sum exactly; copies and compute are measured, in order, and inside the time in which the host waited for them."""
+    arguments = ("--device", "cuda", "--steps", 20, "--batch-size", 32, "--out", "run", "--json")
+    finished = jobs.ioprof("run", dataset, *arguments, cwd=tmp_path)
+
+    assert 0 == finished.code, finished.err
+    assert "emulated" not in finished.out
+    steps = pl.read_parquet(tmp_path / "run" / "steps.parquet")
+    total = steps.select(pl.sum_horizontal(f"{cause}_ns" for cause in CAUSES)).to_series()
+    assert (steps["end_ns"] - steps["start_ns"]).to_list() == total.to_list()
+    spans = Trace.load(tmp_path / "run").spans
+    copies = {row["step"]: row for row in spans.filter(kind="h2d").to_dicts()}
+    computes = {row["step"]: row for row in spans.filter(kind="compute").to_dicts()}
+    assert set(range(20)) == set(copies) == set(computes)
+    slack_ns = 100_000
+    assert all(copies[step]["end_ns"] <= computes[step]["end_ns"] for step in range(20))
+    assert all(computes[step]["end_ns"] <= computes[step + 1]["start_ns"] + slack_ns for step in range(19))
+    last_step_end = spans.filter(kind="step")["end_ns"].max()
+    assert computes[19]["end_ns"] <= last_step_end + slack_ns
+
+
+def test_pinned_copies_run_beside_the_step_before(tmp_path):
+    """Double-buffered page-locked copies on their own stream are hidden behind compute, for the most part."""
+    arguments = ("--loader", "null", "--device", "cuda", "--steps", 40, "--batch-size", 128, "--out", "run", "--json")
+    finished = jobs.ioprof("run", *arguments, cwd=tmp_path)
+
+    overlap = json.loads(finished.out)["overlap"]["h2d"]
+    assert overlap["hidden_ratio"] > 0.5, overlap

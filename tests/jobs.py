@@ -1,0 +1,90 @@
+"""Runs `ioprof` as a user does: as a program, in its own process."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ioprof.schema import FILE_HEADER_DTYPE, ROLES
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def ioprof(*arguments: object, cwd: Path, **options: object) -> Finished:
+    """Run a command to its end; its temporary files go under `cwd`."""
+    process = start(*arguments, cwd=cwd, **options)
+    out, err = process.communicate(timeout=240)
+    return Finished(process.returncode, out, err)
+
+
+def start(*arguments: object, cwd: Path, **options: object) -> "subprocess.Popen[str]":
+    """Start a command and return its process."""
+    temporary = cwd / "tmp"
+    temporary.mkdir(exist_ok=True)
+    environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "100", "XDG_CACHE_HOME": str(cwd / "cache")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "ioprof", *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+@contextmanager
+def running(*arguments: object, cwd: Path, steps: int) -> Iterator["subprocess.Popen[str]"]:
+    """A `run` that has made `steps` steps and goes on."""
+    process = start(*arguments, cwd=cwd)
+    try:
+        wait_until(lambda: steps_made(cwd) >= steps or process.poll() is not None)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def wait_until(condition: object, seconds: float = 120) -> None:
+    """Poll until `condition()`; fail the test if that takes too long."""
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def steps_made(cwd: Path) -> int:
+    """Steps that rank 0 of the job under way has made."""
+    return max((path.stat().st_size for path in cwd.glob("tmp/ioprof-*/progress")), default=0)
+
+
+def recorded_processes(cwd: Path) -> dict[tuple[str, int, int], int]:
+    """Process id of each (role, rank, worker) that records into the spool of the job under way."""
+    found = {}
+    for path in cwd.glob("tmp/ioprof-*/*.ring"):
+        header = np.frombuffer(path.read_bytes()[: FILE_HEADER_DTYPE.itemsize], FILE_HEADER_DTYPE)[0]
+        found[ROLES[header["role"]], int(header["rank"]), int(header["worker"])] = int(header["pid"])
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,43 @@
+"""Making datasets and reading them back, without the loaders."""
+
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from ioprof.converters import ConvertOptions, convert
+from ioprof.dataset import Dataset, read_index
+from ioprof.tensorprotos import decode
+
+
+def made(source: Path, destination: Path, **options: Any) -> Dataset:
+    """Converted in this process, unless told otherwise."""
+    return convert(source, destination, ConvertOptions(**{"workers": 1, **options}))
+
+
+def tree(root: Path, images: dict[str, bytes]) -> Path:
+    """A source: `wnid/name` → the file's bytes."""
+    for name, data in images.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+def records(dataset: Dataset) -> list[tuple[str, int, bytes]]:
+    """Name, label and bytes of all records, in order, read from the disk."""
+    if dataset.layout == "files":
+        return [
+            (Path(path).name, label, (dataset.path / path).read_bytes()) for path, label in zip(*read_index(dataset), strict=True)
+        ]
+    with (
+        lmdb.open(str(dataset.data_path), readonly=True, lock=False) as environment,
+        environment.begin(buffers=True) as transaction,
+    ):
+        found = [(bytes(key).decode().partition("_"), decode(value)) for key, value in transaction.cursor()]
+        assert [f"{place:08d}" for place in range(len(found))] == [key[0] for key, _ in found]
+        return [(key[2], label, bytes(image)) for key, (image, _, label) in found]
+
+
+def folder_bytes(folder: Path) -> dict[str, bytes]:
+    """Everything in a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

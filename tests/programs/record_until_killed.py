@@ -1,0 +1,17 @@
+"""Records spans until it is killed, and says after each hundred how many it has finished. Arguments: SPOOL native|twin."""
+
+import os
+import sys
+from pathlib import Path
+
+from ioprof.record import recorder
+from ioprof.record.span import intern, span
+
+recorder.start(Path(sys.argv[1]), native=sys.argv[2] == "native")
+finished = 0
+while True:
+    for _ in range(100):
+        with span("read", step=finished, file=intern(f"/data/{finished}")) as read:
+            read.bytes = finished
+        finished += 1
+    os.write(1, b"%d\n" % finished)

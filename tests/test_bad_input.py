@@ -1,0 +1,124 @@
+"""Bad input gets one clear line, exit code 2 or 1, no traceback, and leaves nothing that looks whole."""
+
+import shutil
+
+import jobs
+import pytest
+
+from ioprof.cli import main
+from ioprof.converters import ConvertOptions, convert
+
+
+@pytest.fixture(scope="module")
+def dataset(small_tree, tmp_path_factory):
+    """A small LMDB dataset to spoil copies of."""
+    folder = tmp_path_factory.mktemp("dataset") / "lmdb"
+    convert(small_tree, folder, ConvertOptions(layout="lmdb", image="original"))
+    return folder
+
+
+@pytest.fixture
+def spoiled(dataset, tmp_path):
+    """A copy of the dataset, to be spoiled by the test."""
+    return shutil.copytree(dataset, tmp_path / "spoiled")
+
+
+def refusal(capsys, *arguments: object, code: int = 2) -> str:
+    """The one line that a refused command prints."""
+    assert code == main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    lines = printed.err.strip().splitlines()
+    assert (1, "") == (len(lines), printed.out), printed
+    assert "Traceback" not in lines[0]
+    return lines[0]
+
+
+def test_a_run_refuses_what_is_not_a_dataset(capsys, tmp_path):
+    """A missing path and a folder without manifest: what it is, and what to type."""
+    (tmp_path / "empty").mkdir()
+
+    assert "no such folder" in refusal(capsys, "run", tmp_path / "missing", "--out", tmp_path / "run")
+    assert "no dataset.json" in refusal(capsys, "run", tmp_path / "empty", "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--ranks", 0), "--ranks"),
+        (("--ranks", "two"), "--ranks"),
+        (("--steps", 0), "--steps"),
+        (("--batch-size", -1), "--batch-size"),
+        (("--loader", "ffcv"), "choose one of null, files, lmdb"),
+        (("--loader", "files"), "use --loader lmdb"),
+        (("--device", "emulated:tpu"), "emulated:a100"),
+        (("--device", "abacus"), "emulated:a100"),
+        (("--steps", 3, "--epochs", 1), "not both"),
+        (("--ranks", 100000), "fewer --ranks"),
+    ],
+)
+def test_a_run_refuses_options_that_make_no_sense(capsys, dataset, tmp_path, arguments, words):
+    """A wrong option is named, with what would be right."""
+    assert words in refusal(capsys, "run", dataset, *arguments, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_never_overwrites(capsys, dataset, tmp_path):
+    """An output that exists is refused; one that is not a run is refused even with --force."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.tex").write_text("42")
+    (tmp_path / "file").write_text("")
+
+    assert "--force" in refusal(capsys, "run", dataset, "--out", tmp_path / "run")
+    assert "not an ioprof run" in refusal(capsys, "run", dataset, "--force", "--out", tmp_path / "precious")
+    assert "is a file" in refusal(capsys, "run", dataset, "--out", tmp_path / "file")
+    assert "is not a folder" in refusal(capsys, "run", dataset, "--out", tmp_path / "file" / "run")
+    assert "42" == (tmp_path / "precious" / "thesis.tex").read_text()
+
+
+def test_a_run_refuses_a_corrupt_lmdb(capsys, spoiled, tmp_path):
+    """An environment that is no LMDB, or was cut short, is refused before a rank is started: its pages would be SIGBUS."""
+    data = next(spoiled.rglob("data.mdb"))
+    whole = data.read_bytes()
+
+    data.write_bytes(whole[: len(whole) // 2])
+    assert "cut short" in refusal(capsys, "run", spoiled, "--out", tmp_path / "run")
+    data.write_bytes(b"\0" * len(whole))
+    assert "not an LMDB environment" in refusal(capsys, "run", spoiled, "--out", tmp_path / "run")
+    data.unlink()
+    assert "not an LMDB environment" in refusal(capsys, "run", spoiled, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_on_a_damaged_record_fails_in_one_line_that_names_it(small_tree, tmp_path):
+    """An image damaged after conversion fails the job, names its file, and leaves a run that says `failed`."""
+    convert(small_tree, tmp_path / "data", ConvertOptions(layout="files", image="original"))
+    victim = sorted((tmp_path / "data").rglob("*.JPEG"))[0]
+    victim.write_bytes(victim.read_bytes()[:200])
+
+    finished = jobs.ioprof("run", "data", "--epochs", 1, "--batch-size", 2, "--out", "run", cwd=tmp_path)
+
+    assert 1 == finished.code
+    assert victim.name in finished.err
+    assert "Traceback" not in finished.out + finished.err
+
+
+def test_reports_refuse_what_is_not_a_run(capsys, tmp_path):
+    """report and compare name the folder and say how to make a run; damaged tables are named."""
+    (tmp_path / "empty").mkdir()
+
+    assert "no such run folder" in refusal(capsys, "report", tmp_path / "missing")
+    assert "no run.json" in refusal(capsys, "report", tmp_path / "empty")
+    assert "no run.json" in refusal(capsys, "compare", tmp_path / "empty", tmp_path / "empty")
+    (tmp_path / "empty" / "run.json").write_text('{"schema": "ioprof.run/1"}')
+    assert "spans.parquet" in refusal(capsys, "report", tmp_path / "empty")
+    (tmp_path / "empty" / "spans.parquet").write_bytes(b"PAR1 is not enough")
+    assert "damaged" in refusal(capsys, "report", tmp_path / "empty")
+
+
+def test_a_command_that_does_not_exist_is_refused(capsys):
+    """An unknown command or option is one line too."""
+    assert "frobnicate" in refusal(capsys, "frobnicate")
+    assert "--frobnicate" in refusal(capsys, "run", "--frobnicate")

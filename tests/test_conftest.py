@@ -1,0 +1,60 @@
+"""The guard that every test runs under sees what it is there to see."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from PIL import Image
+from repository import ROOT
+
+LEAVERS = """
+import os, subprocess, sys, threading, time, types
+
+def recorder():
+    module = types.ModuleType("ioprof.record.recorder")
+    module.on, module.is_recording = True, lambda: module.on
+    module.stop = lambda: setattr(module, "on", False)
+    sys.modules[module.__name__] = module
+
+def test_thread(): threading.Thread(target=time.sleep, args=(60,), daemon=True, name="sleeper").start()
+def test_child(): subprocess.Popen(["sleep", "60"])
+def test_variable(): os.environ["LEFT_BEHIND"] = "1"
+def test_folder(): os.chdir("/")
+def test_recording(): recorder()
+def test_tidy(monkeypatch, tmp_path): monkeypatch.setenv("A", "1"); monkeypatch.chdir(tmp_path); subprocess.run(["true"])
+"""
+
+
+def test_what_a_test_leaves_behind_fails_it_and_is_put_right(tmp_path: Path) -> None:
+    """Each kind of leftover is named, exactly once: the test after it starts clean."""
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "conftest.py").write_text(
+        (tmp_path / "conftest.py").read_text().replace("GRACE_S: Final = 5.0", "GRACE_S: Final = 0.1")
+    )
+    (tmp_path / "test_leavers.py").write_text(LEAVERS)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir", tmp_path, tmp_path]
+    environment = {**os.environ, "COLUMNS": "200"}  # or pytest would cut its closing lines
+    out = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120).stdout
+    found = re.findall(r"^ERROR test_leavers\.py::(\w+) - AssertionError: the test left behind: (\w+ \w+)", out, flags=re.MULTILINE)
+    expected = {
+        "test_thread": "thread sleeper",
+        "test_child": "child process",
+        "test_variable": "environment variable",
+        "test_folder": "working directory",
+        "test_recording": "recording on",
+    }
+    assert expected == dict(found), out
+    assert re.search(r"\b6 passed, 5 errors\b", out), out
+
+
+def test_the_small_tree_is_an_image_tree(small_tree: Path) -> None:
+    """36 images in 4 classes, all of which can be decoded."""
+    paths = sorted(small_tree.glob("n*/n*_*.JPEG"))
+    assert (4, 36) == (len({path.parent for path in paths}), len(paths))
+    for path in paths:
+        with Image.open(path) as image:
+            image.load()
+            assert ("JPEG", "RGB") == (image.format, image.mode)

@@ -1,0 +1,171 @@
+"""The papers of the house agree with the code: Makefile, README, CHANGELOG, constraints, notebooks, public names."""
+
+import importlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from functools import cache
+from typing import Any, Final
+
+import pytest
+import typer
+from packaging.requirements import Requirement
+from repository import PACKAGES, ROOT, module_name, python_files
+
+import ioprof
+from ioprof import cli
+
+TARGETS: Final = {"install", "demo", "test", "check", "bench", "clean"}
+
+
+@cache
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@cache
+def commands() -> dict[str, set[str]]:
+    """Each command, with its verbs' names if it has any (`convert imagenet`), and every option that it takes."""
+    found = {}
+    for name, command in typer.main.get_command(cli._app()).commands.items():
+        parts = [command, *getattr(command, "commands", {}).values()]
+        found[name] = {
+            option for part in parts for parameter in part.params for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+    return found
+
+
+def code_in(markdown: str) -> list[str]:
+    """The lines of fenced and indented blocks, continuation lines joined, and the code within sentences."""
+    markdown = markdown.replace("\\\n", " ")
+    fenced = re.findall(r"^```[^\n]*\n(.*?)^```", markdown, flags=re.DOTALL | re.MULTILINE)
+    rest = re.sub(r"^```[^\n]*\n.*?^```", "", markdown, flags=re.DOTALL | re.MULTILINE)
+    indented = re.findall(r"^ {4}(.*)", rest, flags=re.MULTILINE)
+    return [*"\n".join(fenced).splitlines(), *indented, *re.findall(r"`([^`]+)`", rest)]
+
+
+def commands_in(markdown: str) -> list[tuple[str, list[str]]]:
+    """Every `ioprof VERB ...` in the code of a text: the verb, and the options before the user's own command."""
+    found = []
+    for line in (re.sub(r"(^|\s)#.*", "", line) for line in code_in(markdown)):
+        for verb, rest in re.findall(r"(?<!from )(?<!import )(?<![\w./-])ioprof[ \t]+([a-z][a-z-]*)\b([^|;&`]*)", line):
+            words = re.split(r"\s--(?:\s|$)", rest)[0].split()
+            found.append((verb, [word.split("=")[0] for word in words if word.startswith("--")]))
+    return found
+
+
+def test_the_commands_of_a_text_are_found_in_code_only() -> None:
+    """Prose is no command, Python's import is no command, and what follows ` -- ` is the user's own."""
+    text = "ioprof shows it: `ioprof run --ranks 2`.\n\n    $ ioprof report runs/a --json  # ioprof x\n\n"
+    text += "```\nfrom ioprof import span\nioprof record --out \\\n  a -- python train.py --lr 1\n```\n"
+    assert [("record", ["--out"]), ("report", ["--json"]), ("run", ["--ranks"])] == sorted(commands_in(text))
+
+
+def test_make_alone_shows_the_targets() -> None:
+    """Every target that CONTRIBUTING names is there and explained."""
+    if shutil.which("make") is None:
+        pytest.skip("no make on this machine")
+    shown = subprocess.run(["make", "-C", ROOT, "--no-print-directory"], capture_output=True, text=True, check=True).stdout
+    assert set() == TARGETS - set(re.findall(r"make (\w+) +\w", shown))
+
+
+def test_continuous_integration_calls_the_same_targets() -> None:
+    """What runs in CI is what a developer types."""
+    script = (ROOT / ".ci" / "run").read_text()
+    called = {word for line in script.splitlines() if line.startswith("make ") for word in shlex.split(line.split("|")[0])}
+    assert set() == {"install", "check", "test"} - called
+
+
+def test_every_command_that_the_readme_names_is_real() -> None:
+    """The README promises no command and no option that is not there."""
+    named = commands_in((ROOT / "README.md").read_text())
+    assert set() == {verb for verb, _ in named} - set(commands())
+    wrong = [f"ioprof {verb} {option}" for verb, options in named for option in options if option not in commands()[verb]]
+    assert [] == wrong
+
+
+def test_the_readme_names_every_command() -> None:
+    """A command that the README does not show is one that nobody finds."""
+    assert set() == set(commands()) - {verb for verb, _ in commands_in((ROOT / "README.md").read_text())}
+
+
+def test_the_public_names_are_those_in_all() -> None:
+    """`__all__` holds what `import ioprof` offers, no more and no less."""
+    own = {name for name, value in vars(ioprof).items() if getattr(value, "__module__", "").startswith("ioprof")}
+    public = {name for name in own if not name.startswith("_")}
+    assert set() == public - set(ioprof.__all__)
+    assert [] == [name for name in ioprof.__all__ if not hasattr(ioprof, name)]
+    assert sorted(ioprof.__all__) == sorted(set(ioprof.__all__))
+
+
+@pytest.mark.parametrize("package", sorted(module_name(path) for path in python_files(*PACKAGES) if path.name == "__init__.py"))
+def test_what_a_package_exports_exists(package: str) -> None:
+    """No name in an `__all__` is left over from something that is gone."""
+    module = importlib.import_module(package)
+    assert [] == [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
+
+
+def test_the_version_is_said_once_and_the_changelog_knows_it() -> None:
+    """pyproject.toml, `ioprof.__version__` and the newest heading of the CHANGELOG agree."""
+    headings = re.findall(r"^## \[?(\d[^\]\s]*)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert [project()["version"]] * 2 == [ioprof.__version__, headings[0]]
+
+
+def test_the_tree_in_the_package_readme_is_that_of_the_package() -> None:
+    """Each part of the package has its line in the tree, and no line names a file that is gone."""
+    text = (ROOT / "ioprof" / "README.md").read_text()
+    tree = text[text.index("## Where things are") : text.index("## Who may import whom")]
+    lines = [line.split() for line in tree.splitlines() if line.startswith("      ")]
+    shown = {words[0].strip("/") for words in lines}
+    there = {
+        path.name for path in (ROOT / "ioprof").iterdir() if path.suffix == ".py" or (path.is_dir() and path.name != "__pycache__")
+    }
+    assert there == shown
+    named = {
+        (words[0], file)
+        for words in lines
+        if "." not in words[0]
+        for file in re.findall(r"\b\w+\.(?:py|c|h|toml|md)\b", " ".join(words[1:]))
+    }
+    assert set() == {(folder, file) for folder, file in named if not (ROOT / "ioprof" / folder / file).is_file()}
+
+
+def test_the_constraints_pin_every_dependency() -> None:
+    """Each requirement of pyproject.toml has one exact version in constraints.txt, and that version fulfils it."""
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    pins = {_canonical(pin.name): pin for pin in map(Requirement, lines)}
+    assert len(pins) == len(lines)
+    assert [] == [str(pin) for pin in pins.values() if not re.fullmatch(r"==[\w.]+", str(pin.specifier)) or pin.url]
+    assert "==2.13.0" == str(pins["torch"].specifier)
+    wanted = [*project()["dependencies"], *(name for extra in project()["optional-dependencies"].values() for name in extra)]
+    loose = [text for text in wanted if not _is_pinned(Requirement(text), pins)]
+    assert [] == loose
+
+
+def test_notebooks_are_committed_without_outputs() -> None:
+    """An output in git is a number that nobody can reproduce, and a diff that nobody can read."""
+    dirty = []
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text())["cells"]
+        dirty += [path.name for cell in cells if cell.get("outputs") or cell.get("execution_count") is not None]
+    assert [] == dirty
+
+
+def test_the_licence_is_the_one_that_the_package_names() -> None:
+    """The full text is there, not only its name."""
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache-2.0" == project()["license"]
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _is_pinned(requirement: Requirement, pins: dict[str, Requirement]) -> bool:
+    pin = pins.get(_canonical(requirement.name))
+    return pin is not None and requirement.specifier.contains(str(pin.specifier).removeprefix("=="))

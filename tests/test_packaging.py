@@ -1,0 +1,146 @@
+"""What is installed is what is in the checkout: sdist, wheel from the sdist, clean environment."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from repository import FOLDERS, ROOT
+
+LINKS = ("converters", "loaders")
+
+
+def run(*command: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command's outcome, with a few variables of the environment changed."""
+    environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}} | variables
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240)
+
+
+def succeed(*command: str | Path, cwd: Path, **variables: str) -> str:
+    """The output of a command that must not fail."""
+    ended = run(*command, cwd=cwd, **variables)
+    assert 0 == ended.returncode, f"{command}\n{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}"
+    return ended.stdout
+
+
+def copy_checkout(destination: Path) -> Path:
+    """The sources alone, links as links, in a place that a build may write to."""
+    unwanted = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info", ".*_cache")
+    destination.mkdir()
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy2(path, destination)
+    for folder in FOLDERS:
+        if (ROOT / folder).is_dir():
+            shutil.copytree(ROOT / folder, destination / folder, symlinks=True, ignore=unwanted)
+    return destination
+
+
+def build(source: Path, out: Path, *what: str, **variables: str) -> None:
+    """Build with the setuptools of this environment: nothing is fetched."""
+    succeed(sys.executable, "-m", "build", "--no-isolation", *what, "--outdir", out, source, cwd=source, **variables)
+
+
+def clean_environment(path: Path, wheel: Path) -> Path:
+    """An environment with the wheel, and the dependencies of this one behind it; returns its folder of programs."""
+    venv.create(path, with_pip=False, symlinks=True)
+    python = path / "bin" / "python"
+    succeed(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=path)
+    site = Path(succeed(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=path).strip())
+    # A folder named in a .pth is searched, but its own .pth files, and with them an editable install, are not read.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return path / "bin"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the sdist and the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("packaging")
+    build(copy_checkout(folder / "checkout"), folder / "dist")
+    return folder / "dist"
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of programs of a clean environment, outside of the checkout, that has the wheel."""
+    return clean_environment(tmp_path_factory.mktemp("installed"), next(built.glob("*.whl")))
+
+
+def test_the_links_are_links_in_git() -> None:
+    """Git stores them as links (mode 120000), not as copies of the folders or as text."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("not a git checkout, or no git on this machine")
+    listed = succeed("git", "ls-files", "-s", *(f"ioprof/{name}" for name in LINKS), cwd=ROOT)
+    assert [["120000", f"ioprof/{name}"] for name in LINKS] == [[line.split()[0], line.split()[-1]] for line in listed.splitlines()]
+    assert [Path("..", name) for name in LINKS] == [(ROOT / "ioprof" / name).readlink() for name in LINKS]
+
+
+def test_the_wheel_holds_one_package(built: Path) -> None:
+    """The user's own `loaders.py` is never shadowed; both linked folders and the package's data are inside."""
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        names = wheel.namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert ["dist-info", "ioprof"] == sorted("dist-info" if top.endswith(".dist-info") else top for top in tops)
+    wanted = {"ioprof/converters/__init__.py", "ioprof/loaders/__init__.py", "ioprof/py.typed", "ioprof/train/devices.toml"}
+    assert set() == wanted - set(names)
+
+
+def test_the_wheel_holds_every_module(built: Path) -> None:
+    """Each Python file of the package, the linked folders included, is in the wheel."""
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        names = {name for name in wheel.namelist() if name.endswith(".py")}
+    roots = {ROOT / "ioprof": "ioprof", **{ROOT / name: f"ioprof/{name}" for name in LINKS}}
+    assert {f"{name}/{path.relative_to(root)}" for root, name in roots.items() for path in root.rglob("*.py")} == names
+
+
+def test_the_sdist_holds_the_c_sources(built: Path) -> None:
+    """A machine with a compiler can build the capture library from the sdist, and its format is explained beside it."""
+    with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
+        names = {member.name.partition("/")[2] for member in sdist if member.isfile()}
+    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "ioprof" / "native").iterdir() if path.suffix in {".c", ".h", ".md"}}
+    assert set() == (sources | {"ioprof/native/FORMAT.md", "ioprof/native/spans.c", "LICENSE", "README.md", "setup.py"}) - names
+
+
+def test_the_installed_package_works_outside_of_the_checkout(installed: Path, tmp_path: Path) -> None:
+    """Everything is imported from the wheel, the linked folders only by their package names."""
+    program = "import ioprof, ioprof.converters as c, ioprof.loaders as l\nprint(ioprof.__file__, c.__file__, l.__file__)"
+    origins = succeed(installed / "python", "-c", program, cwd=tmp_path).split()
+    assert [] == [origin for origin in origins if not Path(origin).is_relative_to(installed.parent)]
+    for name in LINKS:
+        ended = run(installed / "python", "-c", f"import {name}", cwd=tmp_path)
+        assert f"ModuleNotFoundError: No module named '{name}'" == ended.stderr.splitlines()[-1]
+
+
+def test_the_installed_program_runs(installed: Path, tmp_path: Path) -> None:
+    """The entry point is there and shows its commands."""
+    assert "report" in succeed(installed / "ioprof", "--help", cwd=tmp_path)
+
+
+def test_without_a_compiler_the_wheel_works_without_the_extension(built: Path, tmp_path: Path) -> None:
+    """The install goes on, and spans fall back to Python."""
+    with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
+        sdist.extractall(tmp_path / "source", filter="data")
+    build(next((tmp_path / "source").iterdir()), tmp_path / "dist", "--wheel", CC="false")
+    wheel = next((tmp_path / "dist").glob("*.whl"))
+    with zipfile.ZipFile(wheel) as opened:
+        assert [] == [name for name in opened.namelist() if name.endswith(".so")]
+    programs = clean_environment(tmp_path / "installed", wheel)
+    program = "import ioprof\nwith ioprof.span('read'): print('fine')"
+    assert "fine" == succeed(programs / "python", "-c", program, cwd=tmp_path).strip()
+
+
+def test_a_link_that_was_flattened_to_text_stops_the_build(tmp_path: Path) -> None:
+    """Unpacking a .zip writes links as text files: a wheel of that would lack two packages, and nobody would know why."""
+    source = copy_checkout(tmp_path / "checkout")
+    (source / "ioprof" / "loaders").unlink()
+    (source / "ioprof" / "loaders").write_text("../loaders")
+    ended = run(sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", tmp_path / "out", cwd=source)
+    assert 0 != ended.returncode
+    assert "ioprof/loaders" in ended.stderr.splitlines()[-1]
+    assert "git" in ended.stderr.splitlines()[-1]

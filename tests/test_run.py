@@ -1,0 +1,174 @@
+"""`ioprof run`: real ranks, real workers, real kills."""
+
+import json
+import os
+import signal
+
+import jobs
+import polars as pl
+import pytest
+import slow_storage
+
+from ioprof.analysis.blame import blame
+from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
+from ioprof.schema import CAUSES
+from ioprof.trace import Trace
+
+TABLES = {"counters.parquet", "files.parquet", "spans.parquet", "steps.parquet"}
+RUN_FILES = {*TABLES, "job.log", "report.html", "run.json", "summary.json"}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A synthetic ImageNet of 80 images, with the sizes of real ones."""
+    tree = tmp_path_factory.mktemp("photos") / "tree"
+    generate(tree, GenerateOptions(images=80, classes=4))
+    return tree
+
+
+@pytest.fixture(scope="module")
+def datasets(photos):
+    """The same images as files and as LMDB."""
+    for layout in ("files", "lmdb"):
+        convert(photos, photos.parent / layout, ConvertOptions(layout=layout, image="original"))
+    return photos.parent
+
+
+def spans_of(run):
+    return Trace.load(run).spans
+
+
+@pytest.mark.parametrize("layout", ["files", "lmdb"])
+def test_causes_of_every_step_sum_to_its_wall_time(datasets, tmp_path, layout):
+    """Law 1 on a real run: integer nanoseconds, every rank, every step; and every batch can be followed from read to step."""
+    arguments = ("--ranks", 2, "--steps", 6, "--batch-size", 8, "--out", "run")
+    finished = jobs.ioprof("run", datasets / layout, *arguments, cwd=tmp_path)
+
+    assert (0, True) == (finished.code, "emulated" in finished.out), finished.err
+    assert {path.name for path in (tmp_path / "run").iterdir()} == RUN_FILES
+    steps = pl.read_parquet(tmp_path / "run" / "steps.parquet")
+    total = steps.select(pl.sum_horizontal(f"{cause}_ns" for cause in CAUSES)).to_series()
+    assert (steps["end_ns"] - steps["start_ns"]).to_list() == total.to_list()
+    assert [(rank, step) for rank in range(2) for step in range(6)] == steps.sort("rank", "step").select("rank", "step").rows()
+    spans = spans_of(tmp_path / "run")
+    read_kind = "read" if layout == "files" else "fault"
+    for kind in (read_kind, "decode", "transform", "collate", "fetch", "wait", "deliver", "h2d", "compute"):
+        found = spans.filter(kind=kind).select("rank", "batch").unique().sort("rank", "batch").rows()
+        assert [(rank, batch) for rank in range(2) for batch in range(6)] == found, kind
+
+
+def test_both_layouts_deliver_the_same_samples_in_the_same_order(datasets):
+    """One seed gives one order and one augmentation, whatever the layout and the number of workers."""
+    from ioprof.dataset import Dataset
+    from ioprof.loaders import make_loader
+    from ioprof.loaders.base import LoaderOptions
+
+    def batches(layout, workers):
+        options = LoaderOptions(7, 3, rank=1, num_ranks=2, workers=workers, seed=5)
+        loader = make_loader(layout, Dataset.load(datasets / layout), options)
+        return [(batch.number, batch.images.numpy().tobytes(), batch.labels.tolist()) for batch in loader]
+
+    expected = batches("files", 0)
+
+    assert expected == batches("files", 2)
+    assert expected == batches("lmdb", 0)
+    assert expected == batches("lmdb", 1)
+
+
+def test_the_null_loader_needs_no_dataset_and_waits_for_nothing(tmp_path):
+    """The null loader is the upper bound: the accelerator computes nearly all the time."""
+    finished = jobs.ioprof("run", "--loader", "null", "--steps", 10, "--batch-size", 16, "--out", "run", "--json", cwd=tmp_path)
+
+    summary = json.loads(finished.out)
+    assert (0, "compute") == (finished.code, summary["verdict"]["bound_by"])
+
+
+def test_a_real_model_on_the_cpu_exchanges_gradients(datasets, tmp_path):
+    """`--device cpu` computes and exchanges for real: nothing is copied, nothing is emulated."""
+    arguments = ("--device", "cpu", "--ranks", 2, "--steps", 4, "--batch-size", 4, "--out", "run", "--json")
+    finished = jobs.ioprof("run", datasets / "lmdb", *arguments, cwd=tmp_path)
+
+    assert 0 == finished.code, finished.err
+    spans = spans_of(tmp_path / "run")
+    assert {(0, 0), (0, 3), (1, 0), (1, 3)} <= set(spans.filter(kind="comm").select("rank", "step").rows())
+    assert 0 == len(spans.filter(kind="h2d"))
+    assert "emulated" not in finished.out
+
+
+def test_one_worker_that_decodes_large_images_is_named(datasets, tmp_path):
+    """With one worker and slow decoding the verdict is decode."""
+    arguments = ("--workers", 1, "--steps", 8, "--batch-size", 16, "--out", "run", "--json")
+    finished = jobs.ioprof("run", datasets / "files", *arguments, cwd=tmp_path)
+
+    assert "decode" == json.loads(finished.out)["verdict"]["bound_by"], finished.err
+
+
+@pytest.mark.skipif(slow_storage.missing() is not None, reason=str(slow_storage.missing()))
+@pytest.mark.parametrize("layout", ["files", "lmdb"])
+def test_storage_held_to_a_crawl_is_named(photos, tmp_path, layout):
+    """On a disk held to 2 MB/s the verdict is storage, and the bytes are said to come from it."""
+    with slow_storage.throttled_disk(tmp_path) as disk:
+        convert(photos, disk.path / "data", ConvertOptions(layout=layout, image="original"))
+        slow_storage.evict(disk.path)
+        disk.throttle(2 << 20)
+        arguments = ("--workers", 2, "--steps", 4, "--batch-size", 16, "--out", "run", "--json")
+        finished = jobs.ioprof("run", disk.path / "data", *arguments, cwd=tmp_path, preexec_fn=disk.join)
+        disk.throttle(0)
+
+    summary = json.loads(finished.out)
+    assert "storage" == summary["verdict"]["bound_by"], finished.err
+    assert summary["storage"]["bytes_from_storage"] > 0.9 * summary["storage"]["bytes"]
+
+
+def test_a_killed_worker_leaves_what_it_recorded(datasets, tmp_path):
+    """SIGKILL of a worker: the job fails in one line, the spans before the kill are there, the report names the worker."""
+    arguments = ("run", datasets / "files", "--ranks", 2, "--steps", 2000, "--batch-size", 4, "--out", "run")
+    with jobs.running(*arguments, cwd=tmp_path, steps=5) as process:
+        pid = jobs.recorded_processes(tmp_path)["worker", 1, 0]
+        os.kill(pid, signal.SIGKILL)
+        out, err = process.communicate(timeout=120)
+
+    assert 1 == process.returncode
+    assert f"pid(s) {pid}" in err or f"pid {pid}" in err
+    assert "Traceback" not in out + err
+    trace = Trace.load(tmp_path / "run")
+    killed = next(entry for entry in trace.run["processes"] if entry["pid"] == pid)
+    assert (False, True) == (bool(killed["closed"]), killed["spans"] > 0)
+    assert len(trace.spans.filter(pid=pid, kind="decode")) > 0
+    assert str(pid) in out
+    assert "failed" == trace.run["status"]
+
+
+def test_a_killed_rank_leaves_what_it_recorded(datasets, tmp_path):
+    """SIGKILL of a rank: all other processes end, the rank's spans before the kill are there, the report says what is missing."""
+    arguments = ("run", datasets / "lmdb", "--ranks", 2, "--steps", 2000, "--batch-size", 4, "--out", "run")
+    with jobs.running(*arguments, cwd=tmp_path, steps=5) as process:
+        processes = jobs.recorded_processes(tmp_path)
+        os.kill(processes["rank", 1, -1], signal.SIGKILL)
+        out, err = process.communicate(timeout=120)
+
+    assert (1, True) == (process.returncode, "rank 1 was killed by SIGKILL" in err), err
+    jobs.wait_until(lambda: not any(map(jobs.alive, processes.values())), seconds=10)
+    trace = Trace.load(tmp_path / "run")
+    assert len(trace.spans.filter(rank=1, kind="step")) >= 4
+    assert str(processes["rank", 1, -1]) in out
+    steps = blame(trace)
+    total = steps.select(pl.sum_horizontal(f"{cause}_ns" for cause in CAUSES)).to_series()
+    assert (steps["end_ns"] - steps["start_ns"]).to_list() == total.to_list()
+
+
+def test_ctrl_c_ends_all_ranks_and_leaves_a_readable_run(datasets, tmp_path):
+    """SIGINT: exit code 130, no process left, a report of the steps that were made."""
+    arguments = ("run", datasets / "files", "--ranks", 2, "--steps", 2000, "--batch-size", 4, "--out", "run")
+    with jobs.running(*arguments, cwd=tmp_path, steps=5) as process:
+        processes = jobs.recorded_processes(tmp_path)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+
+    assert 130 == process.returncode, err
+    jobs.wait_until(lambda: not any(map(jobs.alive, processes.values())), seconds=10)
+    trace = Trace.load(tmp_path / "run")
+    assert ("interrupted", []) == (trace.run["status"], trace.run["failures"])
+    assert all(entry["closed"] for entry in trace.run["processes"])
+    assert len(trace.spans.filter(kind="step")) >= 8
+    assert "interrupted" in out

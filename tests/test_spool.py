@@ -1,0 +1,280 @@
+"""The reader of capture files: one clock, one numbering of files, and no file that it cannot survive."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from captures import SLOTS, WRITERS, chunk, header_bytes, record, recorded, string, trace_of
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ioprof.errors import CaptureError
+from ioprof.record.span import emit, intern
+from ioprof.schema import CHUNK_BYTES, HEADER_BYTES, KINDS, RECORD_DTYPE, SPAN_COLUMNS
+from ioprof.spool import read_spool
+from ioprof.trace import Trace, table_schema
+
+READ = KINDS.index("read") + 1
+
+
+def trace_from(folder: Path, **files: bytes) -> Trace:
+    """What the reader makes of those files."""
+    for name, data in files.items():
+        (folder / f"{name}.ring").write_bytes(data)
+    return read_spool(folder, {})
+
+
+def damage(trace: Trace) -> list[str]:
+    """What was found to be damaged."""
+    return [entry["what"] for entry in trace.run["capture"]["damaged"]]
+
+
+def test_no_files_make_an_empty_trace(tmp_path: Path) -> None:
+    """Nothing was recorded: empty tables of the right types, and no zero."""
+    trace = read_spool(tmp_path, {"command": ["x"]})
+    assert table_schema(SPAN_COLUMNS) == trace.spans.schema
+    assert (0, 0, None) == (trace.spans.height, trace.files.height, trace.run["clocks"]["zero_monotonic_ns"])
+    assert ["x"] == trace.run["command"]
+
+
+def test_no_folder_is_an_error(tmp_path: Path) -> None:
+    """A missing spool is a mistake, not an empty recording."""
+    with pytest.raises(CaptureError, match="no such spool folder"):
+        read_spool(tmp_path / "missing", {})
+
+
+def test_what_the_caller_knows_is_kept(tmp_path: Path) -> None:
+    """Facts are added to those given, whose dictionaries stay as they were."""
+    run = {"clocks": {"method": "anchors"}, "capture": {"events": 5}}
+    trace = read_spool(tmp_path, run)
+    assert {"method": "anchors", "zero_monotonic_ns": None, "anchors": []} == trace.run["clocks"]
+    assert {"events": 5, "damaged": []} == trace.run["capture"]
+    assert {"clocks": {"method": "anchors"}, "capture": {"events": 5}} == run
+
+
+def test_times_count_from_the_earliest_span(tmp_path: Path) -> None:
+    """Zero is the earliest start of all processes; the processes' own first and last times count from it too."""
+    trace = trace_from(
+        tmp_path,
+        a=header_bytes(pid=1) + chunk(record(kind=READ, start_ns=150, end_ns=170)),
+        b=header_bytes(pid=2) + chunk(record(kind=READ, start_ns=120, end_ns=200)),
+        c=header_bytes(pid=3),
+    )
+    assert 120 == trace.run["clocks"]["zero_monotonic_ns"]
+    assert [(1, 30, 50), (2, 0, 80)] == trace.spans.select("pid", "start_ns", "end_ns").rows()
+    facts = [(process["pid"], process["spans"], process["first_ns"], process["last_ns"]) for process in trace.run["processes"]]
+    assert [(1, 1, 30, 50), (2, 1, 0, 80), (3, 0, None, None)] == facts
+
+
+def test_hosts_share_the_first_hosts_clock(tmp_path: Path) -> None:
+    """Another host's times are moved by the difference of wall clocks, each taken from the host's narrowest reading."""
+    one = {"anchor_before_ns": 100, "anchor_wall_ns": 1_000_100, "anchor_after_ns": 100, "host": b"one"}
+    two = {"anchor_before_ns": 50, "anchor_wall_ns": 1_000_150, "anchor_after_ns": 50, "host": b"two"}
+    loose = two | {"anchor_before_ns": 0, "anchor_wall_ns": 777_777, "anchor_after_ns": 1000}
+    trace = trace_from(
+        tmp_path,
+        a=header_bytes(**one) + chunk(record(kind=READ, start_ns=200, end_ns=210)),
+        b=header_bytes(**loose) + chunk(record(kind=READ, start_ns=110, end_ns=120)),
+        c=header_bytes(**two) + chunk(record(kind=READ, start_ns=100, end_ns=110)),
+    )
+    assert [("one", 0), ("two", 10), ("two", 0)] == trace.spans.select("host", "start_ns").rows()
+    offsets = [(anchor["host"], anchor["offset_ns"], anchor["uncertainty_ns"]) for anchor in trace.run["clocks"]["anchors"]]
+    assert [("one", 1_000_000, 0), ("two", 1_000_100, 0)] == offsets
+
+
+def test_the_same_path_is_the_same_file(tmp_path: Path) -> None:
+    """Each process numbers its strings for itself; the run has one number for a path, and none for names."""
+    use = record(kind=READ, end_ns=1, file=1, name=0)
+    trace = trace_from(
+        tmp_path,
+        a=header_bytes() + chunk(string(0, b"named"), string(1, b"/x"), use, record(kind=READ, file=0)),
+        b=header_bytes() + chunk(string(0, b"other"), string(1, b"/x"), string(2, b"/unused"), use),
+    )
+    assert [(0, "named"), (1, "/x")] == trace.files.sort("file").select("file", "path").rows()
+    assert [(1, "named"), (0, None), (1, "other")] == trace.spans.select("file", "name").rows()
+
+
+def test_a_string_may_follow_its_use(tmp_path: Path) -> None:
+    """Two threads share a number: the chunk that holds the string may come after the one that uses it."""
+    trace = trace_from(tmp_path, a=header_bytes() + chunk(record(kind=READ, file=0)) + chunk(string(0, b"/late")))
+    assert (["/late"], []) == (trace.files["path"].to_list(), damage(trace))
+
+
+def test_bytes_of_a_string_are_not_records(tmp_path: Path) -> None:
+    """A path that looks like a span, a string or an owner, slot for slot, is a path."""
+    spiteful = record(kind=READ, end_ns=5) + string(7, b"inner") + record(batch=99) + record(kind=READ)
+    trace = trace_from(tmp_path, a=header_bytes() + chunk(string(0, spiteful), record(kind=READ, end_ns=3, file=0), tid=70))
+    assert [(3, 70)] == trace.spans.select("end_ns", "tid").rows()
+    assert ([spiteful.decode(errors="backslashreplace")], []) == (trace.files["path"].to_list(), damage(trace))
+
+
+def test_chunks_change_owners(tmp_path: Path) -> None:
+    """An owner record gives the rest of its chunk, and of no other, to another thread."""
+    read = record(kind=READ)
+    chunks = chunk(read, record(batch=71), read, read, record(batch=72), read) + chunk(read, tid=80)
+    assert [70, 71, 71, 72, 80] == trace_from(tmp_path, a=header_bytes() + chunks).spans["tid"].to_list()
+
+
+def test_a_rank_belongs_to_every_span_of_its_process(tmp_path: Path) -> None:
+    """Rank, worker and role come from the header; -1 is null."""
+    one = header_bytes(rank=3, worker=1, role=1, parent_pid=6, closed=0, lost=4) + chunk(record(kind=READ))
+    trace = trace_from(tmp_path, a=one, b=header_bytes() + chunk(record(kind=READ)))
+    assert [3, None] == trace.spans["rank"].to_list()
+    columns = ("host", "pid", "parent_pid", "rank", "role", "worker", "closed", "lost")
+    expected = [("a", 7, 6, 3, "worker", 1, False, 4), ("a", 7, 0, None, "rank", None, True, 0)]
+    assert expected == [tuple(process[column] for column in columns) for process in trace.run["processes"]]
+
+
+def test_many_chunks_are_read_block_by_block(tmp_path: Path) -> None:
+    """A file larger than what is read at once keeps every span, its thread and its path."""
+    with recorded(tmp_path, native=WRITERS["native"]):
+        for place in range(260 * SLOTS):
+            emit("read", place, place + 1, step=place)
+        emit("read", 0, 1, file=intern("/last"))
+    trace = trace_of(tmp_path)
+    assert np.array_equal(np.arange(260 * SLOTS), trace.spans.filter(pl.col("file").is_null())["step"].to_numpy())
+    assert ["/last"] == trace.files["path"].to_list()
+
+
+def test_the_trace_can_be_saved_and_loaded(tmp_path: Path) -> None:
+    """What the reader makes is a Trace like any other."""
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    trace = trace_from(spool, a=header_bytes() + chunk(string(0, b"/\xff"), record(kind=READ, file=0, source=2)))
+    trace.save(tmp_path / "run")
+    loaded = Trace.load(tmp_path / "run")
+    assert trace.spans.equals(loaded.spans)
+    assert trace.files.equals(loaded.files)
+
+
+# ------------------------------------------------------------------------------------------------ damage
+
+SPAN = record(kind=READ, start_ns=1, end_ns=2)
+
+
+@pytest.mark.parametrize(
+    ("data", "spans", "what"),
+    [
+        (b"", 0, "empty: the process ended while it began to record"),
+        (header_bytes()[:100], 0, "cut off within its header"),
+        (header_bytes(magic=b"ELEPHANT"), 0, "not a capture file that this version of ioprof reads"),
+        (header_bytes(version=2) + chunk(SPAN), 0, "not a capture file that this version of ioprof reads"),
+        (header_bytes(record_bytes=64) + chunk(SPAN), 0, "not a capture file that this version of ioprof reads"),
+        (header_bytes(chunks=3) + chunk(SPAN), 1, "cut short: it has fewer chunks than were written"),
+        (header_bytes(chunks=3, lost=9) + chunk(SPAN), 1, None),
+        (header_bytes(chunks=1) + chunk(SPAN, SPAN)[:150], 1, "a chunk has fewer slots than it says"),
+        (header_bytes(chunks=1) + chunk(SPAN)[:30], 0, "a chunk has fewer slots than it says"),
+        (header_bytes() + chunk(*[SPAN] * SLOTS, count=2**64 - 1), SLOTS, "a chunk has fewer slots than it says"),
+        (header_bytes() + chunk(SPAN, count=3), 1, "a slot is neither a span nor a string (2 times)"),
+        (header_bytes() + chunk(record(kind=len(KINDS) + 1), SPAN), 1, "a span of an unknown kind"),
+        (header_bytes() + chunk(record(kind=READ, start_ns=5, end_ns=4), SPAN), 1, "a span with impossible times"),
+        (header_bytes() + chunk(record(kind=READ, start_ns=-5, end_ns=4), SPAN), 1, "a span with impossible times"),
+        (header_bytes() + chunk(record(kind=READ, end_ns=2**63 - 1), SPAN), 1, "a span with impossible times"),
+        (header_bytes() + chunk(record(kind=READ, source=9)), 1, "a span with an unknown source"),
+        (header_bytes() + chunk(record(kind=READ, file=5)), 1, "a span names a string that is not there"),
+        (header_bytes() + chunk(record(kind=READ, name=2**31 - 1)), 1, "a span names a string that is not there"),
+        (header_bytes() + chunk(record(file=0, bytes=10**6), SPAN), 1, "a slot is neither a span nor a string"),
+        (header_bytes() + chunk(record(file=0, bytes=57), SPAN), 1, "a slot is neither a span nor a string"),
+        (header_bytes() + chunk(record(file=0, bytes=-7), SPAN), 1, "a slot is neither a span nor a string"),
+        (header_bytes() + chunk(string(0, b"a"), string(0, b"b"), SPAN), 1, "two strings with one number"),
+        (header_bytes(anchor_before_ns=2**63 - 1) + chunk(SPAN), 1, "its reading of the wall clock makes no sense"),
+        (header_bytes(role=9) + chunk(SPAN), 1, "unknown role"),
+        (header_bytes(pid=2**32 - 1, host=b"\xff" * 64) + chunk(SPAN, tid=2**32 - 1), 1, None),
+    ],
+)
+def test_damage_is_counted_and_the_rest_is_kept(data: bytes, spans: int, what: str | None, tmp_path: Path) -> None:
+    """Cut, empty, foreign and lying files: the readable spans are there, and what is wrong is said in words."""
+    trace = trace_from(tmp_path, a=data, b=header_bytes() + chunk(SPAN, SPAN))
+    assert spans + 2 == trace.spans.height
+    assert ([] if what is None else [what]) == damage(trace)
+    json.dumps(trace.run)
+
+
+def test_what_is_no_file_is_said(tmp_path: Path) -> None:
+    """A folder or a pipe of that name is not opened: a pipe would wait for ever."""
+    (tmp_path / "a.ring").mkdir()
+    (tmp_path / "b.ring").symlink_to("/dev/zero")
+    (tmp_path / "c.ring").symlink_to("nowhere")
+    trace = read_spool(tmp_path, {})
+    assert ["not a regular file", "not a regular file", "cannot be read: No such file or directory"] == damage(trace)
+
+
+slots = st.one_of(
+    st.builds(
+        record,
+        kind=st.integers(0, len(KINDS) + 2),
+        start_ns=st.integers(-1, 5) | st.integers(-(2**63), 2**63 - 1),
+        end_ns=st.integers(-1, 5) | st.integers(-(2**63), 2**63 - 1),
+        file=st.integers(-2, 3) | st.integers(-(2**31), 2**31 - 1),
+        name=st.integers(-2, 3) | st.integers(-(2**31), 2**31 - 1),
+        bytes=st.integers(-2, 300) | st.integers(-(2**63), 2**63 - 1),
+        batch=st.integers(-2, 300) | st.integers(-(2**63), 2**63 - 1),
+        source=st.integers(0, 255),
+        stream=st.integers(-2, 2),
+    ),
+    st.builds(string, st.integers(0, 3), st.binary(max_size=150)),
+    st.builds(lambda number, length: record(file=number, bytes=length), st.integers(-1, 3), st.integers(-2, 5000)),
+    st.builds(lambda tid: record(batch=tid), st.integers(-2, 100) | st.integers(0, 2**63 - 1)),
+    st.binary(min_size=RECORD_DTYPE.itemsize, max_size=RECORD_DTYPE.itemsize),
+    st.just(bytes(RECORD_DTYPE.itemsize)),
+)
+counts = st.none() | st.integers(0, SLOTS + 2) | st.integers(0, 2**64 - 1)
+chunks = st.builds(
+    lambda parts, tid, count: chunk(*parts, tid=tid, count=count), st.lists(slots, max_size=12), st.integers(0, 2**32 - 1), counts
+)
+headers = st.builds(
+    header_bytes,
+    chunks=st.integers(0, 3) | st.integers(0, 2**64 - 1),
+    lost=st.integers(0, 2**64 - 1),
+    pid=st.integers(0, 2**32 - 1),
+    rank=st.integers(-(2**31), 2**31 - 1),
+    worker=st.integers(-(2**31), 2**31 - 1),
+    role=st.integers(0, 2**32 - 1),
+    closed=st.integers(0, 2**32 - 1),
+    anchor_before_ns=st.integers(-(2**63), 2**63 - 1),
+    anchor_wall_ns=st.integers(-(2**63), 2**63 - 1),
+    anchor_after_ns=st.integers(-(2**63), 2**63 - 1),
+    host=st.binary(max_size=64),
+)
+hostile = st.builds(
+    lambda header, body, cut: (header + b"".join(body))[:cut],
+    st.just(header_bytes()) | headers | st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES),
+    st.lists(chunks, max_size=3),
+    st.none() | st.integers(0, HEADER_BYTES + 3 * CHUNK_BYTES),
+)
+
+
+@given(data=st.lists(hostile, min_size=1, max_size=3))
+@example(data=[header_bytes()[:88].ljust(HEADER_BYTES, b"\xff")])
+def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, data: list[bytes]) -> None:
+    """Whatever bytes a spool holds, the reader ends with a trace that is sound, can be written out, and keeps the good file."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    good = header_bytes(host=b"good") + chunk(record(kind=READ, start_ns=10, end_ns=30, step=77))
+    trace = trace_from(folder, zz=good, **{f"a{number}": each for number, each in enumerate(data)})
+    assert table_schema(SPAN_COLUMNS) == trace.spans.schema
+    assert trace.spans.filter(pl.col("end_ns") < pl.col("start_ns")).is_empty()
+    assert 0 == trace.spans["start_ns"].min()
+    assert 20 in trace.spans.filter(host="good", step=77).select(pl.col("end_ns") - pl.col("start_ns")).to_series()
+    assert trace.spans["file"].drop_nulls().is_in(trace.files["file"].implode()).all()
+    assert sum(process["spans"] for process in trace.run["processes"]) == trace.spans.height
+    assert json.loads(json.dumps(trace.run)) == trace.run
+
+
+@given(
+    calls=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 2**61), st.integers(0, 2**20)), max_size=30), cut=st.integers(0)
+)
+def test_a_cut_file_keeps_a_beginning(tmp_path_factory: pytest.TempPathFactory, calls: list[Any], cut: int) -> None:
+    """Of a file that is cut anywhere, a beginning of each thread's spans is kept, and nothing else appears."""
+    folder = tmp_path_factory.mktemp("cut")
+    with recorded(folder, native=False):
+        for kind, start_ns, duration_ns in calls:
+            emit(kind, start_ns, start_ns + duration_ns)
+    (path,) = folder.iterdir()
+    data = path.read_bytes()
+    path.write_bytes(data[: cut % (HEADER_BYTES + CHUNK_BYTES)])
+    spans = read_spool(folder, {}).spans
+    kept = spans.select("kind", pl.col("end_ns") - pl.col("start_ns")).rows()
+    assert [(kind, duration_ns) for kind, _, duration_ns in calls][: len(kept)] == kept

@@ -1,0 +1,112 @@
+"""Draws a Trace: each line is a lane, each character 10 ns, so that a test can be read with the eyes.
+
+    timeline('''
+    step            0000000000 1111111111
+    wait            .000...... .1........
+    fetch w0        0000111111 1.........
+    read w0         ##........ ..........
+    read w0 cache   ......###. ..........
+    decode w0       ..##.....# ..........
+    compute         ....000000 ..11111111
+    ''')
+
+A line is words, then the bar. Blanks within the bar are for the eye only and take no time. The first word is the kind; others:
+
+    r1              rank 1 (default r0)
+    w0              in loader worker 0 of the rank (default: in the rank's main thread; compute, copies and exchange on a stream)
+    main            in the rank's main thread (for compute on a CPU)
+    storage, cache, unknown         where a read's bytes came from (default storage)
+    4096B           bytes of each span of the line
+    name=gradients  name of each span of the line; a `comm` is called "gradients" unless it says otherwise
+
+In the bar `.` is nothing. A digit is a span with that number (hexadecimal: a is 10), as its step and its batch; `#`, `=` and `-` are
+spans without a number. Equal neighbours are one span, so `#=` are two spans that touch.
+"""
+
+import re
+from itertools import groupby
+from typing import Any, Final
+
+import polars as pl
+
+from ioprof.schema import CAUSES, KINDS, SPAN_COLUMNS
+from ioprof.trace import Trace, table_schema
+
+TICK_NS: Final = 10
+"""What one character lasts."""
+
+_SOURCES: Final = {"storage": "storage", "cache": "page_cache", "unknown": "unknown"}
+_STREAMS: Final = {"compute": 0, "kernel": 0, "h2d": 1, "d2h": 1, "comm": 2}
+_DIGITS: Final = "0123456789abcdef"
+_LANE: Final = re.compile(
+    r"(?P<kind>\w+)(?P<words>(\s+([rw]\d+|main|storage|cache|unknown|\d+B|name=\S+))*)(?P<bar>(\s+[.0-9a-f#=-]+)+)"
+)
+
+
+def timeline(drawing: str, **run: Any) -> Trace:
+    """The trace that is drawn. `run` sets whole keys of `Trace.run`; `config` is merged into one that fits the drawing."""
+    spans = [span for line in drawing.splitlines() if line.strip() for span in _lane(line)]
+    ranks = len({span["rank"] for span in spans})
+    workers = len({span["pid"] for span in spans if span["rank"] == 0 and span["pid"] != pid(0)})
+    config = {"ranks": ranks, "workers": workers, "batch_size": 1, "device": "cuda", "loader": "files"} | run.pop("config", {})
+    return Trace({"config": config, "status": "complete", **run}, pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS)))
+
+
+def charged(steps: pl.DataFrame) -> dict[tuple[int, int], dict[str, int]]:
+    """A table of blame as characters: (rank, step) to cause to count, without zeros; a null stays None."""
+    return {
+        (row["rank"], row["step"]): {cause: _ticks(row[f"{cause}_ns"]) for cause in CAUSES if row[f"{cause}_ns"] != 0}
+        for row in steps.iter_rows(named=True)
+    }
+
+
+def pid(rank: int, worker: int | None = None) -> int:
+    """The process of a rank, or of a worker of it."""
+    return 100 * (rank + 1) + (0 if worker is None else worker + 1)
+
+
+def _ticks(time_ns: int | None) -> int | None:
+    assert time_ns is None or time_ns % TICK_NS == 0, time_ns
+    return None if time_ns is None else time_ns // TICK_NS
+
+
+def _lane(line: str) -> list[dict[str, Any]]:
+    parts = _LANE.fullmatch(line.strip())
+    assert parts and parts["kind"] in KINDS, f"not a lane: {line!r}"
+    common = _common(parts["kind"], parts["words"].split())
+    bar = "".join(parts["bar"].split())
+    spans, at = [], 0
+    for mark, run in groupby(bar):
+        length = len(list(run))
+        if mark != ".":
+            spans.append(common | _number(mark) | {"start_ns": at * TICK_NS, "end_ns": (at + length) * TICK_NS})
+        at += length
+    return spans
+
+
+def _number(mark: str) -> dict[str, int]:
+    return {"step": _DIGITS.index(mark), "batch": _DIGITS.index(mark)} if mark in _DIGITS else {}
+
+
+def _common(kind: str, words: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {"kind": kind, "host": "node1", "rank": 0}
+    worker, main = None, False
+    for word in words:
+        match word[0], word[1:]:
+            case "r", number if number.isdigit():
+                found["rank"] = int(number)
+            case "w", number if number.isdigit():
+                worker = int(number)
+            case _ if word == "main":
+                main = True
+            case _ if word in _SOURCES:
+                found["source"] = _SOURCES[word]
+            case _ if word.endswith("B"):
+                found["bytes"] = int(word[:-1])
+            case _:
+                found["name"] = word.removeprefix("name=")
+    process = pid(found["rank"], worker)
+    stream = {} if main or worker is not None or kind not in _STREAMS else {"stream": _STREAMS[kind]}
+    thread = process + 10_000 * (1 + stream["stream"]) if stream else process
+    defaults = {"source": "storage"} if kind in ("read", "fault") else {"name": "gradients"} if kind == "comm" else {}
+    return defaults | found | {"pid": process, "tid": thread} | stream
