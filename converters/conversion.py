@@ -58,6 +58,8 @@ class Conversion:
         except OSError as error:
             what = error.strerror or str(error)
             raise CommandError(f"{self.destination}: cannot be written ({what}); nothing was left behind", exit_code=1) from error
+        except MemoryError as error:
+            raise CommandError("out of memory; use fewer --workers; nothing was left behind", exit_code=1) from error
         return replace(dataset, path=self.destination)
 
     def _write(self, folder: Path, advance: Advance) -> Dataset:

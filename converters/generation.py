@@ -67,7 +67,7 @@ class Generation:
     def _write(self, folder: Path, advance: Advance) -> Synthetic:
         options = self.options
         lengths: list[int] = []
-        wnids = [f"n{number:08d}" for number in range(1, options.classes + 1)]
+        wnids = [f"n{number:08d}" for number in range(1, options.num_classes + 1)]
         (folder / "synset_words.txt").write_text("".join(f"{wnid} synthetic class {wnid[1:].lstrip('0')}\n" for wnid in wnids))
         targets = target_bytes(options.images, np.random.default_rng([options.seed, 0]))
         tasks = [
@@ -78,7 +78,7 @@ class Generation:
             with contextlib.closing(ordered_map(_images, tasks, min(options.workers or num_cores(), len(tasks)))) as chunks:
                 for data in _flat(chunks):
                     number = len(lengths)
-                    wnid = wnids[number * options.classes // options.images]
+                    wnid = wnids[number * options.num_classes // options.images]
                     writer.add(wnid, f"{wnid}_{number}.JPEG", data)
                     lengths.append(len(data))
                     advance(1)
@@ -87,7 +87,7 @@ class Generation:
             path=self.destination,
             form=options.form,
             images=options.images,
-            classes=options.classes,
+            classes=options.num_classes,
             seed=options.seed,
             bytes=sum(lengths),
             image_bytes_quantiles=quantiles_of(lengths),

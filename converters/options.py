@@ -72,7 +72,8 @@ class GenerateOptions:
     """What to generate; raises `CommandError` for what does not fit together."""
 
     images: int = 1000
-    classes: int = 10
+    classes: int | None = None
+    """Null: ten, or fewer if there are fewer images."""
     seed: int = 0
     """The same seed gives the same bytes, whatever the number of workers, with the same versions of NumPy and Pillow."""
     form: str = "tree"
@@ -88,8 +89,13 @@ class GenerateOptions:
         _in_range("--seed", self.seed, 0, _MAX_SEED)
         _in_range("--workers", self.workers, 1, 4096)
         _one_of("--form", self.form, FORMS)
-        if self.classes > self.images:
+        if self.num_classes > self.images:
             raise CommandError(f"--classes {self.classes} with --images {self.images}: each class needs an image at least")
+
+    @property
+    def num_classes(self) -> int:
+        """How many there will be."""
+        return min(10, self.images) if self.classes is None else self.classes
 
 
 def _one_of(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -4,6 +4,7 @@
     ├── CommandError           bad usage or bad input; the command line ends with `exit_code`
     ├── DatasetError           a folder is not a dataset, or a record of it cannot be used
     ├── RunError               a folder is not a run, or a file of it is damaged
+    ├── LoaderError            a loader lost a worker process
     └── CaptureError           recording could not be started
 
 Every message is one line that a person can act on. Only `ioprof.cli` turns them into output and exit codes.
@@ -34,6 +35,10 @@ class RunError(IoprofError):
     """A folder is not a run, or one of its files is damaged."""
 
     exit_code = 2
+
+
+class LoaderError(IoprofError):
+    """A loader lost a worker process; the message says which, and how it ended."""
 
 
 class CaptureError(IoprofError):

@@ -29,6 +29,11 @@ class LoaderOptions:
     spool: Path | None = None
     """Where worker processes record to; None: they do not."""
 
+    @property
+    def largest_batch(self) -> tuple[int, int, int, int]:
+        """Shape of the largest batch there can be: an epoch's last may have one sample more (see `order.batch_bounds`)."""
+        return self.batch_size + 1, 3, self.crop, self.crop
+
 
 class Batch(NamedTuple):
     """One batch of one rank."""

@@ -38,8 +38,7 @@ class LmdbRecords:
     def read(self, index: int, batch: int) -> Record:
         """Record `index`; `DatasetError` names the key if it is missing or damaged."""
         try:
-            value = self._value(index)
-            data = fault_in(value, file=intern(self._file), batch=batch)
+            data = fault_in(lambda: self._value(index), file=intern(self._file), batch=batch)
         except lmdb.Error as error:
             raise DatasetError(f"{self.name(index)}: cannot be read ({error})") from None
         try:

@@ -15,13 +15,13 @@ class NullLoader:
     def __init__(self, options: LoaderOptions) -> None:
         self._options = options
 
-    def __iter__(self) -> Iterator[Batch]:
-        options = self._options
         source = torch.Generator().manual_seed(options.seed * 1_000_003 + options.rank)
         shape = (options.batch_size, 3, options.crop, options.crop)
-        images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=source)
-        labels = torch.zeros(options.batch_size, dtype=torch.int64)
-        for number in range(options.num_batches):
+        self._images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=source)
+        self._labels = torch.zeros(options.batch_size, dtype=torch.int64)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for number in range(self._options.num_batches):
             with span("wait", batch=number, step=number):
-                batch = Batch(number, images, labels, monotonic_ns())
+                batch = Batch(number, self._images, self._labels, monotonic_ns())
             yield batch

@@ -1,5 +1,6 @@
 """Batches on torch's DataLoader: worker processes make whole batches, so that each is followed by its number from read to step."""
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from ioprof.clock import monotonic_ns
-from ioprof.errors import DatasetError, IoprofError
+from ioprof.errors import DatasetError, IoprofError, LoaderError
 from ioprof.loaders.base import Batch, LoaderOptions, Record, Records
 from ioprof.loaders.images import load_sample, sample_random
 from ioprof.loaders.order import BatchRequest, batch_requests
@@ -71,12 +72,18 @@ class TorchLoader:
         )
 
     def __iter__(self) -> Iterator[Batch]:
-        return self._deliver(iter(self._loader))  # starts the workers here and now, not at the first batch
+        before = set(multiprocessing.active_children())
+        batches = iter(self._loader)  # starts the workers here and now, not at the first batch
+        workers = [child for child in multiprocessing.active_children() if child not in before]
+        return self._deliver(batches, workers)
 
-    def _deliver(self, batches: Iterator[Batch | WorkerFailure]) -> Iterator[Batch]:
+    def _deliver(self, batches: Iterator[Batch | WorkerFailure], workers: list[Any]) -> Iterator[Batch]:
         for number in range(self._options.num_batches):
             begin_ns = monotonic_ns()
-            batch = next(batches)
+            try:
+                batch = next(batches)
+            except (RuntimeError, OSError, EOFError) as error:  # what torch raises depends on where in a batch the worker died
+                raise _death(workers) or error from None
             end_ns = monotonic_ns()
             if isinstance(batch, WorkerFailure):
                 raise DatasetError(batch.message)
@@ -96,6 +103,21 @@ class _Requests(Sampler[BatchRequest]):
 
     def __len__(self) -> int:
         return self._options.num_batches
+
+
+def _death(workers: list[Any]) -> LoaderError | None:
+    """The error that says which worker died, and how; None if they all live."""
+    for worker in workers:
+        worker.join(timeout=1 / len(workers))
+    for worker in workers:
+        if worker.exitcode:
+            how = (
+                f"was killed by {signal.Signals(-worker.exitcode).name}"
+                if worker.exitcode < 0
+                else f"exited with {worker.exitcode}"
+            )
+            return LoaderError(f"lost a loader worker: pid {worker.pid} {how}")
+    return None
 
 
 def _end_quietly(_number: int, _frame: FrameType | None) -> None:

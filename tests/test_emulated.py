@@ -11,6 +11,7 @@ from ioprof.train.accelerators.emulated import RESNET50_GRADIENT_BYTES, Completi
 from ioprof.train.config import EmulatedDevice, emulated_devices
 
 DEVICE = EmulatedDevice("test", samples_per_s=2000.0, h2d_bytes_per_s=1e9, exchange_bytes_per_s=10e9)
+SHAPE = (8, 3, 8, 8)
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def spans(monkeypatch):
 
 
 def batch(number: int, samples: int = 8) -> Batch:
-    return Batch(number, torch.zeros((samples, 3, 8, 8), dtype=torch.uint8), torch.zeros(samples, dtype=torch.int64), 0)
+    return Batch(number, torch.zeros((samples, *SHAPE[1:]), dtype=torch.uint8), torch.zeros(samples, dtype=torch.int64), 0)
 
 
 def run_steps(accelerator: EmulatedAccelerator, steps: int) -> None:
@@ -38,14 +39,14 @@ def run_steps(accelerator: EmulatedAccelerator, steps: int) -> None:
 
 def test_a_step_takes_the_known_time_on_the_devices_own_clock(spans):
     """A step of n samples takes n / rate, to the nanosecond, however late the host wakes up."""
-    run_steps(EmulatedAccelerator(DEVICE, ranks=1), 5)
+    run_steps(EmulatedAccelerator(DEVICE, 1, SHAPE), 5)
 
     assert [4_000_000] * 5 == [end - begin for kind, begin, end, _ in spans if kind == "compute"]
 
 
 def test_queued_steps_follow_without_a_gap(spans):
     """A step that was launched while the one before ran begins at that one's end: the host's wake-up costs the device nothing."""
-    accelerator = EmulatedAccelerator(DEVICE, ranks=1)
+    accelerator = EmulatedAccelerator(DEVICE, 1, SHAPE)
     for step in range(6):
         accelerator.launch(batch(step), step)
     accelerator.synchronize(5)
@@ -58,7 +59,7 @@ def test_queued_steps_follow_without_a_gap(spans):
 def test_a_copy_runs_beside_the_step_before(spans):
     """The copy engine and the compute engine work at the same time."""
     slow_copies = EmulatedDevice("test", samples_per_s=2000.0, h2d_bytes_per_s=1e6, exchange_bytes_per_s=1e9)
-    run_steps(EmulatedAccelerator(slow_copies, ranks=1), 6)
+    run_steps(EmulatedAccelerator(slow_copies, 1, SHAPE), 6)
 
     copies = {step: (begin, end) for kind, begin, end, step in spans if kind == "h2d"}
     computes = {step: (begin, end) for kind, begin, end, step in spans if kind == "compute"}
@@ -70,7 +71,7 @@ def test_the_exchange_waits_for_the_slowest_rank_and_takes_the_ring_formulas_tim
     """A bucket's exchange begins when the slowest rank has it, in order, and the sum is 2L(p-1)/p over the link."""
     late_ns = 3_000_000
     monkeypatch.setattr(emulated, "_latest_over_ranks", lambda times: [time_ns + late_ns for time_ns in times])
-    run_steps(EmulatedAccelerator(DEVICE, ranks=4), 2)
+    run_steps(EmulatedAccelerator(DEVICE, 4, SHAPE), 2)
 
     comms = [(begin, end) for kind, begin, end, step in spans if kind == "comm" and step == 0]
     compute = next((begin, end) for kind, begin, end, step in spans if kind == "compute" and step == 0)
@@ -84,7 +85,7 @@ def test_the_exchange_waits_for_the_slowest_rank_and_takes_the_ring_formulas_tim
 def test_the_next_step_begins_after_the_exchange(spans, monkeypatch):
     """Parameters are updated from exchanged gradients: step i + 1 computes only after step i was exchanged."""
     monkeypatch.setattr(emulated, "_latest_over_ranks", lambda times: [time_ns + 2_000_000 for time_ns in times])
-    run_steps(EmulatedAccelerator(DEVICE, ranks=2), 3)
+    run_steps(EmulatedAccelerator(DEVICE, 2, SHAPE), 3)
 
     exchanged = {step: max(end for kind, _, end, of in spans if kind == "comm" and of == step) for step in range(3)}
     begins = {step: begin for kind, begin, _, step in spans if kind == "compute"}

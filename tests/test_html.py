@@ -399,7 +399,7 @@ def test_a_run_with_something_missing_opens_without_an_error(visit: Any, name: s
 
 def test_the_views_of_the_timeline_are_chosen_with_the_keyboard(opened: Visit) -> None:
     note = opened.page.locator("#chart-timeline figcaption:visible")
-    assert "the median" in note.inner_text()
+    assert "like the median step" in note.inner_text()
     opened.page.focus("input[name=view-timeline]:checked")
     opened.page.keyboard.press("ArrowRight")
     opened.page.wait_for_selector("[data-chart=timeline][data-drawn='1']")

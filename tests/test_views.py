@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_run import SampleRun, sample_run, steps_frame, trace_of
 
-from ioprof.report import lanes, palette, views
+from ioprof.report import lanes, palette, units, views
 from ioprof.schema import CAUSES
 
 
@@ -90,6 +90,8 @@ def test_windows_are_around_a_usual_step_the_longest_one_and_the_start() -> None
     assert list(found) == ["typical", "longest", "start"]
     assert found["longest"].start_ns < stalled["start_ns"] < stalled["end_ns"] < found["longest"].end_ns
     assert found["start"].start_ns == sample().steps["start_ns"].min()
+    walls = sample().steps.select(views.wall_ns()).to_series()
+    assert units.duration(walls.median() / 1e9) in found["typical"].reason
     assert views.windows(steps_frame([])) == ()
 
 
@@ -109,6 +111,7 @@ def test_lanes_from_top_to_bottom() -> None:
         [
             span("fetch", 0, 50, batch=3),
             span("read", 10, 30, file=0, source="storage", bytes=7),
+            span("open", 8, 9, file=0, source="page_cache"),
             span("decode", 30, 40),
             span("wait", 20, 60, pid=10),
             span("h2d", 60, 70, pid=10, stream=1),
@@ -128,6 +131,7 @@ def test_lanes_from_top_to_bottom() -> None:
             ("worker 0", "fetch", 0, None),
             ("worker 0", "read", 10, "/data/a.JPEG"),
             ("worker 0", "decode", 30, None),
+            ("worker 0", "open", 8, "/data/a.JPEG"),
             ("wait", "wait", 20, None),
             ("copies", "h2d", 60, None),
             ("compute", "compute", 70, None),
@@ -137,6 +141,7 @@ def test_lanes_from_top_to_bottom() -> None:
     )
     assert view.boundaries.rows() == [(0, 3, 20)]
     assert view.notes == ()
+    assert dict(view.bars.select("kind", "source").unique().rows())["open"] is None
 
 
 @settings(max_examples=40)

@@ -19,8 +19,8 @@ A line is words, then the bar. Blanks within the bar are for the eye only and ta
     4096B           bytes of each span of the line
     name=gradients  name of each span of the line; a `comm` is called "gradients" unless it says otherwise
 
-In the bar `.` is nothing. A digit is a span with that number (hexadecimal: a is 10), as its step and its batch; `#`, `=` and `-` are
-spans without a number. Equal neighbours are one span, so `#=` are two spans that touch.
+In the bar `.` is nothing. A digit is a span with that number (hexadecimal: a is 10), as its step and its batch; `#`, `=`
+and `-` are spans without a number. Equal neighbours are one span, so `#=` are two spans that touch.
 """
 
 import re
@@ -72,7 +72,8 @@ def _ticks(time_ns: int | None) -> int | None:
 
 def _lane(line: str) -> list[dict[str, Any]]:
     parts = _LANE.fullmatch(line.strip())
-    assert parts and parts["kind"] in KINDS, f"not a lane: {line!r}"
+    assert parts is not None, f"not a lane: {line!r}"
+    assert parts["kind"] in KINDS, f"not a kind: {line!r}"
     common = _common(parts["kind"], parts["words"].split())
     bar = "".join(parts["bar"].split())
     spans, at = [], 0

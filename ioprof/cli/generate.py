@@ -22,7 +22,7 @@ def generate() -> None:
 def imagenet(
     destination: Annotated[Path, typer.Argument(help="Folder to make.")],
     images: Annotated[int, typer.Option(help="How many.")] = 1000,
-    classes: Annotated[int, typer.Option(help="In how many classes.")] = 10,
+    classes: Annotated[int | None, typer.Option(help="In how many classes (default: 10).")] = None,
     seed: Annotated[int, typer.Option(help="The same seed makes the same images.")] = 0,
     form: Annotated[str, typer.Option(help="tree: class folders. tars: ILSVRC2012_img_train.tar.")] = "tree",
     workers: Annotated[int | None, typer.Option(help="Processes (default: one per core).")] = None,

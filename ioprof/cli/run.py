@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ioprof.cli.console import next_command, output
+from ioprof.cli.console import next_command, output, say
 from ioprof.cli.session import check_output, exit_code, record_job
 from ioprof.cli.synthetic import cached_dataset
 from ioprof.dataset import Dataset
@@ -58,8 +58,17 @@ def run(
         output.print(summary.to_json(), markup=False)
     else:
         output.print(summary_text(summary))
-    next_command("ioprof", "report", folder, "--html", folder / "report.html", "--force")
+    say(f"the same with pictures: {folder / 'report.html'}")
+    next_command(*_next(config, folder))
     return exit_code(outcome, folder)
+
+
+def _next(config: JobConfig, folder: Path) -> tuple[object, ...]:
+    """The upper bound of any gain in the loader comes first: the same job on the null loader."""
+    if config.loader == "null":
+        return "ioprof", "compare", folder, "OTHER_RUN"
+    options = ("--device", config.device, "--ranks", config.ranks, "--batch-size", config.batch_size, "--steps", config.steps)
+    return "ioprof", "run", "--loader", "null", *options, "--out", f"{folder}-null"
 
 
 def default_folder() -> Path:

@@ -14,6 +14,7 @@ Latency alone is never taken as proof.
 import errno
 import os
 import resource
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -38,15 +39,17 @@ def read_file(path: str, *, batch: int = -1) -> bytearray:
         os.close(descriptor)
 
 
-def fault_in(view: memoryview, *, file: int = -1, batch: int = -1) -> bytes:
-    """A copy of a memory-mapped `view`, recorded as one `fault` span, so that later stages touch no mapped page.
+def fault_in(find: Callable[[], memoryview], *, file: int = -1, batch: int = -1) -> bytes:
+    """A copy of the memory-mapped bytes that `find` finds, recorded as one `fault` span, so that later stages touch no mapped page.
 
-    `storage` when a major fault, or a wait with blocks read, happened meanwhile: then at least one page came from the device.
+    Finding them is part of it: a search reads pages too, and py-lmdb touches a value's pages before it returns them. `storage` when
+    a major fault, or a wait with blocks read, happened meanwhile: then at least one page came from the device.
     """
-    with span("fault", file=file, batch=batch, bytes=len(view)) as touching:
+    with span("fault", file=file, batch=batch) as touching:
         before = _usage()
-        data = bytes(view)
+        data = bytes(find())
         after = _usage()
+        touching.bytes = len(data)
         touching.source = STORAGE if after.ru_majflt > before.ru_majflt else _source_by_usage(before, after)
     return data
 

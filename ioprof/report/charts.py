@@ -62,7 +62,9 @@ def _throughput(steps: pl.DataFrame, summary: Summary) -> list[Chart]:
 
 def _steps(steps: pl.DataFrame, summary: Summary) -> Chart:
     emulated, several = _emulated_causes(summary), steps["rank"].n_unique() > 1
-    whose = "For each step the rank that held it up: the one with most time outside gradient exchange" if several else None
+    whose = (
+        "For each step the rank with most time outside gradient exchange: the one that the others waited for" if several else None
+    )
     notes = _sentences(whose, views.thinning_of_steps(steps))
     drawn, said = {"all": figures.step_causes(steps, emulated)}, {"all": notes}
     highest = views.usual_height_ms(steps)

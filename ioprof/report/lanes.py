@@ -60,7 +60,8 @@ class Timeline:
 def timeline_of(trace: Trace, window: Window, ranks: Sequence[int], limit: int = MOST_BARS) -> Timeline:
     """The lanes and bars of `ranks` in `window`, at most `limit` bars."""
     inside = (pl.col("end_ns") > window.start_ns) & (pl.col("start_ns") < window.end_ns) & pl.col("rank").is_in(list(ranks))
-    spans = trace.spans.filter(inside).with_columns(pl.col("kind").cast(pl.String), pl.col("source").cast(pl.String))
+    spans = trace.spans.filter(inside).with_columns(pl.col("kind").cast(pl.String))
+    spans = spans.with_columns(source=pl.when(pl.col("kind").is_in(READS)).then(pl.col("source").cast(pl.String)))
     workers, notes = _workers(trace, spans, ranks)
     lanes, placed = _place(spans.select(*_COLUMNS), workers, ranks)
     bars, thinned = _thin(placed, window, limit)

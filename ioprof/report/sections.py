@@ -147,7 +147,7 @@ def rank_table(summary: Summary, steps: pl.DataFrame) -> Html | None:
 def longest_steps(summary: Summary, steps: pl.DataFrame) -> Html | None:
     """The longest steps, and what they waited for."""
     rows = [_long_step(row) for row in views.longest_steps(steps).iter_rows(named=True)]
-    headings = ("step", "held up by rank", "began at, s", "took", "greatest cause after compute", "its share")
+    headings = ("step", "rank", "began at, s", "took", "greatest cause after compute", "its share")
     about = "Durations are emulated: they include the time of an emulated device" if is_emulated(summary) else None
     found = table(headings, rows, frozenset({0, 1, 2, 3, 5}), about)
     return element("details", element("summary", f"The {len(rows)} longest steps"), found) if rows else None

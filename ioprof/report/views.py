@@ -137,13 +137,14 @@ def windows(steps: pl.DataFrame, warmup: int = 0) -> tuple[Window, ...]:
     if not len(steps):
         return ()
     steady = steps.filter(pl.col("step") >= warmup) if (steps["step"] >= warmup).any() else steps
-    slowest = steady.filter(pl.col("rank") == ranks_by_pace(steady)[0]).with_columns(wall_ns=wall_ns())
-    median, middle = sorted(slowest["wall_ns"])[len(slowest) // 2], sorted(slowest["step"])[len(slowest) // 2]
-    typical = slowest.sort((pl.col("wall_ns") - median).abs(), (pl.col("step") - middle).abs()).row(0, named=True)
+    median = sorted(steps.select(wall_ns()).to_series())[round(0.5 * (len(steps) - 1))]
+    middle = sorted(steady["step"])[len(steady) // 2]
+    shown = steady.filter(pl.col("rank").is_in(chosen_ranks(steps))).with_columns(wall_ns=wall_ns())
+    typical = shown.sort((pl.col("wall_ns") - median).abs(), (pl.col("step") - middle).abs(), "rank").row(0, named=True)
     longest = longest_steps(steady, 1).row(0, named=True)
     first = steps.sort("start_ns", "rank").row(0, named=True)
     found = (
-        _around(steps, typical, "typical", f"{_named(typical)}, the median", 1),
+        _around(steps, typical, "typical", f"{_named(typical)}, like the median step", 1),
         _around(steps, longest, "longest", f"{_named(longest)}, the longest after warm-up", 1),
         _around(steps, first, "start", "the first steps, while the workers start and fill their queues", 2),
     )

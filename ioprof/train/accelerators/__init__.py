@@ -25,15 +25,16 @@ class Accelerator(Protocol):
 
 def make_accelerator(config: JobConfig, num_classes: int, local_rank: int) -> Accelerator:
     """The accelerator that `config.device` names, for the rank with that place on its host; needs the process group."""
+    batch_shape = config.loader_options(0).largest_batch
     device = emulated_device(config.device)
     if device is not None:
         from ioprof.train.accelerators.emulated import EmulatedAccelerator
 
-        return EmulatedAccelerator(device, config.ranks)
+        return EmulatedAccelerator(device, config.ranks, batch_shape)
     if config.device == "cuda":
         from ioprof.train.accelerators.cuda import CudaAccelerator
 
-        return CudaAccelerator(num_classes, config.ranks, local_rank)
+        return CudaAccelerator(num_classes, config.ranks, local_rank, batch_shape)
     from ioprof.train.accelerators.cpu import CpuAccelerator
 
     return CpuAccelerator(num_classes, config.ranks)

@@ -61,14 +61,14 @@ class EventClock:
 class CudaAccelerator:
     """One rank's CUDA device: the one of its place among the host's ranks."""
 
-    def __init__(self, num_classes: int, ranks: int, local_rank: int) -> None:
+    def __init__(self, num_classes: int, ranks: int, local_rank: int, batch_shape: tuple[int, ...]) -> None:
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
         torch.manual_seed(0)
         model: nn.Module = resnet50(num_classes).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._model = exchanging(model, self._bucket_ready, self._bucket_done) if ranks > 1 else model
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.1, momentum=0.9)
         self._loss = nn.CrossEntropyLoss()
-        self._staging = StagingBuffers(pinned=True)
+        self._staging = StagingBuffers(batch_shape, pinned=True)
         self._copy_stream = torch.cuda.Stream()
         self._clock = EventClock()
         self._steps: dict[int, _Timed] = {}

@@ -127,9 +127,9 @@ def gradient_buckets(total_bytes: int) -> list[Bucket]:
 class EmulatedAccelerator:
     """One rank's emulated device. `ranks` > 1 needs torch's process group."""
 
-    def __init__(self, device: EmulatedDevice, ranks: int) -> None:
+    def __init__(self, device: EmulatedDevice, ranks: int, batch_shape: tuple[int, ...]) -> None:
         self._device, self._ranks = device, ranks
-        self._staging = StagingBuffers(pinned=False)
+        self._staging = StagingBuffers(batch_shape, pinned=False)
         self._buckets = gradient_buckets(RESNET50_GRADIENT_BYTES)
         self._copy_engine, self._compute_engine = Engine("copy engine"), Engine("compute engine")
         self._comm_engine = Engine("gradient exchange") if ranks > 1 else None

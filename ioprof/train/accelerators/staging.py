@@ -11,18 +11,14 @@ class StagingBuffers:
     With two, a batch is copied to the device while the next is put into the other; with one, the loader would wait for the copy.
     """
 
-    def __init__(self, pinned: bool) -> None:
-        self._pinned = pinned
-        self._buffers: list[torch.Tensor | None] = [None, None]
+    def __init__(self, shape: tuple[int, ...], pinned: bool) -> None:
+        """Room for batches of up to `shape`, touched now so that the first steps do not pay for it."""
+        self._buffers = [torch.zeros(shape, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
 
     def stage(self, images: torch.Tensor, step: int, wait_until_free: Callable[[int], None]) -> torch.Tensor:
         """A copy of `images` in the buffer of `step`, after `wait_until_free(step - 2)` says that its last copy has left."""
-        slot = step % 2
         if step >= 2:
             wait_until_free(step - 2)
-        buffer = self._buffers[slot]
-        if buffer is None or len(buffer) < len(images):
-            buffer = self._buffers[slot] = torch.empty(images.shape, dtype=images.dtype, pin_memory=self._pinned)
-        staged = buffer[: len(images)]
+        staged = self._buffers[step % 2][: len(images)]
         staged.copy_(images)
         return staged

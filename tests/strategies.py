@@ -1,0 +1,130 @@
+"""Hypothesis strategies of the analysis tests: sets of intervals, and whole jobs on a made-up clock."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+from hypothesis import strategies as st
+from timeline import pid
+
+from ioprof.analysis.intervals import Intervals
+from ioprof.schema import SPAN_COLUMNS
+from ioprof.trace import Trace, table_schema
+
+HORIZON = 40
+"""No instant of a drawn interval lies beyond, so that a bitmap can hold it."""
+
+
+def intervals(max_size: int = 12) -> st.SearchStrategy[Intervals]:
+    """Intervals in any order: overlapping, touching, repeated, and empty ones."""
+    instant = st.integers(0, HORIZON)
+    pairs = st.lists(st.tuples(instant, instant).map(sorted), max_size=max_size)
+    return pairs.map(lambda found: np.array(found, np.int64).reshape(-1, 2))
+
+
+@dataclass
+class Job:
+    """A simulated job: workers that fetch ahead, ranks that wait, copy, compute and meet. Times in ns, all drawn."""
+
+    draw: Any
+    ranks: int
+    workers: int
+    steps: int
+    longest: int = 7
+    """No single stage lasts longer."""
+    spans: list[dict[str, Any]] = field(default_factory=list)
+
+    def took(self, least: int = 0) -> int:
+        """How long the next stage takes."""
+        return int(self.draw(st.integers(least, self.longest)))
+
+    def span(self, kind: str, start: int, end: int, rank: int, process: int, **more: Any) -> int:
+        """Record a span, and return its end."""
+        self.spans.append({"kind": kind, "start_ns": start, "end_ns": end, "rank": rank, "pid": process, "tid": process, **more})
+        return end
+
+    def run(self) -> None:
+        """All steps of all ranks."""
+        clock = [self.took() for _ in range(self.ranks)]
+        free = {(rank, worker): 0 for rank in range(self.ranks) for worker in range(self.workers)}
+        for step in range(self.steps):
+            computed = [self._until_exchange(rank, step, clock[rank], free) for rank in range(self.ranks)]
+            together = max(ready for _, ready in computed) + self.took()
+            for rank, (began, ready) in enumerate(computed):
+                if self.ranks > 1:
+                    self.span(
+                        "comm", ready, together, rank, pid(rank), tid=pid(rank) + 30_000, stream=2, step=step, name="gradients"
+                    )
+                clock[rank] = self.span("step", began, together + self.took(), rank, pid(rank), step=step, batch=step)
+                clock[rank] += self.draw(st.integers(0, 2))
+
+    def _until_exchange(self, rank: int, step: int, began: int, free: dict[tuple[int, int], int]) -> tuple[int, int]:
+        asked = began + self.took()
+        ready = self._fetch(rank, step, asked, free)
+        got = self.span("wait", asked, max(asked, ready) + self.took(), rank, pid(rank), batch=step, step=step)
+        copied = self.span("h2d", got, got + self.took(), rank, pid(rank), tid=pid(rank) + 20_000, stream=1, batch=step, step=step)
+        start = max(began, copied - self.took())  # may begin before its data is there: robustness, not physics
+        end = self.span("compute", start, start + self.took(), rank, pid(rank), tid=pid(rank) + 10_000, stream=0, batch=step)
+        return began, max(got, end - self.took())
+
+    def _fetch(self, rank: int, batch: int, asked: int, free: dict[tuple[int, int], int]) -> int:
+        worker = batch % self.workers if self.workers else None
+        begin = asked if worker is None else free[rank, worker] + self.took()
+        end = self._samples(rank, pid(rank, worker), batch, begin)
+        if worker is not None:
+            free[rank, worker] = end + self.took()
+        return self.span("fetch", begin, end, rank, pid(rank, worker), batch=batch, step=batch)
+
+    def _samples(self, rank: int, process: int, batch: int, at: int) -> int:
+        for _ in range(self.draw(st.integers(0, 2))):
+            for kind in ("open", "read", "decode", "transform"):
+                source = self.draw(st.sampled_from(["storage", "page_cache", "unknown", None])) if kind == "read" else None
+                at = self.span(kind, at + self.draw(st.integers(0, 1)), at + 1 + self.took(), rank, process, source=source)
+        return self.span("collate", at, at + self.took(), rank, process, batch=batch)
+
+
+@st.composite
+def traces(draw: st.DrawFn, max_ranks: int = 2, max_workers: int = 2, max_steps: int = 4) -> Trace:
+    """A job whose record may lack spans, have some twice or too long, or lose what a killed worker did after some moment."""
+    job = Job(draw, *(draw(st.integers(least, most)) for least, most in ((1, max_ranks), (0, max_workers), (1, max_steps))))
+    job.run()
+    kept = _damaged(draw, job.spans)
+    config = {"ranks": job.ranks, "workers": job.workers, "batch_size": 2, "device": "cuda", "loader": "files"}
+    run = {"config": config, "status": "complete", "capture": {"reads": draw(st.booleans())}}
+    return Trace(run, pl.DataFrame(kept, schema=table_schema(SPAN_COLUMNS)))
+
+
+def _damaged(draw: st.DrawFn, spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if draw(st.booleans()):
+        return spans
+    killed, moment = draw(st.sampled_from([pid(0, 0), pid(1, 1)])), draw(st.integers(0, 60))
+    kept = [span for span in spans if span["pid"] != killed or span["end_ns"] <= moment]
+    lost = draw(st.sets(st.integers(0, max(0, len(kept) - 1)), max_size=3))
+    kept = [span for place, span in enumerate(kept) if place not in lost]
+    if kept:
+        torn = draw(st.sampled_from(kept))
+        kept = [*kept, torn | {"end_ns": torn["end_ns"] + draw(st.integers(0, 9))}]
+    return kept
+
+
+@st.composite
+def split(draw: st.DrawFn, trace: Trace) -> Trace:
+    """The same trace with some spans cut in two."""
+    rows = []
+    for row in trace.spans.iter_rows(named=True):
+        cut = draw(st.integers(row["start_ns"], row["end_ns"])) if draw(st.booleans()) else row["end_ns"]
+        rows += [row | {"end_ns": cut}, row | {"start_ns": cut}] if cut < row["end_ns"] else [row]
+    return Trace(trace.run, pl.DataFrame(rows, schema=table_schema(SPAN_COLUMNS)))
+
+
+@st.composite
+def shuffled(draw: st.DrawFn, trace: Trace) -> Trace:
+    """The same trace with its rows in another order."""
+    order = draw(st.permutations(range(len(trace.spans))))
+    return Trace(trace.run, trace.spans[list(order)])
+
+
+def shifted(trace: Trace, by_ns: int) -> Trace:
+    """The same trace on a clock whose zero lies elsewhere."""
+    return Trace(trace.run, trace.spans.with_columns(pl.col("start_ns", "end_ns") + by_ns))

@@ -1,0 +1,321 @@
+"""What a step's time is charged to: the laws over made-up jobs, and one drawing for each cause."""
+
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from oracle import Oracle
+from strategies import shifted, shuffled, split, traces
+from timeline import charged, timeline
+
+from ioprof.analysis.blame import blame, charges
+from ioprof.analysis.lineage import LEAVES, waits
+from ioprof.analysis.unmeasured import READS_NOT_CAPTURED, SOURCES_UNKNOWN, unmeasured
+from ioprof.schema import CAUSES
+from ioprof.trace import Trace
+
+JOBS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+COLUMNS = [f"{cause}_ns" for cause in CAUSES]
+
+
+# ------------------------------------------------------------------------------------------------ laws
+
+
+@JOBS
+@given(traces())
+def test_causes_sum_to_the_step(trace: Trace) -> None:
+    """Law 1: for every rank and step, exactly."""
+    steps = blame(trace)
+    assert (steps["end_ns"] - steps["start_ns"]).to_list() == steps.select(pl.sum_horizontal(COLUMNS)).to_series().to_list()
+    assert ["rank", "step", "start_ns", "end_ns", *COLUMNS] == steps.columns
+    assert all(steps[column].dtype == pl.Int64 and (steps[column].drop_nulls() >= 0).all() for column in COLUMNS)
+
+
+@JOBS
+@given(traces())
+def test_leaves_sum_to_the_wait(trace: Trace) -> None:
+    """Law 2: for every wait, exactly."""
+    found = waits(trace)
+    leaves = found.select(pl.sum_horizontal([f"{cause}_ns" for cause in LEAVES])).to_series()
+    assert trace.spans.filter(pl.col("kind") == "wait").height == len(found)
+    assert (found["end_ns"] - found["start_ns"]).to_list() == leaves.to_list()
+
+
+@JOBS
+@given(traces())
+def test_blame_agrees_with_the_oracle(trace: Trace) -> None:
+    """Each instant is charged as the plain rules say."""
+    missing = set(unmeasured(trace))
+    expected = Oracle(trace, missing).blame()
+    for row in blame(trace).iter_rows(named=True):
+        counts = expected.pop((row["rank"], row["step"]))
+        assert {cause: None if cause in missing else counts[cause] for cause in CAUSES} == {c: row[f"{c}_ns"] for c in CAUSES}
+    assert {} == {key: counts for key, counts in expected.items() if counts}
+
+
+@JOBS
+@given(traces(), st.data())
+def test_order_shift_and_splits_change_nothing(trace: Trace, data: st.DataObject) -> None:
+    """Law 6: of the rows, of the clock's zero, of where a span is cut."""
+    expected = charges(trace)
+    by_ns = data.draw(st.integers(0, 10**15))
+    for other, moved_ns in ((data.draw(shuffled(trace)), 0), (shifted(trace, by_ns), by_ns), (data.draw(split(trace)), 0)):
+        found = charges(other)
+        assert found.steps.with_columns(pl.col("start_ns", "end_ns") - moved_ns).equals(expected.steps)
+        assert expected.behind_peers == found.behind_peers
+
+
+@JOBS
+@given(traces(max_ranks=3))
+def test_waiting_for_peers_is_part_of_communication(trace: Trace) -> None:
+    """What is followed to late ranks was charged to communication, and is at most all of it."""
+    found = charges(trace)
+    behind = sum(waited for causes in found.behind_peers.values() for waited in causes.values())
+    assert 0 <= behind <= int(found.steps["communication_ns"].sum())
+
+
+# ------------------------------------------------------------------------------------------------ one drawing for each cause
+
+
+def test_a_cold_read_is_storage() -> None:
+    """The wait while the batch's worker reads from storage; once it is made, delivery; before it began, the loader."""
+    trace = timeline(
+        """
+        step       000000000000
+        wait       .0000000000.
+        fetch w0   ..0000000...
+        open w0    ..#.........
+        read w0    ...##.......
+        read w0 cache   .....#......
+        decode w0  ......#.....
+        transform w0   .......#....
+        collate w0 ........#...
+        compute    ...........0
+        """
+    )
+    leaves = {"storage": 3, "page_cache": 1, "decode": 1, "transform": 1, "collate": 1, "delivery": 2, "loader": 1}
+    assert {(0, 0): {"compute": 1, "h2d": None, **leaves, "host": 1}} == charged(blame(trace))
+
+
+def test_what_compute_covers_is_hidden() -> None:
+    """A wait, a copy and an exchange under compute cost nothing."""
+    trace = timeline(
+        """
+        step      00000000
+        wait      .0000...
+        fetch w0  00000...
+        read w0   #####...
+        h2d       .....00.
+        comm      ......00
+        compute   ..000000
+        """
+    )
+    assert {(0, 0): {"compute": 6, "storage": 1, "host": 1}} == charged(blame(trace))
+
+
+def test_a_worker_busy_with_an_earlier_batch_is_charged_with_that() -> None:
+    """Batch 2 was asked for while its worker still made batch 1."""
+    trace = timeline(
+        """
+        step        222222222
+        wait        222222222
+        fetch w0    11112222.
+        decode w0   ##.......
+        collate w0  ...1...2.
+        read w0     ....##...
+        fetch w1    ##########
+        transform w1  #########
+        compute     .........2
+        """
+    )
+    leaves = {"storage": 2, "decode": 2, "collate": 2, "delivery": 1, "loader": 2}
+    assert {(0, 2): {"h2d": None, **leaves}} == charged(blame(trace))
+
+
+def test_a_killed_workers_batch_is_the_loaders() -> None:
+    """Its last fetch never ended, so it was not recorded, and nothing is known of batch 1."""
+    trace = timeline(
+        """
+        step      0000011111
+        wait      000..1111.
+        fetch w0  00........
+        read w0   ##........
+        fetch w1  ..........
+        read w1   ##........
+        compute   ...00....1
+        """
+    )
+    expected = {(0, 0): {"compute": 2, "h2d": None, "storage": 2, "delivery": 1}, (0, 1): {"compute": 1, "h2d": None, "loader": 4}}
+    assert expected == charged(blame(trace))
+
+
+def test_without_workers_the_rank_loads_its_own_batches() -> None:
+    """The same leaves, in the rank's main thread; reads of other threads there are not the wait's."""
+    trace = timeline(
+        """
+        step          0000000000
+        wait          .0000000..
+        fetch         ..00000...
+        read          ..##......
+        decode        ....##....
+        compute main  ........00
+        """,
+        config={"device": "cpu"},
+    )
+    elsewhere = timeline("read ######").spans.with_columns(tid=pl.lit(99, pl.Int32))
+    trace = Trace(trace.run, pl.concat([trace.spans, elsewhere]))
+    expected = {"compute": 2, "storage": 2, "decode": 2, "delivery": 1, "loader": 2, "host": 1}
+    assert {(0, 0): expected} == charged(blame(trace))
+
+
+def test_a_worker_may_read_in_threads_of_its_own() -> None:
+    """All threads of a worker process work on its batch."""
+    trace = timeline("step 0000\nwait 0000\nfetch w0 000.\nread w0 ##..\ncompute ....0")
+    read = pl.col("kind") == "read"
+    threaded = trace.spans.with_columns(tid=pl.when(read).then(4242).otherwise(pl.col("tid")).cast(pl.Int32))
+    assert charged(blame(trace)) == charged(blame(Trace(trace.run, threaded)))
+
+
+def test_a_copy_that_nothing_hides_is_h2d() -> None:
+    """It stands before the wait that it overlaps: the copy of one batch, while the next is waited for."""
+    trace = timeline("step 000000\nwait ..0000\nfetch w0 ....00\nh2d .000..\ncompute .....0")
+    assert {(0, 0): {"compute": 1, "h2d": 3, "loader": 1, "host": 1}} == charged(blame(trace))
+
+
+def test_the_exchange_is_split_at_the_last_arrival() -> None:
+    """Rank 0 waits for rank 1 until 5, and from then on both exchange; both parts are communication."""
+    trace = timeline(
+        """
+        step        00000000
+        compute     000.....
+        comm        ...00000
+        step r1     00000000
+        wait r1     00......
+        fetch r1 w0 00......
+        read r1 w0  ##......
+        compute r1  ..000...
+        comm r1     .....000
+        """
+    )
+    found = charges(trace)
+    expected = {
+        (0, 0): {"compute": 3, "communication": 5, "h2d": None},
+        (1, 0): {"compute": 3, "communication": 3, "h2d": None, "storage": 2},
+    }
+    assert expected == charged(found.steps)
+    assert {1: {"compute": 20}} == found.behind_peers
+
+
+def test_waiting_for_peers_stands_behind_the_own_wait() -> None:
+    """While its own next batch is missing, a rank would stand still even if its peers were there; a transfer stands before it."""
+    trace = timeline(
+        """
+        step         00000000
+        comm         .000000.
+        wait         ..0000..
+        fetch w0     ..000...
+        read w0      ..###...
+        step r1      00000000
+        wait r1      0000....
+        fetch w0 r1  0000....
+        decode w0 r1 ####....
+        comm r1      ....000.
+        """
+    )
+    found = charges(trace)
+    rank_0 = {"compute": None, "communication": 4, "h2d": None, "storage": 2, "host": 2}
+    assert rank_0 == charged(found.steps)[0, 0]
+    assert {1: {"decode": 10}} == found.behind_peers
+
+
+def test_one_rank_alone_waits_for_nobody() -> None:
+    """With one rank recorded the whole exchange is transfer."""
+    trace = timeline("step 0000\nwait 0000\nfetch w0 0000\ncomm .000\ncompute ....0", config={"ranks": 2})
+    assert {(0, 0): {"communication": 3, "h2d": None, "loader": 1}} == charged(blame(trace))
+
+
+def test_arrivals_closer_than_the_clocks_are_one() -> None:
+    """Law 5: no rank is called late by less than the clocks' uncertainty."""
+    drawing = "step 0000\ncomm 0000\nwait 00..\nfetch w0 0...\nstep r1 0000\ncomm r1 .000\ncompute ....0"
+    assert 3 == charged(blame(timeline(drawing)))[0, 0]["communication"]
+    assert 4 == charged(blame(timeline(drawing, clocks={"uncertainty_ns": 10})))[0, 0]["communication"]
+
+
+def test_what_nothing_covers_is_host() -> None:
+    """Also spans of the user's own, checkpoints and validation: shown, not charged."""
+    trace = timeline("step 00000\nuser .#...\ncheckpoint ..#..\nwait 0....\nfetch w0 0....\ncompute ....0")
+    assert {"compute": 1, "h2d": None, "loader": 1, "host": 3} == charged(blame(trace))[0, 0]
+
+
+def test_compute_of_an_earlier_step_counts_where_it_runs() -> None:
+    """Launches are asynchronous: step 0 computes while step 1 waits, which hides that wait."""
+    trace = timeline("step 0000011111\nwait 000..111..\nfetch w0 00.11111..\ncompute .....000..")
+    expected = {(0, 0): {"h2d": None, "delivery": 1, "loader": 2, "host": 2}, (0, 1): {"compute": 3, "h2d": None, "host": 2}}
+    assert expected == charged(blame(trace))
+
+
+# ------------------------------------------------------------------------------------------------ what could not be measured
+
+
+READING = "step 0000\nwait 0000\nfetch w0 0000\nread w0 {} ##..\nread w0 {} ..##\ncompute ....0\nh2d ....0"
+
+
+@pytest.mark.parametrize(
+    ("sources", "run", "expected"),
+    [
+        (("storage", "cache"), {}, {"storage": 2, "page_cache": 2}),
+        (("unknown", "cache"), {}, {"storage": 2, "page_cache": 2}),
+        (("unknown", "storage"), {}, {"storage": 4}),
+        (("unknown", "unknown"), {}, {"storage": 4, "page_cache": None}),
+        (("storage", "cache"), {"capture": {"reads": False}}, {"storage": None, "page_cache": None, "loader": 4}),
+    ],
+)
+def test_unknown_is_not_zero(sources: tuple[str, str], run: dict[str, Any], expected: dict[str, int | None]) -> None:
+    """Reads of unknown source are charged to storage; what could not be measured is null, and its time stays in the loader."""
+    assert {(0, 0): expected} == charged(blame(timeline(READING.format(*sources), **run)))
+
+
+@pytest.mark.parametrize(
+    ("drawing", "run", "expected"),
+    [
+        (READING.format("unknown", "unknown"), {}, {"page_cache": SOURCES_UNKNOWN}),
+        (
+            READING.format("cache", "cache"),
+            {"capture": {"reads": False}},
+            dict.fromkeys(("storage", "page_cache"), READS_NOT_CAPTURED),
+        ),
+        (READING.format("cache", "cache"), {}, {}),
+    ],
+)
+def test_reasons(drawing: str, run: dict[str, Any], expected: dict[str, str]) -> None:
+    """Every null has its reason, and nothing else has one."""
+    assert expected == unmeasured(timeline(drawing, **run))
+
+
+@pytest.mark.parametrize(
+    ("drawing", "config", "expected"),
+    [
+        ("step 00\ncompute main 00\nwait 0.\nfetch 0.", {"device": "cpu"}, set()),
+        ("step 00\ncompute 00\nwait 0.\nfetch 0.", {"device": "cuda"}, {"h2d"}),
+        ("step 00\ncompute 00\nwait 0.\nfetch 0.", {"device": None}, {"h2d"}),
+        ("step 00\ncompute main 00\nwait 0.\nfetch 0.", {"device": None}, set()),
+        ("step 00\ncompute main 00\nwait 0.\nfetch 0.", {"device": "cpu", "ranks": 2}, {"communication"}),
+        ("step 00\nwait 0.\nfetch 0.", {"device": "cpu"}, {"compute"}),
+        ("step 00\ncompute main 00", {"device": "cpu"}, set(LEAVES)),
+        ("step 00\ncompute main 00\nwait 0.", {"device": "cpu"}, set(LEAVES) - {"loader"}),
+        ("step 00\ncompute main 00\nwait 0.", {"device": "cpu", "loader": "null"}, set()),
+    ],
+)
+def test_what_did_not_occur_is_zero_and_what_was_not_seen_is_null(drawing: str, config: dict[str, Any], expected: set[str]) -> None:
+    """A CPU copies nothing, one rank exchanges nothing, the null loader fetches nothing; else what is absent is unknown."""
+    assert expected == set(unmeasured(timeline(drawing, config=config)))
+
+
+def test_an_empty_trace_has_an_empty_table() -> None:
+    """A job that was stopped before its first step."""
+    trace = Trace({}, timeline("step 0").spans.clear())
+    assert ["rank", "step", "start_ns", "end_ns", *COLUMNS] == blame(trace).columns
+    assert 0 == len(blame(trace))
+    assert 0 == len(waits(trace))
