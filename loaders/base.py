@@ -75,3 +75,6 @@ class Loader(Protocol):
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches of this rank, in order."""
+
+    def lost_worker(self) -> str | None:
+        """Which worker process died, and how; None if none did. To be asked when anything failed: the error itself rarely says."""

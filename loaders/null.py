@@ -20,6 +20,10 @@ class NullLoader:
         self._images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=source)
         self._labels = torch.zeros(options.batch_size, dtype=torch.int64)
 
+    def lost_worker(self) -> str | None:
+        """None: there are no workers."""
+        return None
+
     def __iter__(self) -> Iterator[Batch]:
         for number in range(self._options.num_batches):
             with span("wait", batch=number, step=number):

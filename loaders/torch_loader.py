@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from ioprof.clock import monotonic_ns
-from ioprof.errors import DatasetError, IoprofError, LoaderError
+from ioprof.errors import DatasetError, IoprofError
 from ioprof.loaders.base import Batch, LoaderOptions, Record, Records
 from ioprof.loaders.images import load_sample, sample_random
 from ioprof.loaders.order import BatchRequest, batch_requests
@@ -61,6 +61,7 @@ class TorchLoader:
 
     def __init__(self, records: Records, num_records: int, options: LoaderOptions) -> None:
         self._options = options
+        self._workers: list[Any] = []
         self._loader: DataLoader[Any] = DataLoader(
             BatchMaker(records, options),
             sampler=_Requests(num_records, options),
@@ -74,16 +75,23 @@ class TorchLoader:
     def __iter__(self) -> Iterator[Batch]:
         before = set(multiprocessing.active_children())
         batches = iter(self._loader)  # starts the workers here and now, not at the first batch
-        workers = [child for child in multiprocessing.active_children() if child not in before]
-        return self._deliver(batches, workers)
+        self._workers = [child for child in multiprocessing.active_children() if child not in before]
+        return self._deliver(batches)
 
-    def _deliver(self, batches: Iterator[Batch | WorkerFailure], workers: list[Any]) -> Iterator[Batch]:
+    def lost_worker(self) -> str | None:
+        """Which worker process died, and how; waits up to a second for the kernel to say so."""
+        for worker in self._workers:
+            worker.join(timeout=1 / len(self._workers))
+            if worker.exitcode:
+                code = worker.exitcode
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+                return f"lost a loader worker: pid {worker.pid} {how}"
+        return None
+
+    def _deliver(self, batches: Iterator[Batch | WorkerFailure]) -> Iterator[Batch]:
         for number in range(self._options.num_batches):
             begin_ns = monotonic_ns()
-            try:
-                batch = next(batches)
-            except (RuntimeError, OSError, EOFError) as error:  # what torch raises depends on where in a batch the worker died
-                raise _death(workers) or error from None
+            batch = next(batches)
             end_ns = monotonic_ns()
             if isinstance(batch, WorkerFailure):
                 raise DatasetError(batch.message)
@@ -103,21 +111,6 @@ class _Requests(Sampler[BatchRequest]):
 
     def __len__(self) -> int:
         return self._options.num_batches
-
-
-def _death(workers: list[Any]) -> LoaderError | None:
-    """The error that says which worker died, and how; None if they all live."""
-    for worker in workers:
-        worker.join(timeout=1 / len(workers))
-    for worker in workers:
-        if worker.exitcode:
-            how = (
-                f"was killed by {signal.Signals(-worker.exitcode).name}"
-                if worker.exitcode < 0
-                else f"exited with {worker.exitcode}"
-            )
-            return LoaderError(f"lost a loader worker: pid {worker.pid} {how}")
-    return None
 
 
 def _end_quietly(_number: int, _frame: FrameType | None) -> None:

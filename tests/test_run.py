@@ -106,8 +106,9 @@ def test_one_worker_that_decodes_large_images_is_named(datasets, tmp_path):
 
 
 @pytest.mark.skipif(slow_storage.missing() is not None, reason=str(slow_storage.missing()))
-@pytest.mark.parametrize("layout", ["files", "lmdb"])
-def test_storage_held_to_a_crawl_is_named(photos, tmp_path, layout):
+# Behind a page fault the kernel reads ahead: a part of the neighbouring LMDB records is in the page cache when its turn comes.
+@pytest.mark.parametrize(("layout", "from_storage"), [("files", 0.9), ("lmdb", 0.5)])
+def test_storage_held_to_a_crawl_is_named(photos, tmp_path, layout, from_storage):
     """On a disk held to 2 MB/s the verdict is storage, and the bytes are said to come from it."""
     with slow_storage.throttled_disk(tmp_path) as disk:
         convert(photos, disk.path / "data", ConvertOptions(layout=layout, image="original"))
@@ -119,7 +120,7 @@ def test_storage_held_to_a_crawl_is_named(photos, tmp_path, layout):
 
     summary = json.loads(finished.out)
     assert "storage" == summary["verdict"]["bound_by"], finished.err
-    assert summary["storage"]["bytes_from_storage"] > 0.9 * summary["storage"]["bytes"]
+    assert summary["storage"]["bytes_from_storage"] > from_storage * summary["storage"]["bytes"]
 
 
 def test_a_killed_worker_leaves_what_it_recorded(datasets, tmp_path):

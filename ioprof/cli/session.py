@@ -71,9 +71,7 @@ def create_output(out: Path, force: bool) -> None:
     out.mkdir(parents=True)
 
 
-def _run_facts(
-    config: JobConfig, manifest: Dataset | None, outcome: Outcome, started: clock.Anchor, out: Path
-) -> dict[str, Any]:
+def _run_facts(config: JobConfig, manifest: Dataset | None, outcome: Outcome, started: clock.Anchor, out: Path) -> dict[str, Any]:
     return {
         "name": out.name,
         "status": outcome.status,

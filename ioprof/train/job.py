@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from ioprof.clock import monotonic_ns
 from ioprof.dataset import write_json_atomically
-from ioprof.errors import IoprofError
+from ioprof.errors import IoprofError, LoaderError
 from ioprof.loaders import make_loader
 from ioprof.loaders.base import Batch
 from ioprof.process import die_with_parent
@@ -71,14 +71,20 @@ def train(config: JobConfig, rank: int, local_rank: int) -> None:
     """All steps of one rank."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.ranks))
     dataset = config.open_dataset()
-    batches = iter(make_loader(config.loader, dataset, config.loader_options(rank)))
+    loader = make_loader(config.loader, dataset, config.loader_options(rank))
+    batches = iter(loader)
     if config.ranks > 1:
         dist.init_process_group("nccl" if config.device == "cuda" else "gloo")
     accelerator = make_accelerator(config, len(dataset.classes) if dataset else 1000, local_rank)
     if config.ranks > 1:
         dist.barrier()
     with open(progress_path(config.spool), "ab") if rank == 0 else nullcontext() as progress:
-        _train_steps(batches, accelerator, config.steps, progress)
+        try:
+            _train_steps(batches, accelerator, config.steps, progress)
+        except (RuntimeError, OSError, EOFError):  # what is raised, and where, depends on what a lost worker was doing
+            if lost := loader.lost_worker():
+                raise LoaderError(lost) from None
+            raise
     accelerator.close()
     if config.ranks > 1:
         dist.barrier()

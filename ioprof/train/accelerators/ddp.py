@@ -15,7 +15,7 @@ def exchanging(model: nn.Module, ready: BucketDone, done: BucketDone) -> Distrib
     """`model` in DistributedDataParallel, averaging as it does by default, with `ready` and `done` called around each exchange."""
     parallel = DistributedDataParallel(model)
 
-    def exchange(_: object, bucket: "dist.GradBucket") -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
+    def exchange(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
         index, num_bytes = bucket.index(), bucket.buffer().nbytes
         ready(index, num_bytes)
         buffer = bucket.buffer().div_(dist.get_world_size())
