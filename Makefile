@@ -19,10 +19,10 @@ NATIVE := $(wildcard setup.py ioprof/native/*.c ioprof/native/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test check bench clean
+.PHONY: help install demo test test-gpu check bench clean
 
 help:  ## show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(INSTALLED)  ## make the virtual environment, with ioprof and all it needs; nothing to do when it is there
 
@@ -31,6 +31,10 @@ demo: $(INSTALLED)  ## generate, convert, run and report in one go, on any machi
 
 test: $(INSTALLED)  ## run the tests; what this machine cannot test is skipped, and said
 	$(BIN)/python -m pytest $(TEST_ARGS)
+
+test-gpu:  ## run the tests that need a GPU, under the machine's own python3 and its torch
+	python3 setup.py -q build_ext --inplace
+	python3 -m pytest -o addopts= --import-mode=importlib tests/gpu $(TEST_ARGS)
 
 check: $(INSTALLED)  ## lint, format, types, and the house's own rules
 	$(BIN)/ruff check .

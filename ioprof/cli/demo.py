@@ -60,8 +60,8 @@ def _run(dataset: Dataset, folder: Path, steps: int, device: str) -> tuple[int, 
         spool=Path(),
         dataset=dataset.path.resolve(),
     )
-    outcome, summary = record_job(config, dataset, folder, force=False)
-    return exit_code(outcome, folder), summary
+    outcome, recorded = record_job(config, dataset, folder, force=False)
+    return exit_code(outcome, folder), recorded.summary
 
 
 def _prepare(out: Path, force: bool) -> None:

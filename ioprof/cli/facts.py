@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import psutil
+import pynvml
 
 from ioprof import __version__
 
@@ -20,13 +21,27 @@ _ENVIRONMENT: Final = (
 
 
 def host_facts() -> dict[str, Any]:
-    """Name, cores, memory and kernel of this host."""
+    """Name, cores, memory, kernel and GPUs of this host."""
     return {
         "name": socket.gethostname(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
+        "gpus": gpus(),
     }
+
+
+def gpus() -> list[str]:
+    """Names of this host's NVIDIA GPUs; empty where there is no driver."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def versions() -> dict[str, str | None]:

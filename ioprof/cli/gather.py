@@ -1,6 +1,7 @@
 """Makes the run folder: what the job recorded, what the analysis says of it, and the report."""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,27 @@ from ioprof.spool import read_spool
 from ioprof.trace import Trace
 
 
-def gather(spool: Path, out: Path, run: dict[str, Any]) -> tuple[Trace, pl.DataFrame, Summary]:
+@dataclass(frozen=True)
+class Recorded:
+    """A run, and what the analysis says of it."""
+
+    trace: Trace
+    steps: pl.DataFrame
+    summary: Summary
+
+    @classmethod
+    def of(cls, trace: Trace) -> "Recorded":
+        """The analysis of a trace."""
+        charged = charges(trace)
+        return cls(trace, charged.steps, summarise(trace, charged))
+
+
+def gather(spool: Path, out: Path, run: dict[str, Any]) -> Recorded:
     """Turn the capture files in `spool` into the run folder `out`, then remove the spool."""
-    trace = read_spool(spool, run)
-    charged = charges(trace)
-    steps, summary = charged.steps, summarise(trace, charged)
-    steps.write_parquet(out / "steps.parquet", compression="zstd")
-    (out / "summary.json").write_text(summary.to_json() + "\n", encoding="utf-8")
-    write_html(trace, steps, summary, out / "report.html")
-    trace.save(out)  # run.json comes last: a folder that has it is whole
+    recorded = Recorded.of(read_spool(spool, run))
+    recorded.steps.write_parquet(out / "steps.parquet", compression="zstd")
+    (out / "summary.json").write_text(recorded.summary.to_json() + "\n", encoding="utf-8")
+    write_html(recorded.trace, recorded.steps, recorded.summary, out / "report.html")
+    recorded.trace.save(out)  # run.json comes last: a folder that has it is whole
     shutil.rmtree(spool)
-    return trace, steps, summary
+    return recorded

@@ -3,15 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
-import polars as pl
 import typer
 
-from ioprof.analysis.blame import blame
-from ioprof.analysis.result import Summary
-from ioprof.analysis.summary import summarise
-from ioprof.cli.console import next_command, output, say
+from ioprof.cli.console import next_command, say
+from ioprof.cli.gather import Recorded
+from ioprof.cli.session import show
 from ioprof.errors import CommandError
-from ioprof.report.text import summary_text
 from ioprof.trace import Trace
 
 
@@ -26,14 +23,11 @@ def report(
     """Say what each step of a run waited for, and how far the answer can be trusted."""
     if html:
         check_output(html, force)
-    trace = Trace.load(run)
-    summary = summarise(trace)
+    recorded = Recorded.of(Trace.load(run))
     if html:
-        _write_html(trace, blame(trace), summary, html)
-    if json:
-        output.file.write(summary.to_json() + "\n")
-    else:
-        output.print(summary_text(summary))
+        _write_html(recorded, html)
+    show(recorded, json)
+    if not json:
         next_command(*(("ioprof", "compare", run, "OTHER_RUN") if html else ("ioprof", "report", run, "--html", "report.html")))
     return 0
 
@@ -48,11 +42,11 @@ def check_output(path: Path, force: bool) -> None:
         raise CommandError(f"--html {path}: is there already; replace it with --force or choose another name")
 
 
-def _write_html(trace: Trace, steps: pl.DataFrame, summary: Summary, path: Path) -> None:
+def _write_html(recorded: Recorded, path: Path) -> None:
     from ioprof.report.html import write_html  # the figures' library takes a second to load
 
     try:
-        write_html(trace, steps, summary, path)
+        write_html(recorded.trace, recorded.steps, recorded.summary, path)
     except OSError as error:
         raise CommandError(f"--html {path}: cannot be written ({error.strerror or error})", exit_code=1) from None
     say(f"wrote {path}")

@@ -7,14 +7,13 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ioprof.cli.console import next_command, output, say
-from ioprof.cli.session import check_output, exit_code, record_job
+from ioprof.cli.console import next_command, say
+from ioprof.cli.session import check_output, exit_code, record_job, show
 from ioprof.cli.synthetic import cached_dataset
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
 from ioprof.loaders import check_loader
 from ioprof.loaders.order import batches_per_epoch
-from ioprof.report.text import summary_text
 from ioprof.train.config import JobConfig, emulated_device
 
 
@@ -53,11 +52,8 @@ def run(
     )
     check_loader(config.loader, manifest, config.loader_options(0))
     config = replace(config, steps=steps or _steps_of_epochs(config, manifest, epochs or 1))
-    outcome, summary = record_job(config, manifest, folder, force)
-    if json:
-        output.print(summary.to_json(), markup=False)
-    else:
-        output.print(summary_text(summary))
+    outcome, recorded = record_job(config, manifest, folder, force)
+    show(recorded, json)
     say(f"the same with pictures: {folder / 'report.html'}")
     next_command(*_next(config, folder))
     return exit_code(outcome, folder)

@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from ioprof import clock
-from ioprof.analysis.result import Summary
 from ioprof.cli import facts
-from ioprof.cli.console import error_line, progress, say
-from ioprof.cli.gather import gather
+from ioprof.cli.console import error_line, output, progress, say
+from ioprof.cli.gather import Recorded, gather
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
 from ioprof.record import recorder
+from ioprof.report.picture import step_picture
+from ioprof.report.text import summary_text
 from ioprof.train.config import JobConfig, emulated_device
 from ioprof.train.launch import Outcome, launch
 
 _FAILED: Final = {"complete": 0, "interrupted": 130, "failed": 1}
 
 
-def record_job(config: JobConfig, manifest: Dataset | None, out: Path, force: bool) -> tuple[Outcome, Summary]:
+def record_job(config: JobConfig, manifest: Dataset | None, out: Path, force: bool) -> tuple[Outcome, Recorded]:
     """Run the job under recording and make the run folder `out`, whole also when the job failed or was interrupted."""
     create_output(out, force)
     config = replace(config, spool=Path(tempfile.mkdtemp(prefix="ioprof-")))
@@ -31,12 +32,22 @@ def record_job(config: JobConfig, manifest: Dataset | None, out: Path, force: bo
         outcome = launch(config, out / "job.log", advance)
     run = _run_facts(config, manifest, outcome, started, out)
     try:
-        _, _, summary = gather(config.spool, out, run)
+        recorded = gather(config.spool, out, run)
     except OSError as error:
         message = f"{error.filename or out}: {error.strerror or error}; what the job recorded is kept in {config.spool}"
         raise CommandError(message, exit_code=1) from None
     say(f"run folder: {out}")
-    return outcome, summary
+    return outcome, recorded
+
+
+def show(recorded: Recorded, json: bool) -> None:
+    """Print the summary of a run and the picture of a step, or the summary as JSON."""
+    if json:
+        output.file.write(recorded.summary.to_json() + "\n")
+        return
+    output.print(summary_text(recorded.summary))
+    picture = step_picture(recorded.trace, recorded.steps, recorded.summary.steps.warmup)
+    output.print(f"\n{picture}", markup=False)
 
 
 def exit_code(outcome: Outcome, out: Path) -> int:

@@ -136,12 +136,8 @@ def windows(steps: pl.DataFrame, warmup: int = 0) -> tuple[Window, ...]:
     """Where to look: around a step of median length, around the longest one, and the start; fewer in a short run."""
     if not len(steps):
         return ()
-    steady = steps.filter(pl.col("step") >= warmup) if (steps["step"] >= warmup).any() else steps
-    median = sorted(steps.select(wall_ns()).to_series())[round(0.5 * (len(steps) - 1))]
-    middle = sorted(steady["step"])[len(steady) // 2]
-    shown = steady.filter(pl.col("rank").is_in(chosen_ranks(steps))).with_columns(wall_ns=wall_ns())
-    typical = shown.sort((pl.col("wall_ns") - median).abs(), (pl.col("step") - middle).abs(), "rank").row(0, named=True)
-    longest = longest_steps(steady, 1).row(0, named=True)
+    typical = typical_step(steps, warmup)
+    longest = longest_steps(_steady(steps, warmup), 1).row(0, named=True)
     first = steps.sort("start_ns", "rank").row(0, named=True)
     found = (
         _around(steps, typical, "typical", f"{_named(typical)}, like the median step", 1),
@@ -150,6 +146,19 @@ def windows(steps: pl.DataFrame, warmup: int = 0) -> tuple[Window, ...]:
     )
     known = (found[0].start_ns, found[0].end_ns)
     return (found[0], *(window for window in found[1:] if (window.start_ns, window.end_ns) != known))
+
+
+def typical_step(steps: pl.DataFrame, warmup: int = 0) -> dict[str, int]:
+    """The row of the step after warm-up whose length is nearest the median, and of those the one nearest the run's middle."""
+    steady = _steady(steps, warmup)
+    median = sorted(steps.select(wall_ns()).to_series())[round(0.5 * (len(steps) - 1))]
+    middle = sorted(steady["step"])[len(steady) // 2]
+    shown = steady.filter(pl.col("rank").is_in(chosen_ranks(steps))).with_columns(wall_ns=wall_ns())
+    return shown.sort((pl.col("wall_ns") - median).abs(), (pl.col("step") - middle).abs(), "rank").row(0, named=True)
+
+
+def _steady(steps: pl.DataFrame, warmup: int) -> pl.DataFrame:
+    return steps.filter(pl.col("step") >= warmup) if (steps["step"] >= warmup).any() else steps
 
 
 def usual_height_ms(steps: pl.DataFrame) -> float | None:
