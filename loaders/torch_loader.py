@@ -3,11 +3,12 @@
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -23,11 +24,23 @@ from ioprof.record import recorder
 from ioprof.record.span import emit, span
 
 
+_SWITCH_INTERVAL_S: Final = 0.0002
+
+
 @dataclass(frozen=True)
 class WorkerFailure:
     """What a worker sends instead of a batch it could not make: torch would bury the message in a traceback."""
 
     message: str
+
+
+class _Made(NamedTuple):
+    """A batch on its way to the rank. Labels are no tensor: each one costs a connection to the worker, to fetch its descriptor."""
+
+    number: int
+    images: torch.Tensor
+    labels: np.ndarray
+    ready_ns: int = 0
 
 
 class BatchMaker(Dataset[Any]):
@@ -37,13 +50,13 @@ class BatchMaker(Dataset[Any]):
         self._records = records
         self._options = options
 
-    def __getitem__(self, request: BatchRequest) -> Batch | WorkerFailure:
+    def __getitem__(self, request: BatchRequest) -> "_Made | WorkerFailure":
         try:
             with span("fetch", batch=request.number, step=request.number):
                 samples = [self._sample(index, request) for index in request.indices]
                 with span("collate", batch=request.number):
-                    images, labels = _collate(samples)
-            return Batch(request.number, images, labels, monotonic_ns())
+                    made = _Made(request.number, *_collate(samples))
+            return made._replace(ready_ns=monotonic_ns())
         except IoprofError as error:
             return WorkerFailure(str(error))
 
@@ -88,7 +101,7 @@ class TorchLoader:
                 return f"lost a loader worker: pid {worker.pid} {how}"
         return None
 
-    def _deliver(self, batches: Iterator[Batch | WorkerFailure]) -> Iterator[Batch]:
+    def _deliver(self, batches: "Iterator[_Made | WorkerFailure]") -> Iterator[Batch]:
         for number in range(self._options.num_batches):
             begin_ns = monotonic_ns()
             batch = next(batches)
@@ -97,7 +110,7 @@ class TorchLoader:
                 raise DatasetError(batch.message)
             emit("wait", begin_ns, end_ns, batch=number, step=number)
             emit("deliver", max(begin_ns, batch.ready_ns), end_ns, batch=number, step=number)
-            yield batch
+            yield Batch(number, batch.images, torch.from_numpy(batch.labels), batch.ready_ns)
 
 
 class _Requests(Sampler[BatchRequest]):
@@ -129,16 +142,19 @@ class _PrepareWorker:
         die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the rank's to answer; it then ends its workers
         signal.signal(signal.SIGTERM, _end_quietly)
+        # A finished batch is sent by a thread that must first get the interpreter from the thread that makes the next batch: every
+        # 5 ms by default, which was a median 5 ms of `delivery` for each late batch.
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         if self.spool is not None:
             recorder.start(self.spool, rank=self.rank, role="worker", worker=worker)
 
 
-def _collate(samples: list[tuple[np.ndarray, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+def _collate(samples: list[tuple[np.ndarray, int]]) -> tuple[torch.Tensor, np.ndarray]:
     height, width, channels = samples[0][0].shape
     images = _empty((len(samples), channels, height, width))
     for place, (image, _) in enumerate(samples):
         images.numpy()[place] = image.transpose(2, 0, 1)
-    return images, torch.tensor([label for _, label in samples])
+    return images, np.array([label for _, label in samples])
 
 
 def _empty(shape: tuple[int, ...]) -> torch.Tensor:
@@ -149,7 +165,7 @@ def _empty(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)  # type: ignore[call-overload, no-any-return]
 
 
-def _as_it_is(batch: Batch | WorkerFailure) -> Batch | WorkerFailure:
+def _as_it_is(batch: _Made | WorkerFailure) -> _Made | WorkerFailure:
     return batch
 
 

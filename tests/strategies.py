@@ -86,7 +86,10 @@ class Job:
 
 @st.composite
 def traces(draw: st.DrawFn, max_ranks: int = 2, max_workers: int = 2, max_steps: int = 4) -> Trace:
-    """A job whose record may lack spans, have some twice or too long, or lose what a killed worker did after some moment."""
+    """A job whose record may lack spans, have some twice or too long, or lose what a killed worker did after some moment.
+
+    Two workers may claim the same batch.
+    """
     job = Job(draw, *(draw(st.integers(least, most)) for least, most in ((1, max_ranks), (0, max_workers), (1, max_steps))))
     job.run()
     kept = _damaged(draw, job.spans)
@@ -105,6 +108,11 @@ def _damaged(draw: st.DrawFn, spans: list[dict[str, Any]]) -> list[dict[str, Any
     if kept:
         torn = draw(st.sampled_from(kept))
         kept = [*kept, torn | {"end_ns": torn["end_ns"] + draw(st.integers(0, 9))}]
+    claimed = [span for span in kept if span["kind"] == "fetch"]
+    if claimed:
+        again, later = draw(st.sampled_from(claimed)), draw(st.integers(0, 9))
+        impostor = pid(again["rank"], draw(st.integers(0, 2)))
+        kept = [*kept, again | {"pid": impostor, "tid": impostor, "end_ns": again["end_ns"] + later}]
     return kept
 
 

@@ -47,11 +47,12 @@ def _job_ns(trace: Trace) -> int:
 
 
 def _coverage(trace: Trace, recorded: dict[str, Any]) -> float | None:
-    counted = {entry["pid"]: entry["bytes"] for entry in recorded.get("bytes_by_kernel") or []}
+    entries = (mapping(entry) for entry in recorded.get("bytes_by_kernel") or [])
+    counted = {pid: whole(entry.get("bytes")) or 0 for entry in entries if (pid := whole(entry.get("pid"))) is not None}
     if not sum(counted.values()):
         return None
     seen = trace.spans.filter(pl.col("kind") == "read", pl.col("pid").is_in(list(counted)))["bytes"].sum()
-    return int(seen) / int(sum(counted.values()))
+    return int(seen) / sum(counted.values())
 
 
 def _who(process: dict[str, Any]) -> str:

@@ -12,11 +12,11 @@ from ioprof.analysis.intervals import Intervals, covered, pack, total, union
 from ioprof.analysis.lineage import Axis, with_lane
 from ioprof.analysis.reads import is_access
 from ioprof.analysis.result import Demand
-from ioprof.analysis.selection import COMPUTE, READS, by_rank, intervals
+from ioprof.analysis.selection import COMPUTE, by_rank, intervals
 from ioprof.analysis.steps import steps
 from ioprof.trace import Trace
 
-_KINDS: Final = ("wait", "fetch", *READS, "decode")
+_KINDS: Final = ("wait", "fetch", "read", "fault", "decode")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,11 @@ touching, none empty. All are vectorised: O(n log n) for unsorted input, O(n) fo
 `charge` is the heart of the analysis. It shares windows out among classes by priority. The measure of the union of the
 first c classes inside a window, less that of the first c - 1, is what class c gets, so the shares add up to the window by
 construction, in integers.
+
+Also tried: one sweep over all boundaries of all classes, with a counter per class and a sum per (window, class). For 2 million
+intervals in 5 classes and 10,000 windows, on one core: `charge` took 0.07 s with intervals in order and 0.24 s in random order,
+at a peak of 97 MB; the sweep 0.22 s, 0.65 s and 263 MB, because every boundary is sorted at once and then carried through each
+class. Spans of one thread lie in a record nearly in order, and a stable sort of such runs is near linear.
 """
 
 from collections.abc import Sequence
@@ -37,7 +42,7 @@ def union(intervals: ArrayLike) -> Intervals:
     if not len(starts):
         return EMPTY
     if bool(np.any(starts[1:] < starts[:-1])):
-        order = np.argsort(starts, kind="stable")  # timsort: near linear on runs that are already in order
+        order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
     reach = np.maximum.accumulate(ends)
     first = np.concatenate(([True], starts[1:] > reach[:-1]))

@@ -4,11 +4,11 @@ from typing import Any, Final
 
 import polars as pl
 
-from ioprof.analysis.lineage import with_lane
 from ioprof.analysis.result import Storage
 from ioprof.trace import Trace
 
 _NUM_SLOWEST: Final = 10
+_SLOW_COLUMNS: Final = ("bytes", "source", "rank", "step", "batch")
 
 is_access: Final = pl.col("kind").is_in(["read", "fault"]) & (pl.col("bytes") != 0).fill_null(True)
 """Spans that moved bytes. A read that returned none found the end of a file, or asked the page cache in vain."""
@@ -42,36 +42,36 @@ def _bytes_by_source(accesses: pl.DataFrame) -> dict[str, int]:
 
 
 def _slowest(trace: Trace, accesses: pl.DataFrame, least_ns: int) -> tuple[dict[str, Any], ...]:
-    took = pl.col("end_ns") - pl.col("start_ns")
-    slow = accesses.filter(took >= least_ns).with_columns(seconds=took / 1e9)
-    slow = slow.sort(["seconds", "start_ns", "rank", "pid", "file"], descending=[True, False, False, False, False], nulls_last=True)
+    slow = accesses.with_columns(took_ns=pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("took_ns") >= least_ns)
+    ties = ["start_ns", "rank", "pid", "tid", "file", "bytes", "source", "batch", "step"]
+    slow = slow.sort("took_ns", *ties, descending=[True, *(False for _ in ties)], nulls_last=True)
+    slow = _with_step(trace, _with_batch(trace, slow.head(_NUM_SLOWEST).with_row_index()))
     paths = trace.files.select("file", "path").unique("file")
-    slow = slow.head(_NUM_SLOWEST).join(paths, on="file", how="left", maintain_order="left")
-    return tuple(_slow_read(trace, row) for row in slow.iter_rows(named=True))
+    slow = slow.join(paths, on="file", how="left", maintain_order="left")
+    return tuple(
+        # not divided by polars, whose vectorised division rounds by a row's place in the table
+        {"path": row["path"], "seconds": row["took_ns"] / 1e9, **{key: row[key] for key in _SLOW_COLUMNS}}
+        for row in slow.iter_rows(named=True)
+    )
 
 
-def _slow_read(trace: Trace, row: dict[str, Any]) -> dict[str, Any]:
-    batch = row["batch"] if row["batch"] is not None else _batch_at(trace, row)
-    step = row["step"] if row["step"] is not None else _step_of(trace, row["rank"], batch)
-    kept = {key: row[key] for key in ("path", "seconds", "bytes", "source", "rank")}
-    return {**kept, "step": step, "batch": batch}
+def _with_batch(trace: Trace, reads: pl.DataFrame) -> pl.DataFrame:
+    """Reads that have no batch of their own get that which their thread, or the worker that they are a thread of, was fetching."""
+    spans = trace.spans.lazy().filter(pl.col("rank").is_in(reads["rank"].unique().implode()))
+    consumers = spans.filter(pl.col("kind") == "wait").select("pid").unique().collect()["pid"]
+    fetches = spans.filter(pl.col("kind") == "fetch").select("rank", "pid", "tid", "batch", "start_ns", "end_ns").collect()
+    found = reads.join(fetches, on=["rank", "pid"], suffix="_fetch").filter(
+        pl.col("start_ns_fetch") <= pl.col("start_ns"),
+        pl.col("end_ns") <= pl.col("end_ns_fetch"),
+        (pl.col("tid") == pl.col("tid_fetch")) | ~pl.col("pid").is_in(consumers.implode()),
+    )
+    reads = reads.join(found.group_by("index").agg(pl.col("batch_fetch").min()), on="index", how="left", maintain_order="left")
+    return reads.with_columns(batch=pl.coalesce("batch", "batch_fetch"))
 
 
-def _batch_at(trace: Trace, row: dict[str, Any]) -> int | None:
-    """The batch that the reading worker was fetching."""
-    rank = trace.spans.lazy().select("start_ns", "end_ns", "kind", "rank", "pid", "tid", "batch")
-    rank = rank.filter(pl.col("rank") == row["rank"], pl.col("kind").is_in(["wait", "fetch"]))
-    reading = pl.DataFrame([row], schema_overrides={"pid": pl.Int32, "tid": pl.Int32}).select("pid", "tid")
-    spans = pl.concat([rank.collect(), reading], how="diagonal")
-    lane = with_lane(spans)["lane"][-1]
-    at = (pl.col("start_ns") <= row["start_ns"]) & (row["end_ns"] <= pl.col("end_ns"))
-    found = with_lane(spans).filter(pl.col("kind") == "fetch", pl.col("lane") == lane, at)["batch"].drop_nulls()
-    return int(found.min()) if len(found) else None  # type: ignore[arg-type]
-
-
-def _step_of(trace: Trace, rank: int | None, batch: int | None) -> int | None:
-    """The step that waited for a batch."""
-    found = trace.spans.lazy().select("kind", "rank", "batch", "step")
-    found = found.filter(pl.col("kind") == "wait", pl.col("rank") == rank, pl.col("batch") == batch)
-    steps = found.collect()["step"].drop_nulls()
-    return int(steps.min()) if len(steps) else None  # type: ignore[arg-type]
+def _with_step(trace: Trace, reads: pl.DataFrame) -> pl.DataFrame:
+    """Reads that have no step of their own get that which waited for their batch."""
+    waits = trace.spans.lazy().filter(pl.col("kind") == "wait", pl.col("batch").is_in(reads["batch"].unique().implode()))
+    steps = waits.group_by("rank", "batch").agg(step_wait=pl.col("step").min()).collect()
+    reads = reads.join(steps, on=["rank", "batch"], how="left", maintain_order="left")
+    return reads.with_columns(step=pl.coalesce("step", "step_wait"))

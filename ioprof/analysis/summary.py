@@ -113,7 +113,7 @@ def _steps(trace: Trace, facts: Facts, charged: Charges) -> Steps:
         mean_s=int(walls.sum()) / len(walls) / 1e9 if len(walls) else None,
         p50_s=_quantile_s(walls, 0.50),
         p95_s=_quantile_s(walls, 0.95),
-        causes=_causes(trace, facts, table),
+        causes=_causes(trace, facts, charged),
         per_rank=tuple(_of_rank(part) for part in table.partition_by("rank", maintain_order=True)),
         behind_peers={str(rank): {cause: ns / 1e9 for cause, ns in found.items()} for rank, found in charged.behind_peers.items()},
     )
@@ -133,10 +133,12 @@ def _seconds(table: pl.DataFrame, cause: str) -> float | None:
     return None if column.null_count() == len(column) else int(column.sum()) / 1e9
 
 
-def _causes(trace: Trace, facts: Facts, table: pl.DataFrame) -> tuple[CauseShare, ...]:
+def _causes(trace: Trace, facts: Facts, charged: Charges) -> tuple[CauseShare, ...]:
+    table = charged.steps
     reasons, total_ns = unmeasured(trace), int((table["end_ns"] - table["start_ns"]).sum())
     found = (_cause(cause, table, total_ns, facts, reasons) for cause in CAUSES)
-    return tuple(replace(entry, reason=entry.reason or _includes(entry, trace, reasons)) for entry in found)
+    includes = {"communication": _peers_share(charged), "storage": _unknown_share(trace), "loader": _unmeasured_share(reasons)}
+    return tuple(entry if entry.reason else replace(entry, reason=includes.get(entry.cause)) for entry in found)
 
 
 def _cause(cause: str, table: pl.DataFrame, total_ns: int, facts: Facts, reasons: dict[str, str]) -> CauseShare:
@@ -147,13 +149,24 @@ def _cause(cause: str, table: pl.DataFrame, total_ns: int, facts: Facts, reasons
     return CauseShare(cause, charged_ns / 1e9, share, _basis(cause, facts), None)
 
 
-def _includes(entry: CauseShare, trace: Trace, reasons: dict[str, str]) -> str | None:
-    """What of a cause its name does not say."""
-    if entry.seconds is None or entry.cause not in ("storage", "loader"):
+def _peers_share(charged: Charges) -> str | None:
+    waited: dict[str, int] = {}
+    for causes in charged.behind_peers.values():
+        for cause, waited_ns in causes.items():
+            waited[cause] = waited.get(cause, 0) + waited_ns
+    if not waited:
         return None
-    if entry.cause == "storage":
-        ratio = unknown_read_ratio(trace)
-        return f"includes reads of unknown origin: {ratio:.1%} of the read time" if ratio else None
+    most = max(waited, key=lambda cause: waited[cause])
+    total_s, most_s = sum(waited.values()) / 1e9, waited[most] / 1e9
+    return f"includes {total_s:.3f} s of waiting for slower ranks, {most_s:.3f} s of it for their {most}"
+
+
+def _unknown_share(trace: Trace) -> str | None:
+    ratio = unknown_read_ratio(trace)
+    return f"includes reads of unknown origin: {ratio:.1%} of the read time" if ratio else None
+
+
+def _unmeasured_share(reasons: dict[str, str]) -> str | None:
     inside = [cause for cause, reason in reasons.items() if "in loader" in reason]
     return f"includes {', '.join(inside)}, which could not be measured" if inside else None
 

@@ -26,7 +26,7 @@ _DATASETS: Final = {
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the images, the datasets and the runs.")] = Path("ioprof-demo"),
     images: Annotated[int, typer.Option(min=8, help="Synthetic images to make.")] = 600,
-    steps: Annotated[int, typer.Option(min=4, help="Steps of each run.")] = 30,
+    steps: Annotated[int, typer.Option(min=4, help="Steps of each run.")] = 100,
     device: Annotated[str, typer.Option(help="cpu or emulated:NAME.")] = "emulated:a100",
     force: Annotated[bool, typer.Option("--force", help="Replace the folder of an earlier demo.")] = False,
 ) -> int:

@@ -1,0 +1,29 @@
+"""The table of steps."""
+
+import polars as pl
+import pytest
+from timeline import timeline
+
+from ioprof.analysis.steps import steps, warmup
+from ioprof.trace import Trace
+
+
+def test_one_row_per_rank_and_step_in_order() -> None:
+    """A step reaches from its earliest span to its latest, whatever the order of the rows."""
+    trace = timeline("step r1 .1122\nstep 0.0.1\nstep ...0.")
+    expected = [(0, 0, 0, 40), (0, 1, 40, 50), (1, 1, 10, 30), (1, 2, 30, 50)]
+    assert expected == steps(trace).rows()
+    assert expected == steps(Trace(trace.run, trace.spans.reverse())).rows()
+
+
+def test_a_step_without_number_or_rank_is_none() -> None:
+    """Nothing could be compared with it."""
+    trace = timeline("step ##00")
+    assert [(0, 0, 20, 40)] == steps(trace).rows()
+    assert 0 == len(steps(Trace({}, trace.spans.with_columns(rank=pl.lit(None, pl.Int32)))))
+
+
+@pytest.mark.parametrize(("num_steps", "expected"), [(0, 0), (3, 0), (4, 2), (20, 2), (29, 2), (30, 3), (1000, 100)])
+def test_warmup_is_a_tenth_and_at_least_two(num_steps: int, expected: int) -> None:
+    """Too few steps have no steady part."""
+    assert expected == warmup(num_steps)

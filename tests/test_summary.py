@@ -1,0 +1,316 @@
+"""What the summary says, and that it never says more than the run knows."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import shifted, shuffled, traces
+from timeline import pid, timeline
+
+from ioprof.analysis.blame import charges
+from ioprof.analysis.summary import summarise
+from ioprof.schema import BASES, CAUSES, FILE_COLUMNS
+from ioprof.trace import Trace, table_schema
+
+JOBS = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+NS = 1e-9
+
+JOB = """
+    step          0000011111222223333344444
+    wait          000..111..222..333..444..
+    fetch         000..111..222..333..444..
+    read 100B     ##...##...##...##...##...
+    decode        ..#....#....#....#....#..
+    compute main  ...00...11...22...33...44
+"""
+
+
+def job(**run: Any) -> Trace:
+    """Five steps of two samples each on a CPU: 30 of 50 ns wait, 20 of them for storage."""
+    return timeline(JOB, **{"config": {"batch_size": 2, "device": "cpu", "workers": 0}} | run)
+
+
+# ------------------------------------------------------------------------------------------------ laws
+
+
+@JOBS
+@given(traces(), st.data())
+def test_the_same_trace_gives_the_same_summary(trace: Trace, data: st.DataObject) -> None:
+    """Law 6, to the last digit: neither the order of rows nor the clock's zero shows in any number."""
+    expected = summarise(trace)
+    assert expected.to_json() == summarise(data.draw(shuffled(trace))).to_json()
+    assert expected.to_json() == summarise(shifted(trace, 10**12)).to_json()
+    assert expected.to_json() == summarise(trace, charges(trace)).to_json()
+
+
+@JOBS
+@given(traces())
+def test_shares_sum_to_one(trace: Trace) -> None:
+    """All causes, in order; what has no number has a reason."""
+    causes = summarise(trace).steps.causes
+    assert list(CAUSES) == [entry.cause for entry in causes]
+    known = [entry.share for entry in causes if entry.share is not None]
+    assert not any(known) or sum(known) == pytest.approx(1)
+    assert all(entry.reason for entry in causes if entry.seconds is None)
+    assert {entry.basis for entry in causes} <= set(BASES)
+
+
+@pytest.mark.parametrize("run", [{}, {"config": None, "device": 3, "hosts": None, "processes": [None], "capture": []}])
+def test_a_run_that_knows_nothing_of_itself_is_summarised(run: dict[str, Any]) -> None:
+    """Missing keys are missing numbers, not errors; and the JSON has no NaN."""
+    for spans in (job().spans, job().spans.clear()):
+        found = json.loads(summarise(Trace(run, spans)).to_json())
+        assert found["throughput"]["samples_per_s"] is None
+        assert found["demand"]["bytes_per_s"] is None
+
+
+# ------------------------------------------------------------------------------------------------ numbers
+
+
+def test_throughput_counts_all_ranks_and_leaves_out_warmup() -> None:
+    """5 steps of 2 samples in 250 ns; of the 3 steady ones, 6 samples in 150 ns."""
+    found = summarise(job()).throughput
+    assert (pytest.approx(10 / 250e-9), pytest.approx(6 / 150e-9)) == (found.samples_per_s, found.steady_samples_per_s)
+    assert (None, "measured") == (found.device_samples_per_s, found.basis)
+    two_ranks = summarise(job(config={"batch_size": 2, "ranks": 2})).throughput
+    assert pytest.approx(20 / 250e-9) == two_ranks.samples_per_s
+
+
+def test_a_slow_start_shows_in_the_first_rate_only() -> None:
+    """The steady rate begins with the first step after warm-up."""
+    found = summarise(timeline("step 00000000001234", config={"batch_size": 1})).throughput
+    assert (pytest.approx(5 / 140e-9), pytest.approx(3 / 30e-9)) == (found.samples_per_s, found.steady_samples_per_s)
+
+
+def test_few_steps_have_no_steady_rate() -> None:
+    """Three steps are all start-up."""
+    found = summarise(timeline("step 012", config={"batch_size": 1}))
+    assert (None, 0, 3) == (found.throughput.steady_samples_per_s, found.steps.warmup, found.steps.count)
+
+
+def test_step_times_and_causes() -> None:
+    """Seconds, shares and the row of each rank agree."""
+    found = summarise(job()).steps
+    assert (pytest.approx(50 * NS),) * 3 == (found.mean_s, found.p50_s, found.p95_s)
+    seconds = {entry.cause: entry.seconds for entry in found.causes}
+    assert {"compute": 100 * NS, "storage": 100 * NS, "decode": 50 * NS} == pytest.approx({c: s for c, s in seconds.items() if s})
+    (rank,) = found.per_rank
+    assert (0, 5, pytest.approx(250 * NS)) == (rank["rank"], rank["steps"], rank["wall_s"])
+    assert seconds == {cause: rank[f"{cause}_s"] for cause in CAUSES}
+
+
+def test_storage_counts_what_moved_bytes() -> None:
+    """By source; a read that found nothing in memory is no access; a fault is one."""
+    trace = timeline(
+        """
+        step             0000000000
+        fetch w0         0000000000
+        read w0 0B cache #.........
+        read w0 70B      .##.......
+        fault w0 20B cache ...###....
+        read w0 10B unknown ......####
+        """
+    )
+    found = summarise(trace).storage
+    assert (3, 100, 70, 20, 10) == (
+        found.accesses,
+        found.bytes,
+        found.bytes_from_storage,
+        found.bytes_from_cache,
+        found.bytes_unknown,
+    )
+    assert (pytest.approx(30 * NS), pytest.approx(40 * NS)) == (found.read_p50_s, found.read_p99_s)
+
+
+def test_the_slowest_reads_are_named_with_batch_and_step() -> None:
+    """Where the read itself has no number, the batch is the one that its worker was fetching."""
+    trace = timeline("step .....33333\nwait .....3....\nfetch w0 2223333...\nread w0 50B .=.###=...")
+    row = dict.fromkeys(FILE_COLUMNS) | {"file": 7, "path": "/data/a.jpg"}
+    files = pl.DataFrame([row], schema=table_schema(FILE_COLUMNS))
+    trace = replace(trace, spans=trace.spans.with_columns(file=pl.lit(7, pl.Int64)), files=files)
+    first, second, third = summarise(trace).storage.slowest
+    expected = {"path": "/data/a.jpg", "seconds": 30 * NS, "bytes": 50, "source": "storage", "rank": 0, "step": 3, "batch": 3}
+    assert expected == first | {"seconds": pytest.approx(30 * NS)}
+    assert [(None, 2), (3, 3)] == [(row["step"], row["batch"]) for row in (second, third)]
+
+
+def test_demand_is_bytes_per_sample_at_the_devices_rate() -> None:
+    """Each step reads 100 bytes for 2 samples and computes 20 ns: 100 million samples/s, 5 GB/s."""
+    found = summarise(job()).demand
+    assert pytest.approx((5e9, 5e7, 1e8)) == (found.bytes_per_s, found.reads_per_s, found.at_samples_per_s)
+    assert "derived" == found.basis
+
+
+def test_demand_of_an_emulated_device_is_at_its_own_rate() -> None:
+    """All ranks' devices together; reads outside of a fetch belong to no sample."""
+    outside = timeline("read ...............................#").spans.with_columns(bytes=pl.lit(10**9, pl.Int64))
+    trace = job(device={"basis": "emulated", "samples_per_s": 1000.0}, config={"batch_size": 2, "ranks": 4, "device": "emulated:x"})
+    found = summarise(Trace(trace.run, pl.concat([trace.spans, outside])))
+    assert pytest.approx((200_000, 2000, 4000)) == (
+        found.demand.bytes_per_s,
+        found.demand.reads_per_s,
+        found.demand.at_samples_per_s,
+    )
+    assert ("emulated", 4000, "emulated") == (found.demand.basis, found.throughput.device_samples_per_s, found.throughput.basis)
+
+
+# ------------------------------------------------------------------------------------------------ how far to trust it
+
+
+def test_every_number_says_how_it_came_to_be() -> None:
+    """An emulated device makes its own causes emulated; the loader's stay measured, what remains is derived."""
+    found = summarise(job(device={"basis": "emulated", "samples_per_s": 1.0}))
+    bases = {entry.cause: entry.basis for entry in found.steps.causes}
+    assert {"compute", "communication"} == {cause for cause, basis in bases.items() if basis == "emulated"} - {"h2d"}
+    assert ("measured", "derived") == (bases["storage"], bases["host"])
+    assert "emulated" in found.verdict.text
+
+
+def test_what_was_not_seen_is_said() -> None:
+    """One sentence for each: killed processes, failures, missing ranks, lost spans, damaged files, unknown sources."""
+    worker = {"pid": 123, "rank": 1, "role": "worker", "worker": 0, "closed": False, "lost": 0, "last_ns": 12_300_000_000}
+    crowded = {"pid": 9, "rank": 0, "role": "rank", "worker": None, "closed": True, "lost": 5, "first_ns": 0, "last_ns": 10}
+    capture = {"damaged": [{"file": "x.ring", "what": "cut short"}], "reads_by": "ioprof's own loaders"}
+    trace = timeline("step 00\nread ##", config={"ranks": 3}, processes=[worker, crowded], capture=capture)
+    found = summarise(replace(trace, run=trace.run | {"failures": [{"rank": 1, "what": "was killed by SIGKILL"}]})).capture
+    assert 5 == found.lost
+    for sentence in (
+        "rank 1 failed: was killed by SIGKILL",
+        "rank 1 worker 0 (pid 123) ended without closing its record; nothing of it after 12.3 s",
+        "nothing was recorded of ranks 1, 2: no number here includes them",
+        "rank 0 (pid 9) had no room for 5 spans; their time is in loader or host",
+        "capture file x.ring: cut short",
+    ):
+        assert sentence in found.not_seen
+    unknown = summarise(timeline("read unknown ###\nread #", capture={"reads": True})).capture.not_seen
+    assert ("75.0% of the read time has no known source: the file system does not say whether memory served it",) == unknown
+
+
+def test_a_whole_run_has_nothing_unseen() -> None:
+    """No sentence is said for form's sake."""
+    closed = {"pid": 1, "rank": 0, "role": "rank", "closed": True, "lost": 0, "first_ns": 0, "last_ns": 1000}
+    found = summarise(job(processes=[closed], capture={"reads": True, "ns_per_span": 2.0})).capture
+    assert ((), 30, 2.0) == (found.not_seen, found.events, found.ns_per_event)
+    assert pytest.approx(30 * 2 / 1000) == found.overhead_ratio
+
+
+def test_coverage_compares_with_the_kernels_count() -> None:
+    """Of the processes that were counted; null where none was."""
+    trace = job(capture={"bytes_by_kernel": [{"pid": pid(0), "bytes": 1000}, {"pid": 77, "bytes": 0}]})
+    assert pytest.approx(0.5) == summarise(trace).capture.coverage_ratio
+    assert summarise(job()).capture.coverage_ratio is None
+
+
+def test_reads_of_unknown_origin_are_said_where_they_are_charged() -> None:
+    """The cause that holds them names their share."""
+    found = summarise(timeline("step 0000\nwait 0000\nfetch w0 0000\nread w0 unknown ##\nread w0 ..##"))
+    assert "includes reads of unknown origin: 50.0% of the read time" == found.steps.causes[CAUSES.index("storage")].reason
+
+
+# ------------------------------------------------------------------------------------------------ the verdict
+
+
+STALL = {
+    "storage": "fetch w0 00000\nread w0 9B #####",
+    "page_cache": "fetch w0 00000\nread w0 cache 9B #####",
+    "decode": "fetch w0 00000\ndecode w0 #####",
+    "transform": "fetch w0 00000\ntransform w0 #####",
+    "collate": "fetch w0 00000\ncollate w0 #####",
+    "delivery": "fetch w1 0....",
+    "loader": "fetch w0 00000",
+}
+FACTS: dict[str, Any] = {
+    "hosts": [{"name": "node1", "cpus": 8, "memory_bytes": 10**10}],
+    "dataset": {"bytes": 10**9, "layout": "files", "image": {"transform": "original"}},
+    "config": {"device": "cuda", "workers": 2, "batch_size": 4},
+}
+
+
+@pytest.mark.parametrize("cause", STALL)
+def test_the_verdict_names_what_the_job_waited_for(cause: str) -> None:
+    """And each advice rests on a number."""
+    found = summarise(timeline(f"step 0000000\nwait 00000..\ncompute .....00\nh2d 0......\n{STALL[cause]}", **FACTS)).verdict
+    assert cause == found.bound_by
+    _check(found.text, [advice.action for advice in found.advice])
+
+
+@pytest.mark.parametrize(
+    ("expected", "drawing"),
+    [
+        ("compute", "step 00000000000\nwait 0..........\nfetch w0 0..........\ncompute .0000000000\nh2d ...#......."),
+        ("communication", "step 0000\nwait ....0\nfetch 0\ncompute 0...\ncomm .000\nh2d 0"),
+        ("h2d", "step 0000\nwait ....0\nfetch 0\ncompute 0...\nh2d .000"),
+        ("host", "step 0000\nwait ....0\nfetch 0\ncompute 0...\nh2d 0"),
+    ],
+)
+def test_the_verdict_on_what_is_not_the_loader(expected: str, drawing: str) -> None:
+    """Compute is the bound while the accelerator idles for less than a tenth of the time."""
+    found = summarise(timeline(drawing, **FACTS)).verdict
+    assert expected == found.bound_by
+    _check(found.text, [advice.action for advice in found.advice])
+
+
+def _check(text: str, actions: list[str]) -> None:
+    assert actions
+    for said in (text, *actions):
+        assert any(letter.isdigit() for letter in said), said
+        assert "None" not in said
+
+
+def test_waiting_for_a_slow_rank_is_what_that_rank_did() -> None:
+    """Rank 0 waits for rank 1, which decodes: the job is bound by decoding, not by the exchange."""
+    trace = timeline(
+        """
+        step         0000000000
+        compute      0.........
+        comm         .000000000
+        wait         ..........0
+        step r1      0000000000
+        wait r1      0000000...
+        fetch r1 w0  0000000...
+        decode r1 w0 #######...
+        compute r1   ........0.
+        comm r1      .........0
+        """,
+        **FACTS,
+    )
+    found = summarise(trace)
+    assert "decode" == found.verdict.bound_by
+    assert "on a slower rank that the others waited for" in found.verdict.text
+    assert {"1": pytest.approx({"decode": 60 * NS, "host": 10 * NS, "compute": 10 * NS})} == found.steps.behind_peers
+    reason = found.steps.causes[CAUSES.index("communication")].reason
+    assert "includes 0.000 s of waiting for slower ranks, 0.000 s of it for their decode" == reason
+
+
+def test_a_slow_start_is_called_one() -> None:
+    """A cause that lies in the warm-up steps mostly is no property of the job."""
+    found = summarise(timeline("step 0000000000001123344\nwait 00000000000.\nfetch w0 00000000000.\ncompute ............0000000"))
+    assert "loader" == found.verdict.bound_by
+    assert "fell into the first 2 steps" in found.verdict.text
+    assert "fell into" not in summarise(job()).verdict.text
+
+
+def test_without_a_step_there_is_no_verdict() -> None:
+    """Nothing is made up for a job that was stopped before it began."""
+    found = summarise(timeline("wait 0")).verdict
+    assert (None, ()) == (found.bound_by, found.advice)
+
+
+def test_without_compute_nothing_is_said_of_idling() -> None:
+    """The greatest cause is named, with what is not known."""
+    found = summarise(timeline("step 0000\nwait 000.\nfetch w0 000.\nread w0 9B ###.", **FACTS)).verdict
+    assert "storage" == found.bound_by
+    assert "not recorded" in found.text
+
+
+@pytest.mark.parametrize(("cpus", "expected"), [(8, "Use --workers 7 instead of 2"), (2, "Leave --workers at 2")])
+def test_workers_are_weighed_against_cores(cpus: int, expected: str) -> None:
+    """More of them only while cores are free."""
+    facts = FACTS | {"hosts": [{"cpus": cpus}]}
+    found = summarise(timeline(f"step 0000000\nwait 00000..\ncompute .....00\n{STALL['decode']}", **facts)).verdict
+    assert any(advice.action.startswith(expected) for advice in found.advice)
+    assert all(advice.predicted_speedup is None for advice in found.advice)
