@@ -151,6 +151,12 @@ def test_a_killed_workers_batch_is_the_loaders() -> None:
     assert expected == charged(blame(trace))
 
 
+def test_of_two_workers_that_made_a_batch_the_first_delivered_it() -> None:
+    """A damaged record may show two; the later one held nobody up."""
+    trace = timeline("step 0000\nwait 0000\nfetch w0 .000\nfetch w1 00..\ndecode w1 ##..\ncompute ....0")
+    assert {(0, 0): {"h2d": None, "decode": 2, "delivery": 2}} == charged(blame(trace))
+
+
 def test_without_workers_the_rank_loads_its_own_batches() -> None:
     """The same leaves, in the rank's main thread; reads of other threads there are not the wait's."""
     trace = timeline(

@@ -92,6 +92,13 @@ def wait_leaves(spans: pl.DataFrame, measured: Collection[str] = LEAVES) -> dict
     return found
 
 
+def making(trace: Trace) -> dict[str, int]:
+    """Nanoseconds that all workers spent on each stage of making batches, waited for or not; stages that took none are left out."""
+    took = (pl.col("end_ns") - pl.col("start_ns")).clip(0)
+    sums = trace.spans.lazy().select(took.filter(of_cause).sum().alias(cause) for cause, of_cause in _WORK.items()).collect()
+    return {cause: int(took_ns) for cause, took_ns in sums.row(0, named=True).items() if took_ns}
+
+
 def waits(trace: Trace) -> pl.DataFrame:
     """One row per wait: `rank`, `batch`, `start_ns`, `end_ns`, and `<leaf>_ns` for each of `LEAVES`, which sum to the wait exactly.
 

@@ -49,7 +49,7 @@ def _slowest(trace: Trace, accesses: pl.DataFrame, least_ns: int) -> tuple[dict[
     paths = trace.files.select("file", "path").unique("file")
     slow = slow.join(paths, on="file", how="left", maintain_order="left")
     return tuple(
-        # not divided by polars, whose vectorised division rounds by a row's place in the table
+        # not divided by polars: its division by a number is off in the last digit, and was seen to vary with the order of rows
         {"path": row["path"], "seconds": row["took_ns"] / 1e9, **{key: row[key] for key in _SLOW_COLUMNS}}
         for row in slow.iter_rows(named=True)
     )

@@ -43,7 +43,8 @@ class Throughput:
     samples_per_s: float | None
     """All samples over the time from the first step's start to the last step's end."""
     steady_samples_per_s: float | None
-    """The same without the warm-up steps (see `Steps.warmup`). Null: too few steps."""
+    """The same without the warm-up steps (see `Steps.warmup`) and without the last, which waits for all that is queued on the
+    device. Null: too few steps."""
     device_samples_per_s: float | None
     """What the devices alone would reach: the emulated device's own rate, or null where it is not known."""
     basis: str
@@ -136,8 +137,9 @@ class Verdict:
     """The answer: what the job waited for most, in a word and in a sentence."""
 
     bound_by: str | None
-    """`compute` if the accelerators idled for less than 10 % of the time; else the greatest cause after it, where waiting for a
-    slower rank counts as what that rank did meanwhile (`Steps.behind_peers`). Null: no step."""
+    """`compute` if the accelerators idled for less than 10 % of the time; else the greatest cause after it, where all that holds up
+    a batch counts as one and is named for the stage that takes most of the workers' time. Waiting for a slower rank counts as what
+    that rank did meanwhile, or as what had made it late (`Steps.behind_peers`). Null: no step."""
     text: str
     advice: tuple[Advice, ...] = ()
 

@@ -9,6 +9,7 @@ from ioprof.analysis.blame import Charges, charges
 from ioprof.analysis.capture import capture
 from ioprof.analysis.demand import demand, fetched
 from ioprof.analysis.facts import Facts, mapping, whole
+from ioprof.analysis.lineage import making
 from ioprof.analysis.overlap import overlap
 from ioprof.analysis.reads import storage
 from ioprof.analysis.result import CauseShare, Clocks, Steps, Summary, Throughput
@@ -29,7 +30,7 @@ def summarise(trace: Trace, charged: Charges | None = None) -> Summary:
     table = charged.steps
     steps, seen, hidden, made = _steps(trace, facts, charged), storage(trace), overlap(trace), fetched(trace)
     need = demand(trace, made)
-    evidence = Evidence(facts, steps, seen, need, hidden, made, _span_s(table) or 0.0, _warmup_ratio(table))
+    evidence = Evidence(facts, steps, seen, need, hidden, made, _span_s(table) or 0.0, _warmup_ratio(table), making(trace))
     return Summary(
         run=_run(trace.run, facts),
         throughput=_throughput(facts, table),
@@ -70,7 +71,7 @@ def _throughput(facts: Facts, table: pl.DataFrame) -> Throughput:
     own = facts.device_samples_per_s
     return Throughput(
         samples_per_s=_rate(facts, table),
-        steady_samples_per_s=_rate(facts, _steady(table)) if warmup(_num_steps(table)) else None,
+        steady_samples_per_s=_rate(facts, _without_drain(_steady(table))) if warmup(_num_steps(table)) else None,
         device_samples_per_s=own * (facts.ranks or 1) if own else None,
         basis=facts.device_basis if len(table) else "unknown",
     )
@@ -96,6 +97,11 @@ def _num_steps(table: pl.DataFrame) -> int:
 def _steady(table: pl.DataFrame) -> pl.DataFrame:
     """The steps after warm-up."""
     return table.filter(pl.col("step").rank("ordinal").over("rank") > warmup(_num_steps(table)))
+
+
+def _without_drain(table: pl.DataFrame) -> pl.DataFrame:
+    """All but each rank's last step, which ends with waiting for all work that is still queued on the device."""
+    return table.filter(pl.col("step") < pl.col("step").max().over("rank"))
 
 
 def _warmup_ratio(table: pl.DataFrame) -> dict[str, float]:

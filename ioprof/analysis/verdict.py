@@ -1,15 +1,20 @@
 """The answer: what the job waited for most, in a word and a sentence, and what to change, each with the number it rests on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from ioprof.analysis.demand import Fetched
 from ioprof.analysis.facts import Facts
+from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.result import Advice, CauseShare, Demand, Overlap, Steps, Storage, Verdict
+from ioprof.schema import CAUSES
 
 IDLE_RATIO: Final = 0.10
 """Share of the steps' time from which on an idle accelerator makes something else the bound."""
+
+UNEVEN_RATIO: Final = 1.1
+"""How much longer a rank computes than the fastest one before its load is called uneven."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,8 @@ class Evidence:
     """From the first step's start to the last step's end."""
     warmup_ratio: dict[str, float]
     """For each cause, the share of its time that lies in the warm-up steps."""
+    making: dict[str, int]
+    """What the workers spent their time on, see `lineage.making`."""
 
     @property
     def charged(self) -> dict[str, CauseShare]:
@@ -34,17 +41,32 @@ class Evidence:
 
     @property
     def behind_peers(self) -> dict[str, float]:
-        """Share of the steps' time that ranks waited for slower ones, by what those did.
+        """Share of the steps' time that ranks waited for slower ones, by what those did, or by what had made them late.
 
-        A late rank that computed is left out: that is an uneven load, which `communication` names best.
+        A late rank that computes has either more to compute, which `communication` names best, or has begun later than the others.
         """
         total_s = sum(entry.seconds or 0.0 for entry in self.charged.values())
         found: dict[str, float] = {}
-        for causes in self.steps.behind_peers.values():
+        for rank, causes in self.steps.behind_peers.items():
             for cause, waited_s in causes.items():
-                if cause not in ("compute", "communication") and total_s:
-                    found[cause] = found.get(cause, 0.0) + waited_s / total_s
+                parts = self._delays_of(int(rank)) if cause == "compute" else {cause: 1.0}
+                for part, ratio in parts.items():
+                    if part != "communication" and total_s:
+                        found[part] = found.get(part, 0.0) + ratio * waited_s / total_s
         return found
+
+    def _delays_of(self, rank: int) -> dict[str, float]:
+        """What lets a rank begin to compute later than others: its own causes outside compute and exchange, as shares of 1.
+
+        Nothing if it computes longer than the others do: then it is not late but busy.
+        """
+        rows = {int(row["rank"]): row for row in self.steps.per_rank}
+        computed = {other: float(row["compute_s"] or 0.0) for other, row in rows.items()}
+        if rank not in rows or computed[rank] > UNEVEN_RATIO * min(computed.values()):
+            return {}
+        own = {cause: float(rows[rank][f"{cause}_s"] or 0.0) for cause in CAUSES if cause not in ("compute", "communication")}
+        total_s = sum(own.values())
+        return {cause: seconds / total_s for cause, seconds in own.items()} if total_s else {}
 
     @property
     def shares(self) -> dict[str, float]:
@@ -65,15 +87,25 @@ def verdict(evidence: Evidence) -> Verdict:
     shares = evidence.shares
     if not sum(shares.values()):
         return Verdict(None, "No step was completed, so there is nothing to say about what the job waited for.")
-    bound = _bound_by(shares)
+    bound = _bound_by(shares, evidence.making)
     return Verdict(bound, _text(evidence, bound, shares), tuple(Advice(action) for action in _ADVICE[bound](evidence)))
 
 
-def _bound_by(shares: dict[str, float]) -> str:
+def _bound_by(shares: dict[str, float], making: dict[str, int]) -> str:
+    """The greatest cause after compute, where all that holds up a batch counts as one.
+
+    Which of these it is: of a worker that always works, the consumer sees the last stages only, since its wait begins when half the
+    work is done. So a stage is chosen by what it takes of all the workers' time, not of the part that lies in a wait.
+    """
     if shares.get("compute", 0.0) > 1 - IDLE_RATIO:
         return "compute"
-    others = {cause: share for cause, share in shares.items() if cause != "compute"}
-    return max(others, key=lambda cause: others[cause])
+    waits = {cause: share for cause, share in shares.items() if cause in LEAVES}
+    others = {cause: share for cause, share in shares.items() if cause != "compute" and cause not in waits}
+    if max(others.values(), default=0.0) > sum(waits.values()):
+        return max(others, key=lambda cause: others[cause])
+    if making and sum(waits.get(cause, 0.0) for cause in making) >= 0.5 * sum(waits.values()):
+        return max(making, key=lambda cause: making[cause])
+    return max(waits, key=lambda cause: waits[cause])
 
 
 def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
@@ -85,9 +117,16 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         )
     if bound == "compute":
         return f"Compute-bound: the {devices} computed for {shares['compute']:.1%} of the steps' time{_next(shares)}."
+    if bound in evidence.making:
+        waited = sum(share for cause, share in shares.items() if cause in LEAVES)
+        return (
+            f"{_NAME[bound]}-bound: the {devices} stood still for {1 - shares['compute']:.1%} of the steps' time, "
+            f"and {waited:.1%} went to waiting for batches{_of_peers(evidence, LEAVES)}; "
+            f"the workers spent {_stages(evidence.making)}.{_startup(evidence, bound)}"
+        )
     return (
         f"{_NAME[bound]}-bound: the {devices} stood still for {1 - shares['compute']:.1%} of the steps' time, "
-        f"and {shares[bound]:.1%} went to {_MEANING[bound]}{_of_peers(evidence, bound)}"
+        f"and {shares[bound]:.1%} went to {_MEANING[bound]}{_of_peers(evidence, (bound,))}"
         f"{_next(shares, bound)}.{_startup(evidence, bound)}"
     )
 
@@ -98,8 +137,19 @@ def _next(shares: dict[str, float], bound: str = "compute") -> str:
     return f"; next comes {after.replace('_', ' ')} with {rest[after]:.1%}" if after and rest[after] >= 0.001 else ""
 
 
-def _of_peers(evidence: Evidence, bound: str) -> str:
-    share = evidence.behind_peers.get(bound, 0.0)
+def _stages(making: dict[str, int]) -> str:
+    """The stages of making a batch, the longest first, as shares of the workers' time."""
+    total_ns = sum(making.values())
+    stages = sorted(making, key=lambda cause: -making[cause])
+    return ", ".join(
+        f"{making[cause] / total_ns:.1%} {'of their work on' if place == 0 else 'on'} {cause.replace('_', ' ')}"
+        for place, cause in enumerate(stages)
+        if making[cause] / total_ns >= 0.01
+    )
+
+
+def _of_peers(evidence: Evidence, causes: Collection[str]) -> str:
+    share = sum(evidence.behind_peers.get(cause, 0.0) for cause in causes)
     return f" ({share:.1%} of the time on a slower rank that the others waited for)" if share >= 0.01 else ""
 
 
@@ -179,7 +229,7 @@ def _decode(evidence: Evidence) -> Iterator[str]:
     if facts.image == "original":
         yield f"Convert to 256-pixel images (ioprof convert imagenet SRC DST --image rgb256): {cost} at the original size"
     need = evidence.demand.at_samples_per_s
-    if sample_s and need:
+    if sample_s and need and need * sample_s > (facts.ranks or 1) * (facts.workers or 1):
         cores = f", and {facts.cpus} cores are here" if facts.cpus else ""
         yield f"Provide cores: the devices' {need:,.0f} samples/s keep {need * sample_s:,.1f} workers decoding{cores}"
 
