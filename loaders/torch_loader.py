@@ -23,7 +23,6 @@ from ioprof.process import die_with_parent
 from ioprof.record import recorder
 from ioprof.record.span import emit, span
 
-
 _SWITCH_INTERVAL_S: Final = 0.0002
 
 

@@ -32,27 +32,35 @@ class Oracle:
 
     def blame(self) -> dict[tuple[int, int], Counter[str]]:
         """(rank, step) to nanoseconds by cause."""
-        steps: dict[tuple[int, int], list[Row]] = {}
-        for row in self._of("step"):
-            steps.setdefault((row["rank"], row["step"]), []).append(row)
-        return {
-            key: Counter(self.cause(key[0], at) for at in range(min(r["start_ns"] for r in rows), max(r["end_ns"] for r in rows)))
-            for key, rows in steps.items()
-        }
+        return {key: Counter(self.cause(key[0], at) for at in range(*window)) for key, window in self._steps().items()}
+
+    def behind_peers(self) -> dict[int, dict[str, int]]:
+        """Late rank to what it did to nanoseconds that others waited for it."""
+        found: dict[int, Counter[str]] = {}
+        for rank, at in {(rank, at) for (rank, _), window in self._steps().items() for at in range(*window)}:
+            if self._charge(rank, at) == "peers":
+                late = self._late_rank(rank, at)
+                found.setdefault(late, Counter())[self.cause(late, at)] += 1
+        return {late: dict(causes) for late, causes in found.items()}
 
     def cause(self, rank: int, instant: int) -> str:
+        """What an instant is charged to."""
+        found = self._charge(rank, instant)
+        return "communication" if found in ("transfer", "peers") else found
+
+    def _charge(self, rank: int, instant: int) -> str:
         """The first that holds."""
         if open_at(self._of("compute", rank) + self._of("kernel", rank), instant):
             return "compute"
-        exchanges = [self._has_all_arrived(row, instant) for row in open_at(self._of("comm", rank), instant)]
+        exchanges = [instant >= max(self._arrivals(row).values()) for row in open_at(self._of("comm", rank), instant)]
         if any(exchanges):
-            return "communication"
+            return "transfer"
         if open_at(self._of("h2d", rank) + self._of("d2h", rank), instant):
             return "h2d"
         waits = [self.wait_leaf(row, instant) for row in open_at(self._of("wait", rank), instant)]
         if waits:
             return min(waits, key=LEAVES.index)
-        return "communication" if exchanges else "host"
+        return "peers" if exchanges else "host"
 
     def wait_leaf(self, wait: Row, instant: int) -> str:
         """Why the batch of this wait was not there at this instant."""
@@ -73,12 +81,31 @@ class Oracle:
         leaves = [found for found in map(leaf, busy) if found in LEAVES and found not in self.unmeasured]
         return min(leaves, key=LEAVES.index, default="loader")
 
-    def _has_all_arrived(self, row: Row, instant: int) -> bool:
-        same = [other for other in self._of("comm") if (other["step"], other["name"]) == (row["step"], row["name"])]
+    def _steps(self) -> dict[tuple[int, int], tuple[int, int]]:
+        windows: dict[tuple[int, int], tuple[int, int]] = {}
+        for row in self._of("step"):
+            key = row["rank"], row["step"]
+            start, end = windows.get(key, (row["start_ns"], row["end_ns"]))
+            windows[key] = min(start, row["start_ns"]), max(end, row["end_ns"])
+        return windows
+
+    def _arrivals(self, row: Row) -> dict[int, int]:
+        """When each rank arrived at the collective that a span is part of."""
         arrived: dict[int, int] = {}
-        for other in same:
-            arrived[other["rank"]] = min(arrived.get(other["rank"], other["start_ns"]), other["start_ns"])
-        return instant >= max(arrived.values())
+        for other in self._of("comm"):
+            if (other["step"], other["name"]) == (row["step"], row["name"]):
+                arrived[other["rank"]] = min(arrived.get(other["rank"], other["start_ns"]), other["start_ns"])
+        return arrived
+
+    def _late_rank(self, rank: int, instant: int) -> int:
+        """Whom a rank waits for: the last to arrive (of several the lowest) where the rank itself arrived first."""
+        waits = []
+        for row in self._of("comm", rank):
+            arrived = self._arrivals(row)
+            last = max(arrived.values())
+            if arrived[rank] <= instant < last:
+                waits.append((arrived[rank], min(other for other, at in arrived.items() if at == last)))
+        return min(waits)[1]
 
     def _of(self, kind: str, rank: int | None = None) -> list[Row]:
         return [row for row in self.rows if row["kind"] == kind and rank in (None, row["rank"])]

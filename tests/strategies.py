@@ -53,9 +53,9 @@ class Job:
             together = max(ready for _, ready in computed) + self.took()
             for rank, (began, ready) in enumerate(computed):
                 if self.ranks > 1:
-                    self.span(
-                        "comm", ready, together, rank, pid(rank), tid=pid(rank) + 30_000, stream=2, step=step, name="gradients"
-                    )
+                    for bucket, own in (("first", began + self.took()), ("last", ready)):
+                        stream = {"tid": pid(rank) + 30_000, "stream": 2}
+                        self.span("comm", min(own, together), together, rank, pid(rank), step=step, name=bucket, **stream)
                 clock[rank] = self.span("step", began, together + self.took(), rank, pid(rank), step=step, batch=step)
                 clock[rank] += self.draw(st.integers(0, 2))
 

@@ -145,6 +145,13 @@ def test_demand_is_bytes_per_sample_at_the_devices_rate() -> None:
     assert "derived" == found.basis
 
 
+def test_demand_of_two_ranks_is_at_the_rate_of_both_devices() -> None:
+    """Rank 1 computes twice as long: 4 samples in 30 ns of compute each on average."""
+    two = "step 0000\ncompute 00..\nfetch w0 0...\nread w0 300B #...\nstep r1 0000\ncompute r1 0000\nfetch r1 w0 0..."
+    found = summarise(timeline(two, config={"batch_size": 2})).demand
+    assert (pytest.approx(4 / 30e-9), pytest.approx(75 * 4 / 30e-9)) == (found.at_samples_per_s, found.bytes_per_s)
+
+
 def test_demand_of_an_emulated_device_is_at_its_own_rate() -> None:
     """All ranks' devices together; reads outside of a fetch belong to no sample."""
     outside = timeline("read ...............................#").spans.with_columns(bytes=pl.lit(10**9, pl.Int64))

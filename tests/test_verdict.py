@@ -1,8 +1,13 @@
 """The verdict where the shares of the causes alone would mislead."""
 
+from io import StringIO
+
+from rich.console import Console
 from timeline import timeline
 
 from ioprof.analysis.summary import summarise
+from ioprof.report.caveats import caveats
+from ioprof.report.text import comparison_text
 
 FACTS = {"config": {"device": "cuda", "workers": 1, "batch_size": 4}}
 
@@ -45,6 +50,25 @@ def test_a_rank_that_begins_late_is_judged_by_what_made_it_late():
 
     assert "decode" == found.verdict.bound_by
     assert {"1": {"decode": 1e-8, "compute": 4e-8}} == found.steps.behind_peers
+
+
+def test_a_machine_shared_with_others_is_no_ground_for_comparing():
+    """More than a tenth of the CPU time taken by others is said in the report and in the comparison; less is not."""
+    busy, quiet = (
+        summarise(timeline("step 00\ncompute 00", hosts=[{"cpus": 2, "others_cpu_ratio": ratio}], name=name))
+        for ratio, name in ((0.437, "busy"), (0.02, "quiet"))
+    )
+    said = "other programs took 43.7% of the host's CPU time"
+
+    assert ["busy machine"] == [caveat.name for caveat in caveats(busy) if said in caveat.seen]
+    assert not [caveat for caveat in caveats(quiet) if caveat.name == "busy machine"]
+    assert f"busy: {said}" in text_of(comparison_text([busy, quiet]))
+
+
+def text_of(report):
+    console = Console(file=StringIO(), width=100, soft_wrap=True, color_system=None)
+    console.print(report)
+    return console.file.getvalue()
 
 
 def test_a_rank_that_computes_longer_is_an_uneven_load():

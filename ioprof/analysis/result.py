@@ -150,7 +150,7 @@ class Summary:
 
     run: dict[str, Any]
     """`name`, `command`, `status`, `device`, `device_basis`, `loader`, `dataset`, `ranks`, `workers`, `batch_size`, `started`,
-    `failures`; null where the run did not record it."""
+    `failures`, `others_cpu_ratio` (share of the busiest host's CPU time that other programs took); null where not recorded."""
     throughput: Throughput
     steps: Steps
     overlap: dict[str, Overlap]

@@ -44,6 +44,13 @@ def summarise(trace: Trace, charged: Charges | None = None) -> Summary:
     )
 
 
+def _others_cpu_ratio(run: dict[str, Any]) -> float | None:
+    """The greatest share of a host's CPU time that programs other than the job took while it ran; null if that was not recorded."""
+    hosts = run.get("hosts")
+    found = [host.get("others_cpu_ratio") for host in hosts if isinstance(host, dict)] if isinstance(hosts, list) else []
+    return max((ratio for ratio in found if isinstance(ratio, float)), default=None)
+
+
 def _run(run: dict[str, Any], facts: Facts) -> dict[str, Any]:
     parts = (mapping(run.get("dataset")).get("name"), facts.layout, facts.loader, facts.device)
     return {
@@ -59,6 +66,7 @@ def _run(run: dict[str, Any], facts: Facts) -> dict[str, Any]:
         "batch_size": facts.batch_size,
         "started": run.get("started"),
         "failures": run.get("failures") or [],
+        "others_cpu_ratio": _others_cpu_ratio(run),
     }
 
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import socket
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -29,6 +30,29 @@ def host_facts() -> dict[str, Any]:
         "kernel": platform.release(),
         "gpus": gpus(),
     }
+
+
+class CpuMeter:
+    """How much of this host's CPU time went to others while the meter ran: what they took, this job did not get."""
+
+    def __init__(self) -> None:
+        self._begin = _cpu_seconds()
+
+    def others_ratio(self) -> float:
+        """Share, 0 to 1, of all CPU time since the meter was made that neither idled nor went to this process and its children.
+
+        Time that the hypervisor took away ("steal") counts as others'. High: the run's rates say more about the neighbours.
+        """
+        busy_s, own_s, all_s = (now - then for now, then in zip(_cpu_seconds(), self._begin, strict=True))
+        return max(0.0, busy_s - own_s) / all_s if all_s > 0 else 0.0
+
+
+def _cpu_seconds() -> tuple[float, float, float]:
+    """CPU seconds so far: busy (whole host), own, and all there were."""
+    times = psutil.cpu_times()
+    all_s = sum(getattr(times, name) for name in ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"))
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return all_s - times.idle - times.iowait, sum(usage.ru_utime + usage.ru_stime for usage in usages), all_s
 
 
 def gpus() -> list[str]:

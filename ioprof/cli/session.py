@@ -27,10 +27,11 @@ def record_job(config: JobConfig, manifest: Dataset | None, out: Path, force: bo
     """Run the job under recording and make the run folder `out`, whole also when the job failed or was interrupted."""
     create_output(out, force)
     config = replace(config, spool=Path(tempfile.mkdtemp(prefix="ioprof-")))
-    started = clock.anchor()
+    started, meter = clock.anchor(), facts.CpuMeter()
     with progress(f"{config.loader} on {config.device}, {config.ranks} ranks", config.steps) as advance:
         outcome = launch(config, out / "job.log", advance)
     run = _run_facts(config, manifest, outcome, started, out)
+    run["hosts"] = [{**facts.host_facts(), "others_cpu_ratio": meter.others_ratio()}]
     try:
         recorded = gather(config.spool, out, run)
     except OSError as error:
@@ -92,7 +93,6 @@ def _run_facts(config: JobConfig, manifest: Dataset | None, outcome: Outcome, st
         "config": {**asdict(config), "spool": None, "dataset": config.dataset and str(config.dataset)},
         "device": _device_facts(config),
         "dataset": manifest and _dataset_facts(manifest),
-        "hosts": [facts.host_facts()],
         "versions": facts.versions(),
         "environment": facts.environment(),
         "clocks": {"method": "one host, one monotonic clock", "uncertainty_ns": 0},

@@ -20,6 +20,8 @@ MOST_CACHED: Final = 0.99
 """Share of the bytes above which the page cache, not storage, was tested."""
 MOST_CLOCK_ERROR: Final = 0.01
 """Clock uncertainty over the median step above which ranks on different hosts cannot be compared step by step."""
+MOST_OTHERS: Final = 0.10
+"""Share of a host's CPU time that other programs may take before rates of runs cannot be compared."""
 MOST_UNEXPLAINED: Final = 0.10
 """Share of the time charged to `host`, which is what remains, above which the report says so."""
 
@@ -64,6 +66,24 @@ def _process_killed(summary: Summary) -> Caveat | None:
         f"{len(said)} process{'' if len(said) == 1 else 'es'} killed: {said[0]}",
         "often memory: each loader worker holds its prefetched batches" + _in_use(summary, "workers", "; {} per rank here"),
         "use fewer --workers or a smaller --batch-size, or give the job more memory",
+    )
+
+
+def others_on_the_machine(summary: Summary) -> float | None:
+    """The share of the host's CPUs that others used during the run, if it is worth a word."""
+    ratio = summary.run.get("others_cpu_ratio")
+    return ratio if isinstance(ratio, float) and ratio > MOST_OTHERS else None
+
+
+def _busy_machine(summary: Summary) -> Caveat | None:
+    ratio = others_on_the_machine(summary)
+    if ratio is None:
+        return None
+    return Caveat(
+        "busy machine",
+        f"other programs took {percent(ratio)} of the host's CPU time while the job ran",
+        "other users, other jobs, or a virtual machine whose host is shared",
+        "do not compare its rates with those of another run before both had the machine to themselves",
     )
 
 
@@ -185,6 +205,7 @@ def _in_use(summary: Summary, flag: str, form: str) -> str:
 RULES: Final[tuple[Callable[[Summary], Caveat | None], ...]] = (
     _incomplete,
     _process_killed,
+    _busy_machine,
     _few_steps,
     _lost_spans,
     _incomplete_reads,

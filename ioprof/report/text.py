@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ioprof.analysis.result import CauseShare, Summary
-from ioprof.report.caveats import Caveat, caveats
+from ioprof.report.caveats import Caveat, caveats, others_on_the_machine
 from ioprof.report.facts import (
     cause_rows,
     dataset,
@@ -25,7 +25,7 @@ from ioprof.report.facts import (
     unseen,
     with_basis,
 )
-from ioprof.report.units import MISSING, clean, duration, rate, shares
+from ioprof.report.units import MISSING, clean, duration, percent, rate, shares
 from ioprof.schema import CAUSES
 
 WIDTH: Final = 100
@@ -53,6 +53,10 @@ def comparison_text(summaries: Sequence[Summary]) -> RenderableType:
     for group in groups:
         blocks += [_comparison_table([first, *group]), Text("")]
     blocks.append(Text("Shares are of the time of all steps, in %; – was not measured.", style="dim"))
+    for summary in summaries:
+        if ratio := others_on_the_machine(summary):
+            said = f"{clean(summary.run['name'])}: other programs took {percent(ratio)} of the host's CPU time"
+            blocks.append(Text(f"{said}; do not compare its rates.", style="bold"))
     if any(is_emulated(summary) for summary in summaries):
         known = "emulated: the accelerator of that run was a clock; its rates and shares rest on known times."
         blocks.append(Text(known, style="dim"))
