@@ -237,6 +237,13 @@ def test_waiting_for_peers_stands_behind_the_own_wait() -> None:
     assert {1: {"decode": 10}} == found.behind_peers
 
 
+def test_of_two_ranks_equally_late_the_lower_is_named() -> None:
+    """Whatever the order of the rows."""
+    late = "step r{0} 0000\ncomm r{0} ...0\n{1} r{0} 000.\n"
+    drawing = "step 0000\ncomm 0000\nwait 0...\nfetch w0 0...\n" + late.format(2, "compute") + late.format(1, "h2d")
+    assert {1: {"h2d": 20}} == charges(timeline(drawing)).behind_peers
+
+
 def test_waiting_outside_of_steps_is_not_charged() -> None:
     """A collective may outlast the last step, as when a job ends."""
     trace = timeline("step 00..\ncomm .000\nwait 0...\nfetch w0 0...\nstep r1 0000\ncomm r1 ...0\ncompute r1 000.")

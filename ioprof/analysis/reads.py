@@ -16,15 +16,14 @@ is_access: Final = pl.col("kind").is_in(["read", "fault"]) & (pl.col("bytes") !=
 
 def storage(trace: Trace) -> Storage:
     """Accesses, bytes by source, percentiles of one read's time, and the slowest reads, over all processes of the run."""
-    columns = ["start_ns", "end_ns", "kind", "rank", "pid", "tid", "step", "batch", "bytes", "file", "source"]
-    accesses = trace.spans.lazy().select(columns).filter(is_access).collect()
-    if not len(accesses):
+    accesses = trace.spans.lazy().filter(is_access).with_columns(took_ns=pl.col("end_ns") - pl.col("start_ns"))
+    took = accesses.select("took_ns").collect()["took_ns"].sort()
+    if not len(took):
         return Storage(0, 0, 0, 0, 0, None, None, None, ())
     by_source = _bytes_by_source(accesses)
-    took = (accesses["end_ns"] - accesses["start_ns"]).sort()
     p50, p95, p99 = (float(took[round(ratio * (len(took) - 1))]) / 1e9 for ratio in (0.50, 0.95, 0.99))
     return Storage(
-        accesses=len(accesses),
+        accesses=len(took),
         bytes=sum(by_source.values()),
         bytes_from_storage=by_source.get("storage", 0),
         bytes_from_cache=by_source.get("page_cache", 0),
@@ -36,13 +35,13 @@ def storage(trace: Trace) -> Storage:
     )
 
 
-def _bytes_by_source(accesses: pl.DataFrame) -> dict[str, int]:
-    sums = accesses.group_by(pl.col("source").cast(pl.String).fill_null("unknown")).agg(pl.col("bytes").sum())
+def _bytes_by_source(accesses: pl.LazyFrame) -> dict[str, int]:
+    sums = accesses.group_by(pl.col("source").fill_null("unknown")).agg(pl.col("bytes").sum()).collect()
     return {source: int(count) for source, count in sums.iter_rows()}
 
 
-def _slowest(trace: Trace, accesses: pl.DataFrame, least_ns: int) -> tuple[dict[str, Any], ...]:
-    slow = accesses.with_columns(took_ns=pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("took_ns") >= least_ns)
+def _slowest(trace: Trace, accesses: pl.LazyFrame, least_ns: int) -> tuple[dict[str, Any], ...]:
+    slow = accesses.filter(pl.col("took_ns") >= least_ns).collect()
     ties = ["start_ns", "rank", "pid", "tid", "file", "bytes", "source", "batch", "step"]
     slow = slow.sort("took_ns", *ties, descending=[True, *(False for _ in ties)], nulls_last=True)
     slow = _with_step(trace, _with_batch(trace, slow.head(_NUM_SLOWEST).with_row_index()))
