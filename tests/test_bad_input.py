@@ -1,6 +1,9 @@
 """Bad input gets one clear line, exit code 2 or 1, no traceback, and leaves nothing that looks whole."""
 
+import os
 import shutil
+import subprocess
+import tempfile
 
 import jobs
 import pytest
@@ -103,6 +106,45 @@ def test_a_run_on_a_damaged_record_fails_in_one_line_that_names_it(small_tree, t
     assert 1 == finished.code
     assert victim.name in finished.err
     assert "Traceback" not in finished.out + finished.err
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A function that mounts a disk of so many bytes; needs root."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    mounted = []
+
+    def mount(size_bytes):
+        folder = tmp_path / f"disk{len(mounted)}"
+        folder.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "none", str(folder)], check=True)
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_run_on_a_full_disk_leaves_nothing_that_looks_whole(dataset, tmp_path, small_disk):
+    """With no room for the run folder the job ends in one line, keeps what was recorded, and leaves no run."""
+    disk = small_disk(1 << 20)
+    finished = jobs.ioprof("run", dataset, "--steps", 3, "--batch-size", 4, "--out", disk / "run", cwd=tmp_path)
+
+    assert 1 == finished.code
+    assert "No space left on device" in finished.err.splitlines()[-1]
+    assert "Traceback" not in finished.out + finished.err
+    assert ["job.log"] == [path.name for path in (disk / "run").iterdir()]
+    assert list(tmp_path.glob("tmp/ioprof-*/*.ring"))
+
+
+def test_a_run_without_room_for_its_recording_does_not_begin(capsys, dataset, tmp_path, small_disk, monkeypatch):
+    """A run that could record nothing is refused before it starts, with the variable to set."""
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk(300_000)))
+
+    assert "set TMPDIR" in refusal(capsys, "run", dataset, "--out", tmp_path / "run", code=1)
+    assert not (tmp_path / "run").exists()
 
 
 def test_reports_refuse_what_is_not_a_run(capsys, tmp_path):

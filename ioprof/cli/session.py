@@ -17,14 +17,18 @@ from ioprof.errors import CommandError
 from ioprof.record import recorder
 from ioprof.report.picture import step_picture
 from ioprof.report.text import summary_text
+from ioprof.schema import HEADER_BYTES
 from ioprof.train.config import JobConfig, emulated_device
 from ioprof.train.launch import Outcome, launch
 
+_FIRST_WINDOW_BYTES: Final = HEADER_BYTES + (1 << 20)
+"""What a process's capture file takes from the start."""
 _FAILED: Final = {"complete": 0, "interrupted": 130, "failed": 1}
 
 
 def record_job(config: JobConfig, manifest: Dataset | None, out: Path, force: bool) -> tuple[Outcome, Recorded]:
     """Run the job under recording and make the run folder `out`, whole also when the job failed or was interrupted."""
+    _check_spool_space(config)
     create_output(out, force)
     config = replace(config, spool=Path(tempfile.mkdtemp(prefix="ioprof-")))
     started, meter = clock.anchor(), facts.CpuMeter()
@@ -35,8 +39,8 @@ def record_job(config: JobConfig, manifest: Dataset | None, out: Path, force: bo
     try:
         recorded = gather(config.spool, out, run)
     except OSError as error:
-        message = f"{error.filename or out}: {error.strerror or error}; what the job recorded is kept in {config.spool}"
-        raise CommandError(message, exit_code=1) from None
+        what = f"{error.filename or out}: {error.strerror or error}"
+        raise CommandError(f"{what}; mend that and run again (the capture files stay in {config.spool})", exit_code=1) from None
     say(f"run folder: {out}")
     return outcome, recorded
 
@@ -59,6 +63,15 @@ def exit_code(outcome: Outcome, out: Path) -> int:
         first = outcome.failures[0] if outcome.failures else {"rank": "?", "what": "the launcher failed"}
         error_line(f"the job failed: rank {first['rank']} {first['what']} (its output: {out / 'job.log'})")
     return _FAILED[outcome.status]
+
+
+def _check_spool_space(config: JobConfig) -> None:
+    """Refuse to start where not even the first window of every process's capture file would find room."""
+    folder = tempfile.gettempdir()
+    needed, free = config.ranks * (config.workers + 1) * _FIRST_WINDOW_BYTES, shutil.disk_usage(folder).free
+    if free < needed:
+        say_free, say_needed = f"{free / 1e6:.1f} MB free", f"{needed / 1e6:.1f} MB"
+        raise CommandError(f"{folder}: {say_free}, recording needs {say_needed} to begin with; set TMPDIR to a folder with room", 1)
 
 
 def check_output(out: Path, force: bool) -> None:
