@@ -194,7 +194,7 @@ def test_what_was_not_seen_is_said() -> None:
     ):
         assert sentence in found.not_seen
     unknown = summarise(timeline("read unknown ###\nread #", capture={"reads": True})).capture.not_seen
-    assert ("75.0% of the read time has no known source: the file system does not say whether memory served it",) == unknown
+    assert ("75.0% of the read time has no known source: file system and counters do not say whether memory served it",) == unknown
 
 
 def test_a_whole_run_has_nothing_unseen() -> None:

@@ -97,7 +97,7 @@ def _reads(trace: Trace) -> Iterator[str]:
         yield "reads were not captured: time spent on storage cannot be told from other time of the loader"
         return
     if ratio := unknown_read_ratio(trace):
-        yield f"{ratio:.1%} of the read time has no known source: the file system does not say whether memory served it"
+        yield f"{ratio:.1%} of the read time has no known source: file system and counters do not say whether memory served it"
     by = mapping(trace.run.get("capture")).get("reads_by")
     if by:
         yield f"only reads made by {by} are recorded: a read or a page fault elsewhere in the job would not be seen"
