@@ -383,3 +383,33 @@ def test_a_torn_span_is_not_there(writer: str, tmp_path: Path) -> None:
         emit("decode", 1, 2)
         data = the_file(tmp_path)
     assert 1 == struct.unpack_from("<Q", data, schema.HEADER_BYTES + 8)[0]
+
+
+def test_a_span_of_a_signal_handler_never_waits_for_the_span_that_it_interrupted(tmp_path):
+    """The twin holds a lock while it takes a chunk: a handler that records meanwhile loses its span, counted, and nothing hangs."""
+    program = f"""
+import os, signal, sys
+from pathlib import Path
+from ioprof.record import recorder, ring
+from ioprof.record.span import span
+
+def handler(*_):
+    with span("decode"):
+        pass
+
+signal.signal(signal.SIGUSR1, handler)
+claim = ring.Ring._claim
+def interrupted(self):
+    os.kill(os.getpid(), signal.SIGUSR1)
+    return claim(self)
+ring.Ring._claim = interrupted
+recorder.start(Path({str(tmp_path)!r}), native=False)
+for _ in range(3000):
+    with span("read"):
+        pass
+print(recorder.lost())
+recorder.stop()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    assert "3" == done.stdout.strip()

@@ -108,9 +108,14 @@ class Ring:
 
     def write(self, record: bytes) -> None:
         """Put a record into the calling thread's chunk, or count it as lost; ignored once the ring is closed."""
-        chunk = self._room(1)
-        if chunk is not None:
-            chunk.append(record, 1)
+        if not self._enter():
+            return
+        try:
+            chunk = self._room(1)
+            if chunk is not None:
+                chunk.append(record, 1)
+        finally:
+            self._local.busy = False
 
     def string(self, text: str) -> int:
         """The id of a string in this file, written at its first use; -1 where it found no room, or the ring is closed."""
@@ -118,6 +123,25 @@ class Ring:
         return self._write_string(text) if known is None else known
 
     def _write_string(self, text: str) -> int:
+        if not self._enter():
+            return -1
+        try:
+            return self._append_string(text)
+        finally:
+            self._local.busy = False
+
+    def _enter(self) -> bool:
+        """Whether this thread may write now: not if a signal handler or a finalizer interrupted a record of its own.
+
+        Its chunk is then half-way between two states, and the lock may be its own; what comes in between is counted as lost.
+        """
+        if getattr(self._local, "busy", False):
+            self._counters[_LOST_AT] += 1
+            return False
+        self._local.busy = True
+        return True
+
+    def _append_string(self, text: str) -> int:
         data = _cut(_encoded(text))
         slots = 1 + -(-len(data) // RECORD.size)
         chunk = self._room(slots)
