@@ -67,6 +67,7 @@ MAY_SPEAK: Final = {
     # The program that torchrun starts for each rank: it is told its rank by the environment, as every such program is.
     "ioprof/train/job.py": {"os.environ", "sys.argv", "sys.stdout", "os._exit", "SystemExit"},
     "ioprof/train/launch.py": {"os.environ"},  # handed on to the ranks that it starts
+    "ioprof/train/torchrun.py": {"sys.argv"},  # a program of its own, as job.py is
     "loaders/torch_loader.py": {"os._exit"},  # a worker that is told to stop ends as torch's own handler would end it
 }
 """What modules outside of ioprof/cli do of what is otherwise the command line's business, and why."""

@@ -160,6 +160,18 @@ def test_a_killed_rank_leaves_what_it_recorded(datasets, tmp_path):
     assert (steps["end_ns"] - steps["start_ns"]).to_list() == total.to_list()
 
 
+def test_no_process_outlives_a_killed_ioprof(datasets, tmp_path):
+    """SIGKILL of ioprof itself: launcher, ranks and workers end, and the folder is no run."""
+    arguments = ("run", datasets / "lmdb", "--ranks", 2, "--steps", 2000, "--batch-size", 4, "--out", "run")
+    with jobs.running(*arguments, cwd=tmp_path, steps=5) as process:
+        processes = jobs.recorded_processes(tmp_path)
+        process.kill()
+        process.communicate()
+
+    jobs.wait_until(lambda: not any(map(jobs.alive, processes.values())), seconds=20)
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
 def test_ctrl_c_ends_all_ranks_and_leaves_a_readable_run(datasets, tmp_path):
     """SIGINT: exit code 130, no process left, a report of the steps that were made."""
     arguments = ("run", datasets / "files", "--ranks", 2, "--steps", 2000, "--batch-size", 4, "--out", "run")

@@ -38,7 +38,7 @@ def launch(config: JobConfig, log: Path, advance: Callable[[int], None]) -> Outc
     with open(log, "ab") as output:
         launcher = subprocess.Popen(
             [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(config.ranks)),
+                *(sys.executable, "-m", "ioprof.train.torchrun", "--standalone", "--nproc-per-node", str(config.ranks)),
                 *("--shutdown-timeout", str(_PATIENCE_S), "-m", "ioprof.train.job", str(config_path)),
             ],
             stdin=subprocess.DEVNULL,
