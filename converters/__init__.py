@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ioprof.converters.conversion import Conversion, plan_conversion
+from ioprof.converters.destination import leftovers
 from ioprof.converters.generation import Generation, Synthetic, plan_generation
 from ioprof.converters.options import ConvertOptions, GenerateOptions
 from ioprof.dataset import Dataset
@@ -21,6 +22,7 @@ __all__ = [
     "Synthetic",
     "convert",
     "generate",
+    "leftovers",
     "plan_conversion",
     "plan_generation",
 ]

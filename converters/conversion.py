@@ -2,8 +2,9 @@
 
 import contextlib
 import itertools
+import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,8 @@ from ioprof.converters.options import ConvertOptions
 from ioprof.converters.pool import num_cores, ordered_map
 from ioprof.converters.reading import ImageWork
 from ioprof.converters.sources import Source, SourceImage, open_source
-from ioprof.dataset import Dataset, ImageClass, ImageFormat, RecordDigest, quantiles_of
+from ioprof.converters.transforms import OTHER_FORM
+from ioprof.dataset import Dataset, ImageClass, ImageFormat, RecordDigest, is_plain_name, quantiles_of
 from ioprof.errors import CommandError, DatasetError
 
 Advance = Callable[[int], object]
@@ -26,6 +28,7 @@ Advance = Callable[[int], object]
 _CHUNK_IMAGES: Final = 8
 _SPACE_MARGIN: Final = 1.05
 _RECORD_OVERHEAD_BYTES: Final = 4096  # the unused end of a file's last block, or of an LMDB value's last page
+_SURELY_SHORT: Final = 60  # characters: not 255 bytes, whatever they are and whatever the suffix
 _SUFFIXES: Final = {"jpeg": ".JPEG", "raw": ".rgb"}
 # Bytes of a 256 × 256 JPEG by quality: what photographs took, and a fifth.
 _RGB256_QUALITIES: Final = (1, 50, 75, 90, 95)
@@ -39,6 +42,8 @@ class Conversion:
     source: Source
     destination: Path
     options: ConvertOptions
+    stored_name: Callable[[SourceImage], str]
+    """What the file of an image is called."""
 
     @property
     def images(self) -> int:
@@ -50,23 +55,16 @@ class Conversion:
 
         Raises `CommandError` for an image that cannot be used (unless those are quarantined), a full disk, or a worker that died.
         """
-        try:
-            with new_folder(self.destination) as folder:
-                dataset = self._write(folder, advance)
-                sync_file_system(folder)
-                dataset.save()
-        except OSError as error:
-            what = error.strerror or str(error)
-            raise CommandError(f"{self.destination}: cannot be written ({what}); nothing was left behind", exit_code=1) from error
-        except MemoryError as error:
-            raise CommandError("out of memory; use fewer --workers; nothing was left behind", exit_code=1) from error
+        with new_folder(self.destination, self.options.force) as folder:
+            dataset = self._write(folder, advance)
+            sync_file_system(folder)
+            dataset.save()
         return replace(dataset, path=self.destination)
 
     def _write(self, folder: Path, advance: Advance) -> Dataset:
         tally = _Tally()
         image = self.options.image_format
         labels = {wnid: label for label, wnid in enumerate(self.source.wnids)}
-        stored_name = name_giver(self.source.images, image)
         layout: Layout = LAYOUTS[self.options.layout](Target(folder, self.options.split, image, self.source.wnids))
         with layout, contextlib.closing(self._results()) as results:
             for chunk, outcomes in results:
@@ -74,7 +72,7 @@ class Conversion:
                     if isinstance(outcome, str):
                         tally.quarantine(origin, outcome, self.options)
                         continue
-                    record = Record(tally.records, origin.wnid, stored_name(origin), labels[origin.wnid], outcome)
+                    record = Record(tally.records, origin.wnid, self.stored_name(origin), labels[origin.wnid], outcome)
                     layout.add(record)
                     tally.add(record)
                 advance(len(chunk))
@@ -121,7 +119,8 @@ def plan_conversion(source: Path, destination: Path, options: ConvertOptions) ->
     target = checked_destination(destination, options.force)
     _check_apart(source, target)
     found = open_source(source, options.split)
-    conversion = Conversion(found, target, options)
+    _check_outside(found, target)
+    conversion = Conversion(found, target, options, name_giver(found.images, options.image_format))
     require_space(target, _needed_bytes(conversion), conversion.images if options.layout == "files" else 1)
     return conversion
 
@@ -131,14 +130,14 @@ def shuffled(images: list[SourceImage], seed: int) -> list[SourceImage]:
     return [images[place] for place in np.random.RandomState(seed).permutation(len(images))]
 
 
-def name_giver(images: Iterable[SourceImage], image: ImageFormat) -> Callable[[SourceImage], str]:
+def name_giver(images: Sequence[SourceImage], image: ImageFormat) -> Callable[[SourceImage], str]:
     """What the file of each image is called: its own name, with the suffix of the new encoding if there is one.
 
     Where `x.png` and `x.jpg` would both become `x.JPEG`, they become `x.png.JPEG` and `x.jpg.JPEG`.
     """
     suffix = _SUFFIXES.get(image.encoding)
     if suffix is None:
-        return lambda origin: origin.name
+        return lambda origin: origin.name  # a name that cannot be used has been refused with its source
     stems = Counter((origin.wnid, Path(origin.name).stem) for origin in images)
     clashing = {key for key, count in stems.items() if count > 1}
 
@@ -151,6 +150,9 @@ def name_giver(images: Iterable[SourceImage], image: ImageFormat) -> Callable[[S
         for (wnid, taken), count in names.items():
             if count > 1:
                 raise DatasetError(f"{wnid}: {count} images would be called {taken}; rename one of them")
+    for origin in images:
+        if len(origin.name) > _SURELY_SHORT and not is_plain_name(name(origin)):
+            raise DatasetError(f"{origin.where}: would be called {name(origin)}, more than 255 bytes; rename it")
     return name
 
 
@@ -172,7 +174,8 @@ class _Tally:
 
     def quarantine(self, origin: SourceImage, reason: str, options: ConvertOptions) -> None:
         if options.on_error == "fail":
-            raise CommandError(f"{origin.where}: {reason}; to leave such images out: --on-error quarantine", exit_code=1)
+            hint = "" if reason.endswith(OTHER_FORM) else "; to leave such images out: --on-error quarantine"
+            raise CommandError(f"{origin.where}: {reason}{hint}", exit_code=1)
         self.quarantined.append({"name": f"{origin.wnid}/{origin.name}", "reason": reason})
 
 
@@ -193,8 +196,29 @@ def _needed_bytes(conversion: Conversion) -> int:
 
 
 def _check_apart(source: Path, destination: Path) -> None:
-    origin = source.resolve()
+    origin = Path(os.path.realpath(source))
     if origin == destination or destination in origin.parents:
-        raise CommandError(f"{destination}: holds the source {source}; give another place for the dataset")
+        raise _holds(source, destination)
     if destination.parent == origin:
         raise CommandError(f"{destination}: would be a class folder of the source {source}; give a place outside of it")
+
+
+def _check_outside(source: Source, destination: Path) -> None:
+    # Links can lead from a source that lies apart to a folder that --force would remove.
+    root = os.path.realpath(source.root)
+    if _is_within(str(destination), root):
+        raise CommandError(f"{destination}: lies in the source {root}; give a place outside of it")
+    files = {image.file if image.size is not None else image.file.rpartition("/")[0] for image in source.images}
+    if os.path.lexists(destination):
+        files |= {image.file for image in source.images if image.size is None and Path(image.file).is_symlink()}
+    for file in [root, *files]:
+        if _is_within(os.path.realpath(file), str(destination)):
+            raise _holds(file, destination)
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + os.sep)
+
+
+def _holds(source: Path | str, destination: Path) -> CommandError:
+    return CommandError(f"{destination}: holds the source {source}; give another place for the dataset")

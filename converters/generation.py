@@ -11,17 +11,22 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from ioprof import __version__
-from ioprof.converters.destination import SYNTHETIC_NAME, checked_destination, new_folder, require_space, sync_file_system
+from ioprof.converters.destination import (
+    SYNTHETIC_NAME,
+    SYNTHETIC_SCHEMA,
+    checked_destination,
+    new_folder,
+    require_space,
+    sync_file_system,
+)
 from ioprof.converters.distribution import target_bytes
 from ioprof.converters.options import GenerateOptions
 from ioprof.converters.pool import num_cores, ordered_map
 from ioprof.converters.synthesis import synthetic_jpeg
 from ioprof.dataset import quantiles_of, write_json_atomically
-from ioprof.errors import CommandError
 
 Advance = Callable[[int], object]
 
-SYNTHETIC_SCHEMA: Final = "ioprof.synthetic/1"
 _CHUNK_IMAGES: Final = 8
 _FILE_OVERHEAD_BYTES: Final = 4096
 
@@ -53,15 +58,11 @@ class Generation:
     options: GenerateOptions
 
     def run(self, advance: Advance = lambda _: None) -> Synthetic:
-        """Do it; nothing is left behind when it fails. Raises `CommandError` for a full disk or a worker that died."""
-        try:
-            with new_folder(self.destination) as folder:
-                result = self._write(folder, advance)
-                sync_file_system(folder)
-                write_json_atomically(folder / SYNTHETIC_NAME, result.manifest())
-        except OSError as error:
-            what = error.strerror or str(error)
-            raise CommandError(f"{self.destination}: cannot be written ({what}); nothing was left behind", exit_code=1) from error
+        """Do it; nothing is left behind when it fails. Raises `CommandError` for a full disk or memory, or a dead worker."""
+        with new_folder(self.destination, self.options.force) as folder:
+            result = self._write(folder, advance)
+            sync_file_system(folder)
+            write_json_atomically(folder / SYNTHETIC_NAME, result.manifest())
         return result
 
     def _write(self, folder: Path, advance: Advance) -> Synthetic:

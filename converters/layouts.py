@@ -99,7 +99,7 @@ class LmdbLayout:
         try:
             self._environment = lmdb.open(os.fspath(path), map_size=_FIRST_MAP_BYTES, lock=False, sync=False, metasync=False)
         except lmdb.Error as error:
-            raise OSError(str(error)) from error
+            raise _no_map(_FIRST_MAP_BYTES, error) from error
         self._batch: list[tuple[bytes, bytes]] = []
         self._batch_bytes = 0
 
@@ -123,8 +123,14 @@ class LmdbLayout:
 
     def _commit(self) -> None:
         while not self._committed():
-            self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+            self._enlarge(2 * self._environment.info()["map_size"])
         self._batch, self._batch_bytes = [], 0
+
+    def _enlarge(self, size: int) -> None:
+        try:
+            self._environment.set_mapsize(size)
+        except lmdb.Error as error:
+            raise _no_map(size, error) from error
 
     def _committed(self) -> bool:
         # The map is only address space, but it has to hold the batch; LMDB drops the whole transaction when it does not.
@@ -149,6 +155,10 @@ class LmdbLayout:
 
     def __exit__(self, *_: object) -> None:
         self._environment.close()
+
+
+def _no_map(size: int, error: lmdb.Error) -> OSError:
+    return OSError(f"no LMDB map of {size} bytes: {error}; where address space is limited: ulimit -v unlimited")
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

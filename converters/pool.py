@@ -24,6 +24,7 @@ Result = TypeVar("Result")
 
 _QUEUED_PER_WORKER: Final = 2  # one in work and one waiting, so that no worker idles while the parent writes
 _WINDOW_PER_WORKER: Final = 4  # tasks handed out ahead of the oldest one that is not done
+_END_S: Final = 10.0
 _HINTS: Final[dict[int | None, str]] = {
     -signal.SIGKILL: "; out of memory, most likely: use fewer --workers",
     1: '; a script that starts workers needs its: if __name__ == "__main__"',
@@ -119,10 +120,11 @@ class _Pool:
         for connection, process in self._processes.items():
             connection.close()
             if process.pid is not None:
-                process.terminate()
+                process.kill()  # they own nothing; SIGTERM would wait for one that is stopped
         for process in self._processes.values():
             if process.pid is not None:
-                process.join()
+                process.join(timeout=_END_S)
+            if process.exitcode is not None:  # not one that hangs in the kernel, on a dead file server
                 process.close()
         self._processes.clear()
 

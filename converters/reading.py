@@ -8,13 +8,17 @@ from typing import Final
 from ioprof.converters.sources import SourceImage
 from ioprof.converters.transforms import BadImageError, transform_for
 from ioprof.dataset import ImageFormat
+from ioprof.errors import CommandError
 
 MAX_IMAGE_BYTES: Final = 1 << 28
 """A larger file is no photograph, and is not read into memory."""
 
 
 class ImageWork:
-    """Call it with images to get, for each, the bytes of its record, or in words why there are none. Can be pickled; close it."""
+    """Call it with images to get, for each, the bytes of its record, or in words why there are none. Can be pickled; close it.
+
+    Raises `CommandError` when the storage fails.
+    """
 
     def __init__(self, image: ImageFormat) -> None:
         self._image = image
@@ -40,10 +44,16 @@ class ImageWork:
             return self._transform(self._read(image))
         except BadImageError as error:
             return " ".join(str(error).split()).encode(errors="replace").decode()
-        except OSError as error:
-            return f"cannot be read ({error.strerror or error})"
 
     def _read(self, image: SourceImage) -> bytes:
+        # The storage's failure says nothing about the image: leaving it out would make a dataset that nobody meant.
+        try:
+            return self._bytes(image)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise CommandError(f"{image.where}: cannot be read ({why}); nothing was left behind", exit_code=1) from None
+
+    def _bytes(self, image: SourceImage) -> bytes:
         if image.size is None:
             with open(image.file, "rb", buffering=0) as stream:
                 _check_size(os.fstat(stream.fileno()).st_size)

@@ -5,6 +5,7 @@ A source is found by asking each entry of `SOURCES` in turn. Every name in it is
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
@@ -16,8 +17,8 @@ from ioprof.converters.destination import SYNTHETIC_NAME
 from ioprof.dataset import MANIFEST_NAME, is_plain_name
 from ioprof.errors import CommandError, DatasetError
 
-IMAGE_SUFFIXES: Final = (".jpeg", ".jpg", ".png", ".bmp", ".ppm", ".tif", ".tiff", ".webp")
-"""Files that end otherwise, in whatever case, are no images and are passed over."""
+IMAGE_SUFFIXES: Final = (".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".bmp", ".ppm", ".tif", ".tiff", ".webp")
+"""Files that end otherwise, in whatever case, are no images; they are passed over, and counted."""
 
 _CLASS_NAME_FILES: Final = ("synset_words.txt", "LOC_synset_mapping.txt")
 _SAMPLED_FILES: Final = 1000
@@ -54,6 +55,10 @@ class Source:
     """Sorted; the place of a wnid is its label. Each has at least one image."""
     class_names: dict[str, str]
     """Names of classes in words, where the source has them."""
+    root: Path
+    """The folder of the class folders, or the tar."""
+    passed_over: dict[str, int]
+    """Files in the class folders or tars that are no images by their names: suffix → how many, the most frequent first."""
 
     @property
     def mean_image_bytes(self) -> float:
@@ -93,19 +98,20 @@ def _open_tar(path: Path, split: str) -> Source | None:
     file = path / _tar_name(split) if path.is_dir() else path
     if not file.exists():
         return None
+    others: Counter[str] = Counter()
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not block here
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or not archive.is_tar(descriptor):
             raise CommandError(f"{file}: not a tar (a compressed one must be unpacked first: gunzip, unxz, ...)")
-        images = _tar_images(descriptor, str(file.absolute()), status.st_size)
+        images = _tar_images(descriptor, str(file.absolute()), status.st_size, others)
     finally:
         os.close(descriptor)
     name = file.name.encode(errors="replace").decode()
-    return _source(f"{name}, a tar of one tar per class", images, file.parent)
+    return _source(f"{name}, a tar of one tar per class", images, file.parent, file, others)
 
 
-def _tar_images(descriptor: int, file: str, size: int) -> list[SourceImage]:
+def _tar_images(descriptor: int, file: str, size: int, others: Counter[str]) -> list[SourceImage]:
     images: list[SourceImage] = []
     seen: set[str] = set()
     for inner in archive.members(descriptor, file, 0, size):
@@ -115,11 +121,11 @@ def _tar_images(descriptor: int, file: str, size: int) -> list[SourceImage]:
         if wnid in seen:
             raise DatasetError(f"{file}: holds {inner.name} twice; which of the two is meant cannot be known")
         seen.add(wnid)
-        images += _class_images(descriptor, file, wnid, inner)
+        images += _class_images(descriptor, file, wnid, inner, others)
     return images
 
 
-def _class_images(descriptor: int, file: str, wnid: str, inner: archive.Member) -> list[SourceImage]:
+def _class_images(descriptor: int, file: str, wnid: str, inner: archive.Member, others: Counter[str]) -> list[SourceImage]:
     where = f"{file} ({inner.name})"
     images: dict[str, SourceImage] = {}
     for member in archive.members(descriptor, where, inner.offset, inner.offset + inner.size):
@@ -128,6 +134,8 @@ def _class_images(descriptor: int, file: str, wnid: str, inner: archive.Member) 
             raise DatasetError(f"{where}: holds {name} twice; which of the two is meant cannot be known")
         if _is_image(name):
             images[name] = SourceImage(wnid, name, file, member.offset, member.size)
+        else:
+            others[_suffix(name)] += 1
     if not images:
         raise DatasetError(f"{where}: holds no image; every class takes a label, so a class without images is refused")
     return list(images.values())
@@ -144,10 +152,11 @@ def _open_tree(path: Path, split: str) -> Source | None:
     if not folders:
         return None
     images: list[SourceImage] = []
+    others: Counter[str] = Counter()
     empty = []
     for folder in folders:
         wnid = _checked_name(folder, str(root), folder)
-        found = _folder_images(str((root / folder).absolute()), wnid)
+        found = _folder_images(str((root / folder).absolute()), wnid, others)
         images += found
         if not found:
             empty.append(folder)
@@ -156,13 +165,15 @@ def _open_tree(path: Path, split: str) -> Source | None:
     if empty:
         more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
         raise DatasetError(f"{root / min(empty)}{more}: a class folder without an image; it would take a label: remove or fill it")
-    name = root.resolve().name.encode(errors="replace").decode()
-    return _source(f"{_kind_of_tree(path)} {name}", images, path)
+    name = Path(os.path.realpath(root)).name.encode(errors="replace").decode()
+    return _source(f"{_kind_of_tree(path)} {name}", images, path, root, others)
 
 
-def _folder_images(folder: str, wnid: str) -> list[SourceImage]:
+def _folder_images(folder: str, wnid: str, others: Counter[str]) -> list[SourceImage]:
     with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if _is_image(entry.name) and entry.is_file()]
+        files = [entry.name for entry in entries if entry.is_file()]
+    names = [name for name in files if _is_image(name)]
+    others.update(_suffix(name) for name in files if not _is_image(name))
     return [SourceImage(wnid, _checked_name(name, folder, name), f"{folder}/{name}") for name in names]
 
 
@@ -173,12 +184,12 @@ def _kind_of_tree(path: Path) -> str:
 # ------------------------------------------------------------------------------------------------ both
 
 
-def _source(description: str, images: list[SourceImage], folder: Path) -> Source:
+def _source(description: str, images: list[SourceImage], folder: Path, root: Path, others: Counter[str]) -> Source:
     if not images:
         raise DatasetError(f"{folder}: no images")
     images.sort(key=attrgetter("wnid", "name"))
     wnids = tuple(sorted({image.wnid for image in images}))
-    return Source(description, images, wnids, _class_names(folder))
+    return Source(description, images, wnids, _class_names(folder), root, dict(others.most_common()))
 
 
 def _checked_name(name: str, where: str, whole: str) -> str:
@@ -189,6 +200,11 @@ def _checked_name(name: str, where: str, whole: str) -> str:
 
 def _is_image(name: str) -> bool:
     return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
+
+
+def _suffix(name: str) -> str:
+    suffix = Path(name).suffix.lower()
+    return suffix if suffix.isprintable() and suffix else "hidden" if name.startswith(".") else "other"
 
 
 def _class_names(folder: Path) -> dict[str, str]:

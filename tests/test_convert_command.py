@@ -43,11 +43,11 @@ def test_convert_says_what_it_made_and_what_comes_next(capsys, small_tree, tmp_p
 
 
 def test_convert_prints_the_manifest_as_json(capsys, small_tree, tmp_path):
-    """The manifest's keys, the path and the seconds, and nothing else on standard output."""
+    """The manifest's keys, the path, the seconds and what was passed over, and nothing else on standard output."""
     out, _ = ran(capsys, "convert", "imagenet", small_tree, tmp_path / "d", "--image", "rgb256", "--json", "--workers", 1)
     keys = json.loads(out)
     manifest = json.loads((tmp_path / "d" / "dataset.json").read_text())
-    assert {*manifest, "path", "seconds"} == {*keys}
+    assert {*manifest, "path", "seconds", "passed_over"} == {*keys}
     assert {key: keys[key] for key in manifest} == manifest
     assert ("rgb256", "jpeg", 256, 90) == tuple(keys["image"].values())
 
@@ -75,6 +75,17 @@ def test_quarantined_images_are_counted_and_the_first_is_named(capsys, tmp_path)
     out, lines = ran(capsys, "convert", "imagenet", source, tmp_path / "d", "--on-error", "quarantine", "--workers", 1)
     assert "1 records, 2 quarantined" in out
     assert any("n01/" in line and "dataset.json" in line for line in lines)
+
+
+def test_what_is_passed_over_and_what_was_left_is_said(capsys, tmp_path):
+    """Files that are no images by their names, in the result; a killed job's folder, with what to type."""
+    source = tree(tmp_path / "source", {"n01/a.JPEG": jpeg(), "n01/b.gif": b"", "n01/c.txt": b"", "n01/d.txt": b""})
+    left = tmp_path / ".d.partial-elsewhere-1-00000000"
+    left.mkdir()
+    out, lines = ran(capsys, "convert", "imagenet", source, tmp_path / "d", "--workers", 1)
+    assert "3 files passed over: not images by their names (.txt 2, .gif 1)" in out
+    assert any(line.endswith(f"rm -r {left}") for line in lines)
+    assert left.is_dir()
 
 
 def test_generate_says_what_it_made_and_what_comes_next(capsys, tmp_path):

@@ -2,6 +2,9 @@
 
 import io
 import os
+import resource
+from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,11 @@ from images import BAD, ODD, encoded, jpeg, quadrants
 from made_datasets import folder_bytes, made, records, tree
 from PIL import Image
 
+from ioprof.converters import ConvertOptions, plan_conversion
 from ioprof.converters import layouts as layouts_module
-from ioprof.converters.transforms import checked_original, rgb256
-from ioprof.dataset import Dataset
+from ioprof.converters.sources import open_source
+from ioprof.converters.transforms import BadImageError, checked_original, rgb256
+from ioprof.dataset import Dataset, ImageFormat
 from ioprof.errors import CommandError, DatasetError, IoprofError
 
 FORMATS = {"original": {}, "jpeg": {"image": "rgb256"}, "raw": {"image": "rgb256", "encoding": "raw"}}
@@ -83,6 +88,21 @@ def test_an_lmdb_outgrows_its_first_map(small_tree, tmp_path, monkeypatch):
     assert records(made(small_tree, tmp_path / "large", layout="lmdb", image="rgb256", encoding="raw")) == records(small)
 
 
+def test_a_map_that_cannot_grow_is_one_line(tmp_path, monkeypatch):
+    """Where a batch system limits the address space."""
+    monkeypatch.setattr(layouts_module, "_FIRST_MAP_BYTES", 1 << 26)
+    layout = layouts_module.LmdbLayout(layouts_module.Target(tmp_path, "train", ImageFormat("original", "source"), ("n01",)))
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    record = layouts_module.Record(0, "n01", "a", 0, bytes(5 << 20))
+    resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), before[1]))
+    try:
+        with layout, pytest.raises(OSError, match=r"no LMDB map of 134217728 bytes.*ulimit -v"):
+            deque((layout.add(replace(record, number=number)) for number in range(20)), maxlen=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 # ------------------------------------------------------------------------------------------------ images
 
 
@@ -125,6 +145,37 @@ def test_originals_with_something_behind_their_end_are_whole():
     """Cameras write more behind the end mark: then decoding decides."""
     data = jpeg() + b"\0" * 500
     assert data is checked_original(data)
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_pixels_of_unknown_range_are_refused(mode):
+    """A 32-bit TIFF would come out black; a 16-bit PGM, which Pillow opens as 32 bits too, has a known range."""
+    with pytest.raises(BadImageError, match="32-bit pixels of unknown range"):
+        rgb256(encoded(Image.new(mode, (64, 64), 1), "TIFF"))
+    deep = b"P5 64 64 65535\n" + (140 * 257).to_bytes(2) * 64 * 64
+    assert (140, 140, 140) == centre(rgb256(deep))
+
+
+def test_a_hole_in_a_jpeg_is_refused():
+    """A page of zeros among its pixels is a copy that failed; zeros in a camera's notes or behind the end are none."""
+    noise = Image.effect_noise((300, 300), 80).convert("RGB")
+    whole = encoded(noise, "JPEG", quality=95, exif=b"Exif\0\0" + bytes(9000)) + bytes(9000)
+    place = whole.index(b"\xff\xda") + 8192
+    holed = whole[:place] + bytes(4096) + whole[place + 4096 :]
+    for use in (checked_original, rgb256):
+        use(whole)
+        with pytest.raises(BadImageError, match="4 KiB of zeros"):
+            use(holed)
+
+
+@pytest.mark.parametrize("kind", ["BMP", "TIFF", "WEBP"])
+def test_originals_of_other_formats_are_told_what_to_type(tmp_path, kind):
+    """They are no bad images: leaving them out is not the answer."""
+    source = tree(tmp_path / "source", {"n01/a.bmp": encoded(quadrants(), kind)})
+    with pytest.raises(CommandError) as refusal:
+        made(source, tmp_path / "dataset")
+    assert f"{source}/n01/a.bmp: {kind}: original keeps only JPEG and PNG: use --image rgb256" == str(refusal.value)
+    assert 1 == made(source, tmp_path / "dataset", image="rgb256").records
 
 
 # ------------------------------------------------------------------------------------------------ bad images
@@ -201,6 +252,22 @@ def test_a_split_folder_inside_the_source_is_found(tmp_path):
     train = made(source, tmp_path / "train")
     assert (["n01"], ["tench, Tinca tinca"]) == ([entry.wnid for entry in train.classes], [entry.name for entry in train.classes])
     assert 2 == made(source, tmp_path / "val", split="val").records
+
+
+def test_files_that_are_no_images_by_their_names_are_counted(tmp_path):
+    """By suffix, the most frequent first; .jpe and .jfif are images."""
+    names = ["a.jpe", "b.JFIF", "c.txt", "d.GIF", "e.gif", "f", ".DS_Store"]
+    source = open_source(tree(tmp_path / "source", {f"n01/{name}": jpeg() for name in names}), "train")
+    assert ["a.jpe", "b.JFIF"] == [image.name for image in source.images]
+    assert {".gif": 2, ".txt": 1, "other": 1, "hidden": 1} == source.passed_over
+
+
+def test_a_name_that_gets_too_long_is_refused_first(tmp_path):
+    """The new suffix counts, in bytes."""
+    source = tree(tmp_path / "source", {f"n01/{'ü' * 125}a.jpg": jpeg()})
+    with pytest.raises(DatasetError, match=r"more than 255 bytes; rename it"):
+        plan_conversion(source, tmp_path / "dataset", ConvertOptions(image="rgb256"))
+    assert 1 == made(source, tmp_path / "dataset").records
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Work spread over processes: in order, bounded, and never hanging."""
 
+import multiprocessing
 import operator
 import os
 import signal
@@ -39,3 +40,14 @@ def test_a_worker_that_is_killed_ends_the_job():
     assert 1 == raised.value.exit_code
     with pytest.raises(CommandError, match=r"died \(exit code 3\)"):
         list(ordered_map(os._exit, [3], 2))
+
+
+def test_a_stopped_worker_does_not_hold_up_the_end():
+    """One that a debugger or a batch system stopped takes no SIGTERM; it is killed."""
+    results = ordered_map(operator.neg, count(), 2)
+    next(results)
+    children = multiprocessing.active_children()
+    for child in children:
+        os.kill(child.pid, signal.SIGSTOP)
+    results.close()
+    assert [] == multiprocessing.active_children()

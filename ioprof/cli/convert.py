@@ -1,15 +1,18 @@
 """`ioprof convert`: a dataset from the images that there are."""
 
 import json
+import shlex
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from ioprof.cli.console import next_command, output, progress, say
-from ioprof.converters import ConvertOptions, plan_conversion
+from ioprof.converters import ConvertOptions, leftovers, plan_conversion
 from ioprof.dataset import Dataset
+
+_SHOWN_SUFFIXES: Final = 5
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -37,23 +40,40 @@ def imagenet(
     ] = "fail",
     limit: Annotated[int | None, typer.Option(help="Only the first so many images of the shuffled order.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace DESTINATION if ioprof made it.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest, path and seconds as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest and what else there is to say as JSON.")] = False,
 ) -> None:
     """Convert ImageNet, or any tree of class folders."""
     options = ConvertOptions(layout, image, encoding, quality, split, workers, shuffle_seed, on_error, limit, force)
     started = time.perf_counter()
     conversion = plan_conversion(source, destination, options)
+    passed_over = conversion.source.passed_over
+    mention_leftovers(conversion.destination)
     with progress("convert", conversion.images) as advance:
         dataset = conversion.run(advance)
     seconds = time.perf_counter() - started
     if as_json:
-        output.print_json(json.dumps({**dataset.manifest(), "path": str(dataset.path), "seconds": seconds}))
+        more = {"path": str(dataset.path), "seconds": seconds, "passed_over": passed_over}
+        output.print_json(json.dumps({**dataset.manifest(), **more}))
     else:
-        output.print(_result(dataset, seconds), markup=False)
+        output.print(_result(dataset, seconds) + _passed_over(passed_over), markup=False)
     if dataset.quarantined:
         first = dataset.quarantined[0]
         say(f"quarantined {len(dataset.quarantined)} images, listed in dataset.json; the first: {first['name']}: {first['reason']}")
     next_command("ioprof", "run", destination)
+
+
+def mention_leftovers(destination: Path) -> None:
+    """Say what killed jobs left beside a destination."""
+    for path in leftovers(destination):
+        say(f"half-made by a job that was killed, or works on another host; remove it with: rm -r {shlex.quote(str(path))}")
+
+
+def _passed_over(counts: dict[str, int]) -> str:
+    if not counts:
+        return ""
+    kinds = [f"{suffix} {count}" for suffix, count in list(counts.items())[:_SHOWN_SUFFIXES]]
+    more = ", ..." if len(counts) > _SHOWN_SUFFIXES else ""
+    return f"; {sum(counts.values())} files passed over: not images by their names ({', '.join(kinds)}{more})"
 
 
 def _result(dataset: Dataset, seconds: float) -> str:

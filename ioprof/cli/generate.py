@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ioprof.cli.console import next_command, output, progress
+from ioprof.cli.convert import mention_leftovers
 from ioprof.converters import GenerateOptions, Synthetic, plan_generation
 
 app = typer.Typer(no_args_is_help=True)
@@ -32,6 +33,7 @@ def imagenet(
     """Make JPEGs with the file sizes and dimensions of ImageNet's training set (ILSVRC2012)."""
     started = time.perf_counter()
     generation = plan_generation(destination, GenerateOptions(images, classes, seed, form, workers, force))
+    mention_leftovers(generation.destination)
     with progress("generate", images) as advance:
         result = generation.run(advance)
     seconds = time.perf_counter() - started
