@@ -1,11 +1,9 @@
-"""The words and the bytes that all of ioprof shares: span kinds, causes, columns, and the record of a capture file.
+"""The words and numbers that all of ioprof shares: span kinds, causes, columns, sizes of a capture file.
 
-Imports nothing but NumPy. `native/FORMAT.md` explains the bytes; a test holds the two together.
+Imports nothing, since it is loaded in every process of somebody's job; what NumPy makes of the bytes stands in `layout.py`.
 """
 
 from typing import Final
-
-import numpy as np
 
 RUN_SCHEMA: Final = "ioprof.run/1"
 SUMMARY_SCHEMA: Final = "ioprof.summary/1"
@@ -38,60 +36,24 @@ ROLES: Final = ("rank", "worker", "other")
 # ------------------------------------------------------------------------------------------------ capture files
 
 MAGIC: Final = b"IOPROFR1"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 HEADER_BYTES: Final = 4096
 CHUNK_BYTES: Final = 65536
 CHUNK_HEADER_BYTES: Final = 64
 STRING_KIND: Final = 0
 
-RECORD_DTYPE: Final = np.dtype(
-    [
-        ("start_ns", "<i8"),  # CLOCK_MONOTONIC
-        ("end_ns", "<i8"),  # CLOCK_MONOTONIC, never before start_ns
-        ("bytes", "<i8"),  # -1: does not apply
-        ("offset", "<i8"),  # byte offset in the file; -1: does not apply
-        ("batch", "<i8"),  # number of the batch in its rank's loader, counted over epochs; -1: none
-        ("step", "<i4"),  # -1: none
-        ("file", "<i4"),  # id of a string of this process; -1: none
-        ("name", "<i4"),  # id of a string of this process; -1: none
-        ("stream", "<i2"),  # device stream (compute 0, copy 1, comm 2); -1: a host thread
-        ("kind", "u1"),  # 1 + place in KINDS; 0: a string record
-        ("source", "u1"),  # 1 + place in SOURCES; 0: not a read
-    ]
-)
-"""One span, 56 bytes, little-endian because every machine that ioprof runs on is."""
+RECORD_BYTES: Final = 56
+STRING_BYTES: Final = 4352
+"""No string of a capture file is longer."""
 
-CHUNK_HEADER_DTYPE: Final = np.dtype(
-    [
-        ("tid", "<u4"),  # the kernel's thread id of the owner
-        ("flags", "<u4"),  # 0
-        ("count", "<u8"),  # slots written and complete, published last
-        ("reserved", "V48"),
-    ]
-)
+WRITERS: Final = ("spans", "capture library")
+"""Who wrote a capture file: the process's own spans, or the preloaded library that sees its reads."""
 
-FILE_HEADER_DTYPE: Final = np.dtype(
-    [
-        ("magic", "S8"),
-        ("version", "<u4"),
-        ("record_bytes", "<u4"),
-        ("chunk_bytes", "<u4"),
-        ("header_bytes", "<u4"),
-        ("chunks", "<u8"),  # chunks claimed so far; those beyond the file's end were lost
-        ("lost", "<u8"),  # spans that found no room
-        ("pid", "<u4"),
-        ("parent_pid", "<u4"),
-        ("rank", "<i4"),  # -1: not a rank of the job
-        ("worker", "<i4"),  # number of the loader worker in its rank; -1: none
-        ("role", "<u4"),  # place in ROLES
-        ("closed", "<u4"),  # 1: the process ended its recording itself; 0: it was killed, or still runs
-        ("anchor_before_ns", "<i8"),  # CLOCK_MONOTONIC just before the wall clock was read
-        ("anchor_wall_ns", "<i8"),  # CLOCK_REALTIME
-        ("anchor_after_ns", "<i8"),  # CLOCK_MONOTONIC just after
-        ("host", "S64"),
-    ]
-)
-"""The start of a capture file; the rest of its `HEADER_BYTES` is zero."""
+RANK_SOURCES: Final = (None, "torch", "mpi", "pmi", "scheduler")
+"""Whose environment gave a process its rank, best first; a scheduler also numbers processes that are no ranks."""
+
+NOTED: Final = ("io_uring", "libaio", "raw system calls", "exec without capture", "stdio of unknown size")
+"""Bits of a capture file's `noted`, from the lowest: what the library noticed but cannot see."""
 
 # ------------------------------------------------------------------------------------------------ run folders
 

@@ -9,16 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from ioprof.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.record import recorder
-from ioprof.schema import (
-    CHUNK_BYTES,
-    CHUNK_HEADER_BYTES,
-    FILE_HEADER_DTYPE,
-    FORMAT_VERSION,
-    HEADER_BYTES,
-    MAGIC,
-    RECORD_DTYPE,
-)
+from ioprof.schema import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
 from ioprof.spool import read_spool
 from ioprof.trace import Trace
 
@@ -87,9 +80,12 @@ def string(number: int, text: bytes) -> bytes:
     return record(file=number, bytes=len(text)) + text + bytes(-len(text) % RECORD_DTYPE.itemsize)
 
 
-def chunk(*slots: bytes, tid: int = 70, count: int | None = None) -> bytes:
-    """A chunk with those slots; `count` lies about their number."""
+def chunk(*slots: bytes, tid: int = 70, count: int | None = None, sequence: int = 0, **fields: int) -> bytes:
+    """A chunk with those slots; `count` lies about their number, `fields` are others of its header."""
     body = b"".join(slots)
-    length = len(body) // RECORD_DTYPE.itemsize if count is None else count
-    header = tid.to_bytes(4, "little") + bytes(4) + length.to_bytes(8, "little") + bytes(48)
-    return (header + body).ljust(CHUNK_BYTES, b"\0")
+    header = np.zeros(1, CHUNK_HEADER_DTYPE)
+    header["tid"] = tid
+    header["state"] = (len(body) // RECORD_DTYPE.itemsize if count is None else count) | sequence << 32
+    for name, value in fields.items():
+        header[name] = value
+    return (header.tobytes() + body).ljust(CHUNK_BYTES, b"\0")

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ioprof.schema import FILE_HEADER_DTYPE, ROLES
+from ioprof.layout import FILE_HEADER_DTYPE
+from ioprof.schema import ROLES
 
 
 @dataclass(frozen=True)
@@ -31,28 +32,28 @@ def ioprof(*arguments: object, cwd: Path, **options: object) -> Finished:
 
 
 def start(*arguments: object, cwd: Path, **options: object) -> "subprocess.Popen[str]":
-    """Start a command and return its process."""
+    """Start a command and return its process; `options` are those of Popen."""
     temporary = cwd / "tmp"
     temporary.mkdir(exist_ok=True)
     environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "100", "XDG_CACHE_HOME": str(cwd / "cache")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "ioprof", *map(str, arguments)],
-        cwd=cwd,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,  # type: ignore[call-overload]
-    )
+    usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-m", "ioprof", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=cwd, env=environment, text=True, **{**usual, **options})  # type: ignore[call-overload]
 
 
 @contextmanager
-def running(*arguments: object, cwd: Path, steps: int) -> Iterator["subprocess.Popen[str]"]:
+def running(*arguments: object, cwd: Path, steps: int, **options: object) -> Iterator["subprocess.Popen[str]"]:
     """A `run` that has made `steps` steps and goes on."""
-    process = start(*arguments, cwd=cwd)
-    try:
+    with started(*arguments, cwd=cwd, **options) as process:
         wait_until(lambda: steps_made(cwd) >= steps or process.poll() is not None)
+        yield process
+
+
+@contextmanager
+def started(*arguments: object, cwd: Path, **options: object) -> Iterator["subprocess.Popen[str]"]:
+    """A command under way, which is ended with the block if it has not ended by itself."""
+    process = start(*arguments, cwd=cwd, **options)
+    try:
         yield process
     finally:
         if process.poll() is None:

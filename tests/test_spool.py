@@ -12,8 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ioprof.errors import CaptureError
+from ioprof.layout import RECORD_DTYPE
 from ioprof.record.span import emit, intern
-from ioprof.schema import CHUNK_BYTES, HEADER_BYTES, KINDS, RECORD_DTYPE, SPAN_COLUMNS
+from ioprof.schema import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, KINDS, SPAN_COLUMNS
 from ioprof.spool import read_spool
 from ioprof.trace import Trace, table_schema
 
@@ -51,7 +52,7 @@ def test_what_the_caller_knows_is_kept(tmp_path: Path) -> None:
     run = {"clocks": {"method": "anchors"}, "capture": {"events": 5}}
     trace = read_spool(tmp_path, run)
     assert {"method": "anchors", "zero_monotonic_ns": None, "anchors": []} == trace.run["clocks"]
-    assert {"events": 5, "damaged": []} == trace.run["capture"]
+    assert {"events": 5, "damaged": []} == {name: trace.run["capture"][name] for name in ("events", "damaged")}
     assert {"clocks": {"method": "anchors"}, "capture": {"events": 5}} == run
 
 
@@ -121,10 +122,10 @@ def test_chunks_change_owners(tmp_path: Path) -> None:
 def test_a_rank_belongs_to_every_span_of_its_process(tmp_path: Path) -> None:
     """Rank, worker and role come from the header; -1 is null."""
     one = header_bytes(rank=3, worker=1, role=1, parent_pid=6, closed=0, lost=4) + chunk(record(kind=READ))
-    trace = trace_from(tmp_path, a=one, b=header_bytes() + chunk(record(kind=READ)))
+    trace = trace_from(tmp_path, a=one, b=header_bytes(pid=8) + chunk(record(kind=READ)))
     assert [3, None] == trace.spans["rank"].to_list()
     columns = ("host", "pid", "parent_pid", "rank", "role", "worker", "closed", "lost")
-    expected = [("a", 7, 6, 3, "worker", 1, False, 4), ("a", 7, 0, None, "rank", None, True, 0)]
+    expected = [("a", 7, 6, 3, "worker", 1, False, 4), ("a", 8, 0, None, "rank", None, True, 0)]
     assert expected == [tuple(process[column] for column in columns) for process in trace.run["processes"]]
 
 
@@ -161,12 +162,12 @@ SPAN = record(kind=READ, start_ns=1, end_ns=2)
         (b"", 0, "empty: the process ended while it began to record"),
         (header_bytes()[:100], 0, "cut off within its header"),
         (header_bytes(magic=b"ELEPHANT"), 0, "not a capture file that this version of ioprof reads"),
-        (header_bytes(version=2) + chunk(SPAN), 0, "not a capture file that this version of ioprof reads"),
+        (header_bytes(version=FORMAT_VERSION + 1) + chunk(SPAN), 0, "not a capture file that this version of ioprof reads"),
         (header_bytes(record_bytes=64) + chunk(SPAN), 0, "not a capture file that this version of ioprof reads"),
         (header_bytes(chunks=3) + chunk(SPAN), 1, "cut short: it has fewer chunks than were written"),
         (header_bytes(chunks=3, lost=9) + chunk(SPAN), 1, None),
         (header_bytes(chunks=1) + chunk(SPAN, SPAN)[:150], 1, "a chunk has fewer slots than it says"),
-        (header_bytes(chunks=1) + chunk(SPAN)[:30], 0, "a chunk has fewer slots than it says"),
+        (header_bytes(chunks=1) + chunk(SPAN)[:30], 0, "cut short: it has fewer chunks than were written"),
         (header_bytes() + chunk(*[SPAN] * SLOTS, count=2**64 - 1), SLOTS, "a chunk has fewer slots than it says"),
         (header_bytes() + chunk(SPAN, count=3), 1, "a slot is neither a span nor a string (2 times)"),
         (header_bytes() + chunk(record(kind=len(KINDS) + 1), SPAN), 1, "a span of an unknown kind"),
@@ -278,3 +279,86 @@ def test_a_cut_file_keeps_a_beginning(tmp_path_factory: pytest.TempPathFactory, 
     spans = read_spool(folder, {}).spans
     kept = spans.select("kind", pl.col("end_ns") - pl.col("start_ns")).rows()
     assert [(kind, duration_ns) for kind, _, duration_ns in calls][: len(kept)] == kept
+
+
+# ------------------------------------------------------------------------------------------------ homes and copies
+
+
+def steps_of(*numbers: int) -> list[bytes]:
+    return [record(kind=READ, step=number) for number in numbers]
+
+
+@pytest.mark.parametrize(("written", "emptied"), [*((part, False) for part in (0, 40, 4000, CHUNK_BYTES)), (CHUNK_BYTES, True)])
+def test_a_process_killed_while_it_copied_a_home_leaves_every_span_once(written: int, emptied: bool, tmp_path: Path) -> None:
+    """Whatever part of the copy is in the file: while the home still holds its spans they count there, afterwards in the copy."""
+    full = [record(kind=READ, step=number) for number in range(SLOTS)]
+    home = chunk(*full, origin=1, sequence=5) if not emptied else chunk(*full, origin=1, sequence=6, count=0)
+    older = chunk(*steps_of(SLOTS, SLOTS + 1), origin=1, sequence=4)
+    copy = chunk(*full, origin=1, sequence=5)[:written]
+    trace = trace_from(tmp_path, a=header_bytes(closed=0, chunks=3) + home + older + copy)
+    assert list(range(SLOTS + 2)) == trace.spans["step"].sort().to_list()
+    assert [] == trace.run["capture"]["damaged"]
+
+
+def test_of_several_copies_of_a_home_the_last_counts(tmp_path: Path) -> None:
+    """A disk that was full for a while leaves half copies behind; what they hold came again."""
+    half, whole = chunk(*steps_of(0), origin=1), chunk(*steps_of(0, 1, 2), origin=1)
+    trace = trace_from(tmp_path, a=header_bytes() + chunk(*steps_of(3), origin=1, sequence=1) + half + whole)
+    assert [0, 1, 2, 3] == trace.spans["step"].sort().to_list()
+
+
+def test_tallies_are_those_of_homes(tmp_path: Path) -> None:
+    """A copy's tallies are old ones of its home."""
+    tally = {"calls": 5, "bytes": 700, "short_calls": 3, "short_ns": 90}
+    home, other = chunk(SPAN, origin=1, sequence=1, **tally), chunk(SPAN, origin=2, **tally)
+    copy = chunk(SPAN, origin=1, calls=2, bytes=100, short_calls=1, short_ns=10)
+    trace = trace_from(tmp_path, a=header_bytes(writer=1, noted=1 | 8) + home + other + copy)
+    (process,) = trace.run["processes"]
+    expected = {"calls": 10, "bytes": 1400, "short_calls": 6, "short_ns": 180}
+    assert expected == {name: process["reads"][name] for name in expected}
+    assert ["exec without capture", "io_uring"] == process["reads"]["noted"]
+    assert process["reads"]["io_rchar"] is None  # never compared
+
+
+# ------------------------------------------------------------------------------------------------ two files of one process
+
+
+def test_the_two_files_of_a_process_are_one_process(tmp_path: Path) -> None:
+    """Its spans say what it is to the job and how it ended; its reads, and the kernel's books, come from the library's file."""
+    spans = header_bytes(rank=2, role=1, worker=4, closed=0) + chunk(record(kind=READ, step=1))
+    books = {"io_time_ns": 9, "io_rchar": 1000, "io_syscr": 10, "io_read_bytes": 4096, "seen_bytes": 990, "seen_calls": 9}
+    reads = header_bytes(rank=-1, role=2, writer=1, closed=1, lost=2, **books) + chunk(record(kind=READ, step=2), origin=1)
+    trace = trace_from(tmp_path, a=reads, b=spans)
+    (process,) = trace.run["processes"]
+    columns = ("rank", "role", "worker", "closed", "lost", "spans")
+    assert (2, "worker", 4, False, 2, 2) == tuple(process[column] for column in columns)
+    assert {name: value for name, value in books.items() if name != "io_time_ns"} == {
+        name: process["reads"][name] for name in books if name != "io_time_ns"
+    }
+    assert [2, 2] == trace.spans["rank"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("sources", "ranks"),
+    [([1, 4], [0, None]), ([4, 4], [0, 1]), ([0, 1], [0, 1]), ([2, 3], [0, None]), ([3, 2], [None, 1])],
+)
+def test_only_the_best_source_of_ranks_counts(sources: list[int], ranks: list[int | None], tmp_path: Path) -> None:
+    """torchrun itself is numbered by the scheduler; beside ranks that torch numbered it is none."""
+    one, two = (
+        header_bytes(pid=7 + rank, rank=rank, rank_source=source) + chunk(record(kind=READ)) for rank, source in enumerate(sources)
+    )
+    assert ranks == trace_from(tmp_path, a=one, b=two).spans["rank"].to_list()
+
+
+def test_a_read_belongs_to_the_batch_that_its_thread_was_fetching(tmp_path: Path) -> None:
+    """The library knows no batches; a read that began in the course of a `fetch` of its thread was made for that batch."""
+    fetch = KINDS.index("fetch") + 1
+    fetches = [record(kind=fetch, start_ns=10, end_ns=20, batch=3), record(kind=fetch, start_ns=20, end_ns=30, batch=4)]
+    reads = [record(kind=READ, start_ns=at, end_ns=at + 1) for at in (5, 10, 19, 25, 31)]
+    own = record(kind=READ, start_ns=12, end_ns=13, batch=9)
+    other = chunk(record(kind=READ, start_ns=12, end_ns=13), tid=71)
+    trace = trace_from(tmp_path, a=header_bytes() + chunk(*fetches, own), b=header_bytes(writer=1) + chunk(*reads) + other)
+    found = trace.spans.filter(pl.col("kind") == "read").sort("tid", "start_ns").select("tid", "start_ns", "batch").rows()
+    zero = 5
+    expected = [(70, 5, None), (70, 10, 3), (70, 12, 9), (70, 19, 3), (70, 25, 4), (70, 31, None), (71, 12, None)]
+    assert expected == [(tid, start + zero, batch) for tid, start, batch in found]

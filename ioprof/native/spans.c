@@ -550,7 +550,7 @@ static PyObject *native_start(PyObject *Py_UNUSED(module), PyObject *args)
     if (mode & (rehearse ? REHEARSING : RECORDING))
         PyErr_SetString(PyExc_RuntimeError, "already recording");
     else if (header.len != sizeof(struct ioprof_file_header))
-        PyErr_SetString(PyExc_ValueError, "header: 152 bytes");
+        PyErr_SetString(PyExc_ValueError, "header: 216 bytes");
     else if (take_kinds(names) == 0) {
         result = ring_open(ring, PyBytes_AS_STRING(path), header.buf);
         if (result < 0)

@@ -6,18 +6,17 @@ that does not say `closed`.
 
 import atexit
 import os
-import statistics
+import struct
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from ioprof import clock
 from ioprof.errors import CaptureError
 from ioprof.record import ring, span
-from ioprof.schema import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, KINDS, MAGIC, ROLES
+from ioprof.schema import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, KINDS, MAGIC, RANK_SOURCES, ROLES
 
 try:
     from ioprof import _native
@@ -27,8 +26,14 @@ except ImportError:  # built without a C compiler
 _AFTER_ALL_OTHERS: Final = -100
 """Priority of the recording's end among multiprocessing's finalizers: queues and pools may still record while they end."""
 
+_WHO: Final = struct.Struct("<2iI"), 48
+"""Rank, worker and role in the file's header, and where."""
+_RANK_SOURCE: Final = struct.Struct("<I"), 156
+
 _twin: ring.Ring | None = None
+_path = ""
 _hooked = False
+_last_words: list[Callable[[], None]] = []
 
 
 def start(spool: Path, *, rank: int = -1, role: str = "other", worker: int = -1, native: bool | None = None) -> None:
@@ -51,9 +56,35 @@ def start(spool: Path, *, rank: int = -1, role: str = "other", worker: int = -1,
     _stop_at_exit()
 
 
+def identify(rank: int, role: str, worker: int = -1, rank_source: str | None = None) -> None:
+    """Say in the file's header what this process turned out to be: it may learn that long after its recording began.
+
+    `rank_source` is one of `schema.RANK_SOURCES`. Does nothing while nothing is recorded, or when the file is gone.
+    """
+    if not is_recording():
+        return
+    with suppress(OSError):
+        descriptor = os.open(_path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            for (layout, offset), values in (
+                (_WHO, (rank, worker, ROLES.index(role))),
+                (_RANK_SOURCE, (RANK_SOURCES.index(rank_source),)),
+            ):
+                os.pwrite(descriptor, layout.pack(*values), offset)
+        finally:
+            os.close(descriptor)
+
+
+def before_stop(function: Callable[[], None]) -> None:
+    """Call `function` when the recording of this process ends in an orderly way, while spans may still be emitted."""
+    _last_words.append(function)
+
+
 def stop() -> None:
     """End the recording, if there is one; its file then says that the process did so itself."""
     global _twin
+    while _last_words:
+        _last_words.pop()()
     if _twin is not None:
         span.redirect()
         _twin.close()
@@ -84,6 +115,9 @@ def cost_per_span_ns(spans: int = 2000, repeats: int = 5) -> float:
 
     High where the machine is busy, or where the twin records. The loop's own time is subtracted.
     """
+    import statistics
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="ioprof-") as folder, _rehearsal(os.path.join(folder, "rehearsal.ring")) as open_span:
         bare = min(_time_bare_loop(spans) for _ in range(repeats))
         full = statistics.median(_time_spans(open_span, spans) for _ in range(repeats))
@@ -120,7 +154,8 @@ def _time_bare_loop(spans: int) -> int:
 
 
 def _open(path: str, header: bytes, native: bool) -> None:
-    global _twin
+    global _twin, _path
+    _path = path
     if native:
         _native.start(path, header, KINDS)
         return
@@ -132,7 +167,7 @@ def _header(rank: int, role: str, worker: int) -> bytes:
     anchor = clock.anchor()
     return ring.HEADER.pack(
         MAGIC, FORMAT_VERSION, ring.RECORD.size, CHUNK_BYTES, HEADER_BYTES, 0, 0, os.getpid(), os.getppid(), rank, worker,
-        ROLES.index(role), 0, anchor.before_ns, anchor.wall_ns, anchor.after_ns, _host().encode()[:64],
+        ROLES.index(role), 0, anchor.before_ns, anchor.wall_ns, anchor.after_ns, _host().encode()[:64], 0, 0, 0, 0, 0, 0, 0, 0, 0,
     )  # fmt: skip
 
 
@@ -155,6 +190,7 @@ def _stop_at_exit() -> None:
 def _forget_in_child() -> None:
     """The twin's part of a fork; the extension does its own."""
     global _twin
+    _last_words.clear()
     if _twin is not None:
         span.redirect()
         _twin.forget()

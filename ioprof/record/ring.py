@@ -1,7 +1,7 @@
 """The Python twin of `ioprof._native`: the same calls write the same bytes, ten times slower, where no compiler was found.
 
-`native/FORMAT.md` explains the bytes. The numbers below stand in `native/ring.h` and `ioprof.schema` too, and a test compares
-them; they are repeated because this module is loaded with the user's job, and the schema brings NumPy.
+`native/FORMAT.md` explains the bytes. A full chunk stays where it is, and the thread goes on in another: the extension copies it
+away instead, to save page faults that are nothing beside the rest of what a span costs here.
 """
 
 import mmap
@@ -13,20 +13,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-HEADER: Final = struct.Struct("<8s4I2Q2I2i2I3q64s")
-"""The start of the file; the fields are those of `schema.FILE_HEADER_DTYPE`."""
+from ioprof.schema import CHUNK_BYTES, CHUNK_HEADER_BYTES, HEADER_BYTES, STRING_BYTES
+
+HEADER: Final = struct.Struct("<8s4I2Q2I2i2I3q64s2IQq5Q")
+"""The start of the file; the fields are those of `layout.FILE_HEADER_DTYPE`."""
 RECORD: Final = struct.Struct("<5q3ihBB")
-"""One slot; the fields are those of `schema.RECORD_DTYPE`."""
-HEADER_BYTES: Final = 4096
-CHUNK_BYTES: Final = 65536
-CHUNK_HEADER_BYTES: Final = 64
+"""One slot; the fields are those of `layout.RECORD_DTYPE`."""
 SLOTS: Final = (CHUNK_BYTES - CHUNK_HEADER_BYTES) // RECORD.size
-WINDOW_CHUNKS: Final = 16
+WINDOW_CHUNKS: Final = 4
 WINDOW_BYTES: Final = WINDOW_CHUNKS * CHUNK_BYTES
-WINDOWS: Final = 16384
+WINDOWS: Final = 65536
 ABANDONED: Final = 64
 RETRY_EVERY: Final = 1024
-STRING_BYTES: Final = 4352
 KNOWN_STRINGS: Final = 1 << 17
 """Known strings are forgotten when there are this many; one that comes again is written again, and the reader makes them one."""
 

@@ -1,0 +1,194 @@
+"""From bytes to the text of events: of cut, garbled and gzipped files as well, and only what is wanted is looked at."""
+
+import gzip
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Final, cast
+
+import polars as pl
+
+_BLOCK_BYTES: Final = 4 << 20  # larger ones leave the caches: 16 MiB took twice the time
+_PIECE_BYTES: Final = 64 << 20  # no event is that long; what goes on without one is no Kineto file
+_HEADING_CHARS: Final = 1 << 20
+
+_LAUNCHES: Final = "cuda_runtime|cuda_driver|hip_runtime|Runtime"
+_WANTED: Final = f"kernel|gpu_memcpy|gpu_memset|Kernel|Memcpy|Memset|{_LAUNCHES}"
+_IS_WANTED: Final = rf'"cat"\s*:\s*"(?:{_WANTED})"'
+_TIME: Final = r"-?[0-9]+(?:\.[0-9]*)?"
+_EVENT: Final = (
+    rf'^\s*:\s*"X"\s*,\s*"cat"\s*:\s*"(?<cat>{_WANTED})"\s*,\s*"name"\s*:\s*"(?<name>(?:[^"\\]|\\.)*)"\s*,'
+    r'\s*"pid"\s*:\s*"?(?<device>-?[0-9]+)"?\s*,\s*"tid"\s*:\s*"?(?<stream>-?[0-9]+)"?\s*,'
+    rf'\s*"ts"\s*:\s*"?(?<ts>{_TIME})"?\s*,\s*"dur"\s*:\s*"?(?<dur>{_TIME})"?\s*[,}}]'
+)
+"""An event as both writers of torch order it, from after its `"ph"`; any other order is read by `json`, many times slower."""
+_ARGUMENTS: Final = {
+    "correlation": r'"correlation"\s*:\s*"?(\d{1,18})\b',
+    "bytes": r'"bytes"\s*:\s*"?(\d{1,18})\b',
+    "collective": r'"Collective name"\s*:\s*"([^"\\]+)"',
+    "elements": r'"In msg nelems"\s*:\s*"?(\d{1,15})\b',
+    "dtype": r'"dtype"\s*:\s*"([^"\\]+)"',
+}
+_JSON_ARGUMENTS: Final = ("correlation", "bytes", "Collective name", "In msg nelems", "dtype")
+_FIELDS: Final = ("cat", "name", "device", "stream", "ts", "dur", *_ARGUMENTS)
+_TEXT: Final = dict.fromkeys(_FIELDS, pl.String())
+SCHEMA: Final = {
+    "cat": pl.Categorical(),
+    "name": pl.Categorical(),  # as it stands in the file, with its escapes
+    "device": pl.Int64(),
+    "stream": pl.Int64(),
+    "ts": pl.Int64(),  # nanoseconds since the file's base; null: no number, or no time
+    "dur": pl.Int64(),
+    "correlation": pl.Int64(),  # the same for a launch and what it launched; null: there is none
+    "bytes": pl.Int64(),
+    "collective": pl.Categorical(),
+    "elements": pl.Int64(),
+    "dtype": pl.Categorical(),
+}
+"""What is known of an event. Text becomes numbers block by block, which takes a fifth of its memory."""
+LAUNCH_SCHEMA: Final = {name: SCHEMA[name] for name in ("name", "ts", "correlation")}
+LATEST_NS: Final = 1 << 62
+"""No clock goes that far, and the sum of two such times is still an int64."""
+
+
+def texts(path: Path, damage: Counter[str]) -> Iterator[str]:
+    """The file in pieces of some 4 MiB, none of which ends within an event."""
+    rest = b""
+    try:
+        with _opened(path) as file:
+            for block in iter(lambda: file.read(_BLOCK_BYTES), b""):
+                rest += block
+                end = rest.rfind(b'"ph"')
+                if end > 0:
+                    yield rest[:end].decode("utf-8", "replace")
+                    rest = rest[end:]
+                if len(rest) > _PIECE_BYTES:
+                    damage["something that is no event"] += 1
+                    return
+    except FileNotFoundError:
+        damage["no record of this window was written"] += 1
+    except OSError as error:
+        damage[f"cannot be read: {error.strerror or 'not a gzip file'}"] += 1
+    except (EOFError, zlib.error):
+        damage["cut off or damaged within its compression"] += 1
+    if rest:
+        yield rest.decode("utf-8", "replace")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return cast(IO[bytes], gzip.open(path, "rb")) if packed else open(path, "rb")
+
+
+class Events:
+    """What the events of one file say, collected piece by piece."""
+
+    def __init__(self) -> None:
+        self._of_device: list[pl.DataFrame] = []
+        self._launches: list[pl.DataFrame] = []
+        self.heading = ""
+        """What stands before the first event and behind the last."""
+        self._tail = ""
+        self._num_pieces = 0
+
+    def take(self, text: str, damage: Counter[str]) -> None:
+        """Add the events of a piece; each begins with `"ph"`, which both writers put first."""
+        before, *events = text.split('"ph"')
+        if not self._num_pieces:
+            self.heading = before[:_HEADING_CHARS]
+            damage["its events are not as Kineto writes them"] += bool(events) and not before.rstrip().endswith("{")
+        self._num_pieces += 1
+        if events:
+            self._parse([self._tail, *events[:-1]] if self._tail else events[:-1], damage)
+            self._tail = events[-1]
+
+    def finish(self, damage: Counter[str]) -> None:
+        """Take the last event, if it is whole, and what follows it."""
+        self.heading += self._tail[-_HEADING_CHARS:]
+        end = (self._tail or self.heading).rstrip()
+        closed = end.count("}") - end.count("{")
+        # What must be closed at the end: the last event, if there is one, and the object around all, or the array.
+        if closed < (2 if self._tail else 0) - (1 if self._tail and end.endswith("]") else 0):
+            damage["cut off: it has no end"] += 1
+        elif self._num_pieces and not self._tail and '"traceEvents"' not in self.heading:
+            damage["not a record of Kineto"] += 1
+        if self._tail and closed > 0:
+            self._parse([self._tail], damage)
+
+    def _parse(self, events: list[str], damage: Counter[str]) -> None:
+        complete = pl.DataFrame({"text": [event for event in events if '"X"' in event[:16]]}, schema={"text": pl.String()})
+        wanted = complete.filter(pl.col("text").str.contains(_IS_WANTED))
+        found = wanted.with_columns(pl.col("text").str.extract_groups(_EVENT).alias("event")).unnest("event")
+        arguments = [pl.col("text").str.extract(pattern).alias(name) for name, pattern in _ARGUMENTS.items()]
+        is_launch = pl.col("cat").str.contains(f"^(?:{_LAUNCHES})$")
+        launches, others = found.filter(is_launch), found.filter(~is_launch)
+        slow = _by_json(found.filter(pl.col("cat").is_null())["text"], damage)
+        self._launches += [_numbers(part, LAUNCH_SCHEMA) for part in (launches.with_columns(arguments[0]), slow.filter(is_launch))]
+        self._of_device += [_numbers(part, SCHEMA) for part in (others.with_columns(arguments), slow.filter(~is_launch))]
+
+    @property
+    def of_device(self) -> pl.DataFrame:
+        """Kernels, copies and memsets, columns of `SCHEMA`."""
+        return pl.concat([pl.DataFrame(schema=SCHEMA), *self._of_device])
+
+    @property
+    def launches(self) -> pl.DataFrame:
+        """Calls of CUDA's runtime and driver, columns of `LAUNCH_SCHEMA`."""
+        return pl.concat([pl.DataFrame(schema=LAUNCH_SCHEMA), *self._launches])
+
+
+def _by_json(events: pl.Series, damage: Counter[str]) -> pl.DataFrame:
+    """Events in another order, or not well formed."""
+    rows = []
+    decoder = json.JSONDecoder(parse_float=str)
+    for text in events:
+        try:
+            event, _ = decoder.raw_decode('{"ph"' + text)
+        except (ValueError, RecursionError):
+            damage["an event that cannot be read"] += 1
+            continue
+        row = _row(event)
+        if row is None:
+            damage["an event without its time or place"] += 1
+        elif event["ph"] == "X":
+            rows.append(row)
+    return pl.DataFrame(rows, schema=_TEXT, orient="row")
+
+
+def _row(event: dict[str, Any]) -> tuple[str | None, ...] | None:
+    """The fields of an event as text; None where one that it must have is missing or of the wrong type."""
+    given = event.get("args")
+    arguments: dict[str, Any] = given if isinstance(given, dict) else {}
+    head = [_field(event.get(name)) for name in ("cat", "name", "pid", "tid", "ts", "dur")]
+    return None if None in head else (*head, *(_field(arguments.get(name)) for name in _JSON_ARGUMENTS))
+
+
+def _field(value: Any) -> str | None:
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+
+
+def _numbers(events: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """The text of events as the types of `schema`."""
+    special = {name: _nanoseconds(name) for name in ("ts", "dur")} | {"correlation": _whole("correlation").replace(0, None)}
+    return events.select(
+        special.get(name, _whole(name) if dtype == pl.Int64() else pl.col(name).cast(dtype)).alias(name)
+        for name, dtype in schema.items()
+    )
+
+
+def _whole(name: str) -> pl.Expr:
+    return pl.col(name).cast(pl.Int64, strict=False)
+
+
+def _nanoseconds(name: str) -> pl.Expr:
+    """Microseconds as text, to the nanosecond; a double could not hold them."""
+    parts = pl.col(name).str.split_exact(".", 1)
+    whole = parts.struct.field("field_0").cast(pl.Int64, strict=False)
+    thousandths = parts.struct.field("field_1").fill_null("").str.slice(0, 3).str.pad_end(3, "0").cast(pl.Int64, strict=False)
+    possible = whole.is_between(0, LATEST_NS // 1000) & ~pl.col(name).str.starts_with("-")
+    return pl.when(possible).then(whole * 1000 + thousandths)
