@@ -1,6 +1,7 @@
 """Records of an `lmdb` dataset: one memory-mapped environment per split, keys `%08d_<name>` in order."""
 
 import os
+from pathlib import Path
 from typing import Final
 
 import lmdb
@@ -66,6 +67,9 @@ class LmdbRecords:
         return self._cursor
 
     def _open(self) -> lmdb.Environment:
+        path = Path(self._file)
+        if path.exists() and not path.is_file():  # a FIFO would be waited for until somebody writes to it
+            raise DatasetError(f"{self._file}: not a regular file; convert the dataset again")
         # No lock: nobody writes to a finished dataset, and locks fail on many cluster file systems.
         try:
             environment = lmdb.open(str(self._dataset.data_path), readonly=True, lock=False, create=False, max_dbs=0)

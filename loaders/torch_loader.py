@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from ioprof.clock import monotonic_ns
-from ioprof.errors import DatasetError, IoprofError
+from ioprof.errors import DatasetError, IoprofError, LoaderError
 from ioprof.loaders.base import Batch, LoaderOptions, Record, Records
 from ioprof.loaders.images import load_sample, sample_random
 from ioprof.loaders.order import BatchRequest, batch_requests
@@ -24,12 +25,16 @@ from ioprof.record import recorder
 from ioprof.record.span import emit, span
 
 _SWITCH_INTERVAL_S: Final = 0.0002
+_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  where shm_open makes its files (man 7 shm_overview)
+_LESS: Final = "use fewer --workers or a smaller --batch-size"
+_LARGER: Final = "make it larger (mount -o remount,size=16G /dev/shm; in a container: docker run --shm-size=16g)"
 
 
 @dataclass(frozen=True)
 class WorkerFailure:
     """What a worker sends instead of a batch it could not make: torch would bury the message in a traceback."""
 
+    kind: type[IoprofError]
     message: str
 
 
@@ -48,24 +53,31 @@ class BatchMaker(Dataset[Any]):
     def __init__(self, records: Records, options: LoaderOptions) -> None:
         self._records = records
         self._options = options
+        self.failure: WorkerFailure | None = None
+        """Why this worker makes no batches at all."""
 
     def __getitem__(self, request: BatchRequest) -> "_Made | WorkerFailure":
+        if self.failure is not None:
+            return self.failure
         try:
             with span("fetch", batch=request.number, step=request.number):
                 samples = [self._sample(index, request) for index in request.indices]
                 with span("collate", batch=request.number):
                     made = _Made(request.number, *_collate(samples))
             return made._replace(ready_ns=monotonic_ns())
-        except IoprofError as error:
-            return WorkerFailure(str(error))
+        except Exception as error:
+            return _failure(f"batch {request.number} could not be made", error)
 
     def _sample(self, index: int, request: BatchRequest) -> tuple[np.ndarray, int]:
-        record = self._records.read(index, request.number)
+        try:
+            record = self._records.read(index, request.number)
+        except Exception as error:
+            raise _about(f"{self._records.name(index)}: cannot be read", error) from None
         choice = sample_random(self._options.seed, request.epoch, index)
         try:
             return load_sample(record, choice, self._options.crop, request.number), record.label
         except Exception as error:  # Pillow's decoders raise whatever their plugin's author thought of
-            raise DatasetError(f"{self._records.name(index)}: {_what(record)} cannot be decoded ({error})") from None
+            raise _about(f"{self._records.name(index)}: {_what(record)} cannot be decoded", error, DatasetError) from None
 
 
 class TorchLoader:
@@ -86,18 +98,28 @@ class TorchLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         before = set(multiprocessing.active_children())
-        batches = iter(self._loader)  # starts the workers here and now, not at the first batch
+        try:
+            batches = iter(self._loader)  # starts the workers here and now, not at the first batch
+        except OSError as error:
+            raise LoaderError(_no_shared_memory("no loader worker can be started", error)) from None
         self._workers = [child for child in multiprocessing.active_children() if child not in before]
         return self._deliver(batches)
 
     def lost_worker(self) -> str | None:
-        """Which worker process died, and how; waits up to a second for the kernel to say so."""
+        """Which worker process died, and how; waits up to a second for the kernel to say so. For the main thread only."""
+        # A dying worker's sockets close before its parent gets SIGCHLD. When that comes at last, while this waits, torch's handler
+        # would raise: a second error, in place of the answer.
+        before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            return self._first_lost()
+        finally:
+            signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+
+    def _first_lost(self) -> str | None:
         for worker in self._workers:
             worker.join(timeout=1 / len(self._workers))
             if worker.exitcode:
-                code = worker.exitcode
-                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-                return f"lost a loader worker: pid {worker.pid} {how}"
+                return f"lost a loader worker: pid {worker.pid} {_ended(worker.exitcode)}"
         return None
 
     def _deliver(self, batches: "Iterator[_Made | WorkerFailure]") -> Iterator[Batch]:
@@ -106,7 +128,7 @@ class TorchLoader:
             batch = next(batches)
             end_ns = monotonic_ns()
             if isinstance(batch, WorkerFailure):
-                raise DatasetError(batch.message)
+                raise batch.kind(batch.message)
             emit("wait", begin_ns, end_ns, batch=number, step=number)
             emit("deliver", max(begin_ns, batch.ready_ns), end_ns, batch=number, step=number)
             yield Batch(number, batch.images, torch.from_numpy(batch.labels), batch.ready_ns)
@@ -138,6 +160,15 @@ class _PrepareWorker:
     spool: Path | None
 
     def __call__(self, worker: int) -> None:
+        try:
+            self._prepare(worker)
+        except Exception as error:
+            info = get_worker_info()
+            assert info is not None
+            assert isinstance(info.dataset, BatchMaker)
+            info.dataset.failure = _failure(f"loader worker {worker} could not begin", error)
+
+    def _prepare(self, worker: int) -> None:
         die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the rank's to answer; it then ends its workers
         signal.signal(signal.SIGTERM, _end_quietly)
@@ -160,7 +191,11 @@ def _empty(shape: tuple[int, ...]) -> torch.Tensor:
     """An uninitialised uint8 tensor; in a worker it lies in shared memory at once, which saves a copy when it is sent."""
     if get_worker_info() is None:
         return torch.empty(shape, dtype=torch.uint8)
-    storage = torch.UntypedStorage._new_shared(int(np.prod(shape)))  # noqa: SLF001  as torch's default_collate does
+    num_bytes = int(np.prod(shape))
+    try:
+        storage = torch.UntypedStorage._new_shared(num_bytes)  # noqa: SLF001  as torch's default_collate does
+    except (RuntimeError, OSError) as error:
+        raise LoaderError(_no_shared_memory(f"a batch takes {num_bytes / 1e6:,.1f} MB of it", error)) from None
     return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)  # type: ignore[call-overload, no-any-return]
 
 
@@ -170,3 +205,43 @@ def _as_it_is(batch: _Made | WorkerFailure) -> _Made | WorkerFailure:
 
 def _what(record: Record) -> str:
     return f"image of {len(record.data)} bytes"
+
+
+# ------------------------------------------------------------------------------------------------ what went wrong
+
+
+def _failure(what: str, error: Exception) -> WorkerFailure:
+    ours = _about(what, error)
+    return WorkerFailure(type(ours), str(ours))
+
+
+def _about(what: str, error: Exception, kind: type[IoprofError] = LoaderError) -> IoprofError:
+    """The error in one line about `what`; one of ioprof's own is such a line already."""
+    if isinstance(error, IoprofError):
+        return error
+    if isinstance(error, MemoryError):
+        return LoaderError(f"{what}: no memory left ({_said(error)}); give the job more memory, or {_LESS}")
+    return kind(f"{what} ({_said(error)})")
+
+
+def _said(error: Exception) -> str:
+    """Type and first line: torch's errors go on with the stack of its C++."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+def _no_shared_memory(what: str, error: Exception) -> str:
+    try:
+        free = f"{shutil.disk_usage(_SHARED_MEMORY).free / 1e6:,.1f} MB free"
+    except OSError as missing:
+        free = str(missing.strerror)
+    return f"{_SHARED_MEMORY}: {free}, {what} ({_said(error)}); {_LARGER}, or {_LESS}"
+
+
+def _ended(code: int) -> str:
+    """How a process ended, from its exit code as multiprocessing gives it."""
+    if code >= 0:
+        return f"exited with {code}"
+    if -code == signal.SIGBUS:  # the kernel does not say which of its mappings it was
+        return f"was killed by SIGBUS: /dev/shm is full, or a dataset file was cut short while it was read; {_LARGER}, or {_LESS}"
+    return f"was killed by {signal.Signals(-code).name}"

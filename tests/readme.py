@@ -16,7 +16,7 @@ import polars as pl
 from rich.console import Console
 
 from ioprof.analysis.result import Summary
-from ioprof.cli.gather import Recorded
+from ioprof.cli.making import Recorded
 from ioprof.report.picture import step_picture
 from ioprof.report.text import comparison_text
 from ioprof.trace import Trace

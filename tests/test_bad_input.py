@@ -7,9 +7,11 @@ import tempfile
 
 import jobs
 import pytest
+import torch
 
 from ioprof.cli import main
 from ioprof.converters import ConvertOptions, convert
+from ioprof.trace import Trace
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,7 @@ def test_a_run_refuses_what_is_not_a_dataset(capsys, tmp_path):
         (("--device", "abacus"), "emulated:a100"),
         (("--steps", 3, "--epochs", 1), "not both"),
         (("--ranks", 100000), "fewer --ranks"),
+        (("--loader", "null", "--workers", 2), "leave --workers out"),
     ],
 )
 def test_a_run_refuses_options_that_make_no_sense(capsys, dataset, tmp_path, arguments, words):
@@ -66,10 +69,20 @@ def test_a_run_refuses_options_that_make_no_sense(capsys, dataset, tmp_path, arg
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_on_a_device_that_is_not_there_is_refused_before_it_starts(capsys, dataset, tmp_path):
+    """Where torch finds no GPU, `--device cuda` is refused with the devices that there are; the demo refuses it too."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+
+    assert "choose --device cpu" in refusal(capsys, "run", dataset, "--device", "cuda", "--out", tmp_path / "run")
+    assert "choose --device cpu" in refusal(capsys, "demo", "--device", "cuda", "--out", tmp_path / "demo")
+    assert [] == [path.name for path in tmp_path.iterdir()]
+
+
 def test_a_run_never_overwrites(capsys, dataset, tmp_path):
     """An output that exists is refused; one that is not a run is refused even with --force."""
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").write_text("{}")
+    (tmp_path / "run" / "run.json").write_text('{"schema": "ioprof.run/1"}')
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.tex").write_text("42")
     (tmp_path / "file").write_text("")
@@ -145,6 +158,18 @@ def test_a_run_without_room_for_its_recording_does_not_begin(capsys, dataset, tm
 
     assert "set TMPDIR" in refusal(capsys, "run", dataset, "--out", tmp_path / "run", code=1)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_temporary_folder_that_fills_up_costs_no_run(dataset, tmp_path, small_disk):
+    """Once the job has begun it needs no more room than it has: what finds none is counted as lost, and the run is whole."""
+    disk = small_disk(64 << 20)
+    arguments = ("run", dataset, "--steps", 300, "--batch-size", 4, "--out", tmp_path / "run")
+    with jobs.running(*arguments, cwd=disk, steps=3) as process:
+        subprocess.run(["dd", "if=/dev/zero", f"of={disk / 'rest'}", "bs=64k"], capture_output=True)  # until there is no room
+        _, err = process.communicate(timeout=240)
+
+    assert (0, "complete") == (process.returncode, Trace.load(tmp_path / "run").run["status"]), err
+    assert [] == list(disk.glob("tmp/ioprof-*"))
 
 
 def test_reports_refuse_what_is_not_a_run(capsys, tmp_path):

@@ -1,9 +1,13 @@
 """The picture of a step: a drawn timeline comes out as it was drawn."""
 
+import polars as pl
+import pytest
 from timeline import pid, timeline
 
 from ioprof.analysis.blame import blame
-from ioprof.report.picture import step_picture
+from ioprof.report.lanes import LEAVES, MAIN_KINDS, READS
+from ioprof.report.picture import MARKS, step_picture
+from ioprof.trace import Trace
 
 JOB = """
     step            00000000000000000000 11111111111111111111 22222222222222222222
@@ -43,6 +47,25 @@ def test_a_picture_shows_what_was_drawn():
 def test_a_coarse_picture_shows_what_took_most_of_each_part():
     """With fewer characters than ticks each character shows what took most of its part of the time."""
     assert {"worker 0": "Sd-", "wait": "..", "copies": " =", "compute": " ####"} == lanes(picture_of(5))
+
+
+@pytest.mark.parametrize("kind", ["read", "fault"])
+def test_a_read_without_a_source_is_drawn_as_unknown(kind):
+    """A recording need not say where bytes came from: the picture says that too."""
+    trace = timeline(JOB.replace("read", kind), processes=[{"pid": pid(0, 0), "worker": 0}])
+    without = Trace(trace.run, trace.spans.with_columns(source=pl.lit(None, trace.spans.schema["source"])))
+
+    assert "???-dddd-" == lanes(step_picture(without, blame(without), warmup=1, width=30))["worker 0"]
+
+
+@pytest.mark.parametrize("kind", sorted({"fetch", *LEAVES, *MAIN_KINDS} - {*READS}))
+def test_every_kind_that_has_a_lane_has_a_mark(kind):
+    """Whatever the lanes show can be drawn, by a mark that the legend explains; reads wear their source's."""
+    own = "" if kind in MAIN_KINDS else "w0"
+    drawn = step_picture(trace := timeline(f"step {'0' * 20}\n{kind} {own} {'#' * 20}"), blame(trace))
+
+    assert MARKS[kind][0] * 20 in drawn
+    assert " ".join(MARKS[kind]) in drawn
 
 
 def test_an_emulated_device_is_called_so():

@@ -6,13 +6,16 @@ import signal
 
 import jobs
 import polars as pl
+import pynvml
 import pytest
 import slow_storage
 
 from ioprof.analysis.blame import blame
+from ioprof.cli.facts import gpus
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
+from ioprof.train.models import make_model, model_name
 
 TABLES = {"counters.parquet", "files.parquet", "spans.parquet", "steps.parquet"}
 RUN_FILES = {*TABLES, "job.log", "report.html", "run.json", "summary.json"}
@@ -41,10 +44,12 @@ def spans_of(run):
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
 def test_causes_of_every_step_sum_to_its_wall_time(datasets, tmp_path, layout):
     """Law 1 on a real run: integer nanoseconds, every rank, every step; and every batch can be followed from read to step."""
-    arguments = ("--ranks", 2, "--steps", 6, "--batch-size", 8, "--out", "run")
+    arguments = ("--ranks", 2, "--steps", 6, "--batch-size", 8, "--seed", 5, "--out", "run")
     finished = jobs.ioprof("run", datasets / layout, *arguments, cwd=tmp_path)
 
     assert (0, True) == (finished.code, "emulated" in finished.out), finished.err
+    upper_bound = f"next: ioprof run {datasets / layout} --loader null --device emulated:a100"
+    assert f"{upper_bound} --ranks 2 --batch-size 8 --steps 6 --seed 5 --out run-null" in finished.err
     assert {path.name for path in (tmp_path / "run").iterdir()} == RUN_FILES
     steps = pl.read_parquet(tmp_path / "run" / "steps.parquet")
     total = steps.select(pl.sum_horizontal(f"{cause}_ns" for cause in CAUSES)).to_series()
@@ -83,6 +88,9 @@ def test_the_null_loader_needs_no_dataset_and_waits_for_nothing(tmp_path):
     seconds = {entry["cause"]: entry["seconds"] for entry in json.loads(finished.out)["steps"]["causes"]}
     assert [0, 0, 0, 0, 0] == [seconds[cause] for cause in ("storage", "page_cache", "decode", "transform", "collate")]
     assert seconds["loader"] + seconds["delivery"] < 0.1 * seconds["compute"]
+    run = Trace.load(tmp_path / "run").run
+    assert (0, "resnet50") == (run["config"]["workers"], run["device"]["model"])
+    assert 0 <= run["hosts"][0]["others_cpu_ratio"] <= 1
 
 
 def test_a_real_model_on_the_cpu_exchanges_gradients(datasets, tmp_path):
@@ -95,6 +103,28 @@ def test_a_real_model_on_the_cpu_exchanges_gradients(datasets, tmp_path):
     assert {(0, 0), (0, 3), (1, 0), (1, 3)} <= set(spans.filter(kind="comm").select("rank", "step").rows())
     assert 0 == len(spans.filter(kind="h2d"))
     assert "emulated" not in finished.out
+    assert "small_cnn" == Trace.load(tmp_path / "run").run["device"]["model"]
+
+
+def test_each_kind_of_device_trains_the_model_that_the_run_names():
+    """ResNet-50 has the parameters that its authors count; whatever a CPU or a GPU trains bears the name in run.json."""
+    num_parameters = {
+        device: sum(parameter.numel() for parameter in make_model(device, 1000).parameters())
+        for device in ("cpu", "cuda", "emulated:a100")
+    }
+
+    assert {"cpu": "small_cnn", "cuda": "resnet50", "emulated:a100": "resnet50"} == {
+        name: model_name(name) for name in num_parameters
+    }
+    assert {25_557_032} == {num_parameters["cuda"], num_parameters["emulated:a100"]}
+    assert num_parameters["cpu"] < 200_000
+
+
+def test_a_gpu_that_does_not_answer_is_no_reason_to_fail(monkeypatch):
+    """Every call to the vendor's library can fail, not only the first: a device can fall off the bus."""
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)  # so that the next call finds a library that was not initialised
+
+    assert [] == gpus()
 
 
 def test_one_worker_that_decodes_large_images_is_named(datasets, tmp_path):
@@ -140,6 +170,8 @@ def test_a_killed_worker_leaves_what_it_recorded(datasets, tmp_path):
     assert len(trace.spans.filter(pid=pid, kind="decode")) > 0
     assert str(pid) in out
     assert "failed" == trace.run["status"]
+    host = trace.run["hosts"][0]
+    assert (None, True) == (host["others_cpu_ratio"], "killed" in host["others_cpu_reason"])
 
 
 def test_a_killed_rank_leaves_what_it_recorded(datasets, tmp_path):

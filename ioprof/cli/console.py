@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Protocol
 
 from rich.console import Console
@@ -19,20 +19,29 @@ from rich.progress import (
 )
 from rich.text import Text
 
+
+class _Messages(Console):
+    def on_broken_pipe(self) -> None:
+        """Be quiet when the reader has gone; rich would close standard output, where results go, and exit."""
+        self.quiet = True
+
+
 output = Console(highlight=False, soft_wrap=True)
 """Results go here: standard output."""
-messages = Console(stderr=True, highlight=False, soft_wrap=True)
+messages = _Messages(stderr=True, highlight=False, soft_wrap=True)
 """Everything that is not a result goes here: standard error."""
 
 
 def say(text: str) -> None:
     """A line for the person who waits; never a result."""
-    messages.print(text, markup=False)
+    with _unheard():
+        messages.print(text, markup=False)
 
 
 def error_line(text: str) -> None:
     """The one line that says what went wrong and what to type."""
-    messages.print("ioprof: " + " ".join(text.split()), markup=False, style="bold red" if messages.is_terminal else None)
+    with _unheard():
+        messages.print("ioprof: " + " ".join(text.split()), markup=False, style="bold red" if messages.is_terminal else None)
 
 
 def next_command(*words: object) -> None:
@@ -49,12 +58,23 @@ class Advance(Protocol):
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Advance]:
     """A progress bar with rate and time left on a terminal, a plain line at each tenth elsewhere."""
-    if messages.is_terminal:
-        with _bar() as bar:
-            task = bar.add_task(what, total=total)
-            yield lambda count=1: bar.advance(task, count)
-    else:
+    if not messages.is_terminal:
         yield _PlainProgress(what, total)
+        return
+    bar = _bar()
+    task = bar.add_task(what, total=total)
+    with _unheard():
+        bar.start()
+    try:
+        yield lambda count=1: bar.advance(task, count)
+    finally:
+        with _unheard():
+            bar.stop()
+
+
+def _unheard() -> AbstractContextManager[None]:
+    """Where a line cannot be written, its reader or the terminal has gone: no reason to end a job or to lose a run."""
+    return suppress(OSError)
 
 
 class _PlainProgress:
@@ -66,7 +86,8 @@ class _PlainProgress:
         self._done += count
         after = self._done * 10 // self._total
         if after > before:
-            print(f"{self._what}: {self._done} of {self._total}", file=sys.stderr, flush=True)  # noqa: T201
+            with _unheard():
+                print(f"{self._what}: {self._done} of {self._total}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _bar() -> Progress:

@@ -13,8 +13,10 @@ from ioprof.converters import ConvertOptions, convert
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
 from ioprof.report.text import comparison_text
+from ioprof.train.accelerators import check_device
 from ioprof.train.config import JobConfig
 
+_RANKS: Final = 2
 _DATASETS: Final = {
     "files": ConvertOptions(layout="files", image="original"),
     "lmdb": ConvertOptions(layout="lmdb", image="original"),
@@ -31,6 +33,7 @@ def demo(
     force: Annotated[bool, typer.Option("--force", help="Replace the folder of an earlier demo.")] = False,
 ) -> int:
     """Generate images, convert them three ways, train on each with two ranks, and compare."""
+    check_device(device, _RANKS)
     _prepare(out, force)
     make_tree(out / "images", images)
     summaries = []
@@ -52,7 +55,7 @@ def _run(dataset: Dataset, folder: Path, steps: int, device: str) -> tuple[int, 
     config = JobConfig(
         loader=dataset.layout,
         device=device,
-        ranks=2,
+        ranks=_RANKS,
         batch_size=16,
         workers=1,
         steps=steps,

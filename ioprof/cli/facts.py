@@ -42,6 +42,7 @@ class CpuMeter:
         """Share, 0 to 1, of all CPU time since the meter was made that neither idled nor went to this process and its children.
 
         Time that the hypervisor took away ("steal") counts as others'. High: the run's rates say more about the neighbours.
+        Children count once they were waited for: those of a process that was killed never are, and would be taken for others.
         """
         busy_s, own_s, all_s = (now - then for now, then in zip(_cpu_seconds(), self._begin, strict=True))
         return max(0.0, busy_s - own_s) / all_s if all_s > 0 else 0.0
@@ -56,16 +57,15 @@ def _cpu_seconds() -> tuple[float, float, float]:
 
 
 def gpus() -> list[str]:
-    """Names of this host's NVIDIA GPUs; empty where there is no driver."""
+    """Names of this host's NVIDIA GPUs; empty where there is no driver, or where it does not answer."""
     try:
         pynvml.nvmlInit()
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        names = [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+        pynvml.nvmlShutdown()
     except pynvml.NVMLError:
         return []
-    try:
-        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
-    finally:
-        pynvml.nvmlShutdown()
+    return names
 
 
 def versions() -> dict[str, str | None]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ioprof.cli.console import next_command, say
-from ioprof.cli.gather import Recorded
+from ioprof.cli.making import Recorded
 from ioprof.cli.session import show
 from ioprof.errors import CommandError
 from ioprof.trace import Trace

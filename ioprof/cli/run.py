@@ -3,18 +3,22 @@
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from typer import Argument, Option
 
 from ioprof.cli.console import next_command, say
-from ioprof.cli.session import check_output, exit_code, record_job, show
+from ioprof.cli.run_folder import check_output
+from ioprof.cli.session import exit_code, record_job, show
 from ioprof.cli.synthetic import cached_dataset
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
 from ioprof.loaders import check_loader
 from ioprof.loaders.order import batches_per_epoch
-from ioprof.train.config import JobConfig, emulated_device
+from ioprof.train.accelerators import check_device
+from ioprof.train.config import JobConfig
+
+_WORKERS: Final = 2
 
 
 def run(
@@ -23,7 +27,7 @@ def run(
     device: Annotated[str, Option(help="cpu, cuda, or emulated:NAME, a clock with a known device's speed.")] = "emulated:a100",
     ranks: Annotated[int, Option(min=1, help="Data-parallel processes.")] = 1,
     batch_size: Annotated[int, Option(min=1, help="Samples per step and rank.")] = 64,
-    workers: Annotated[int, Option(min=0, help="Loader processes per rank.")] = 2,
+    workers: Annotated[int | None, Option(min=0, help=f"Loader processes per rank. Without it: {_WORKERS}; null has none.")] = None,
     steps: Annotated[int | None, Option(min=1, help="Steps to train. Without it: one epoch.")] = None,
     epochs: Annotated[int | None, Option(min=1, help="Epochs to train, instead of --steps.")] = None,
     seed: Annotated[int, Option(min=0, help="Order of the samples and their crops.")] = 0,
@@ -34,17 +38,18 @@ def run(
     """Train with the built-in job and report what each step waited for."""
     if steps is not None and epochs is not None:
         raise CommandError("--steps and --epochs: give one of them, not both")
-    emulated_device(device)
+    check_device(device, ranks)
     check_output(folder := out or default_folder(), force)
     if dataset is None and loader != "null":
         dataset = cached_dataset()
     manifest = Dataset.load(dataset) if dataset else None
+    loader = loader or (manifest.layout if manifest else "null")
     config = JobConfig(
-        loader=loader or (manifest.layout if manifest else "null"),
+        loader=loader,
         device=device,
         ranks=ranks,
         batch_size=batch_size,
-        workers=workers,
+        workers=_num_workers(loader, workers),
         steps=steps or 0,
         seed=seed,
         spool=Path(),
@@ -59,12 +64,22 @@ def run(
     return exit_code(outcome, folder)
 
 
+def _num_workers(loader: str, asked: int | None) -> int:
+    if loader != "null":
+        return _WORKERS if asked is None else asked
+    if asked is not None:
+        raise CommandError(f"--workers {asked}: the null loader has no workers; leave --workers out, or choose another --loader")
+    return 0
+
+
 def _next(config: JobConfig, folder: Path) -> tuple[object, ...]:
     """The upper bound of any gain in the loader comes first: the same job on the null loader."""
     if config.loader == "null":
         return "ioprof", "compare", folder, "OTHER_RUN"
-    options = ("--device", config.device, "--ranks", config.ranks, "--batch-size", config.batch_size, "--steps", config.steps)
-    return "ioprof", "run", "--loader", "null", *options, "--out", f"{folder}-null"
+    dataset = (config.dataset,) if config.dataset else ()
+    size = ("--ranks", config.ranks, "--batch-size", config.batch_size, "--steps", config.steps, "--seed", config.seed)
+    named = folder if folder.name else folder.resolve()  # the working directory has no name of its own
+    return "ioprof", "run", *dataset, "--loader", "null", "--device", config.device, *size, "--out", f"{named}-null"
 
 
 def default_folder() -> Path:

@@ -14,11 +14,16 @@ Latency alone is never taken as proof.
 import errno
 import os
 import resource
+import stat
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
+from ioprof.record.preload import sees_reads
 from ioprof.record.span import PAGE_CACHE, STORAGE, UNKNOWN, intern, span
+
+LARGEST_FILE: Final = 1 << 30
+"""Bytes that `read_file` reads at most: an image of a gigabyte is a file that came into a dataset by mistake."""
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
 _OWN_BOOKS: Final = ("fuse", "gpfs", "beegfs")
@@ -26,14 +31,22 @@ _no_nowait: set[int] = set()  # device numbers whose file system refused RWF_NOW
 
 
 def read_file(path: str, *, batch: int = -1) -> bytearray:
-    """All bytes of the file `path`, recorded as one `open` and one or two `read` spans; raises OSError as open and read do."""
+    """All bytes of the file `path`, recorded as one `open` and one or two `read` spans, unless the capture library records them.
+
+    Raises OSError as open and read do, and where it is no regular file or larger than `LARGEST_FILE`.
+    """
+    if sees_reads():
+        return _read_unrecorded(path)
     file = intern(path)
     with span("open", file=file, batch=batch) as opening:
         before = _usage()
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _open(path)
         status = os.fstat(descriptor)
         opening.source = _source_by_usage(before, _usage())
     try:
+        _check(path, status)
+        # Hierarchical storage (GPFS, DMAPI) answers a read that would recall a file from tape with EAGAIN where it may not wait.
+        os.set_blocking(descriptor, True)
         return _read_all(descriptor, status.st_size, status.st_dev, file, batch)
     finally:
         os.close(descriptor)
@@ -52,6 +65,43 @@ def fault_in(find: Callable[[], memoryview], *, file: int = -1, batch: int = -1)
         touching.bytes = len(data)
         touching.source = STORAGE if after.ru_majflt > before.ru_majflt else _source_by_usage(before, after)
     return data
+
+
+def _read_unrecorded(path: str) -> bytearray:
+    descriptor = _open(path)
+    try:
+        status = os.fstat(descriptor)
+        _check(path, status)
+        os.set_blocking(descriptor, True)
+        data = bytearray(status.st_size)
+        done = 0
+        while done < len(data) and (count := os.preadv(descriptor, [memoryview(data)[done:]], done)):
+            done += count
+        del data[done:]  # the file shrank since fstat
+        return data
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: str) -> int:
+    # Without O_NONBLOCK a FIFO would be waited for until somebody writes to it (man 7 fifo).
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a device that is not there (man 2 open)
+            raise _irregular(path) from None
+        raise
+
+
+def _check(path: str, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise _irregular(path)
+    if status.st_size > LARGEST_FILE:
+        raise OSError(errno.EFBIG, f"{status.st_size:,} bytes are too many for one image; the limit is {LARGEST_FILE:,}", path)
+
+
+def _irregular(path: str) -> OSError:
+    return OSError(errno.EINVAL, "not a regular file", path)
 
 
 def _read_all(descriptor: int, size: int, device: int, file: int, batch: int) -> bytearray:

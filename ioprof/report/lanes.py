@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from ioprof.analysis.facts import mapping, whole
 from ioprof.report.units import duration
 from ioprof.report.views import Window
 from ioprof.trace import Trace
@@ -61,7 +62,8 @@ def timeline_of(trace: Trace, window: Window, ranks: Sequence[int], limit: int =
     """The lanes and bars of `ranks` in `window`, at most `limit` bars."""
     inside = (pl.col("end_ns") > window.start_ns) & (pl.col("start_ns") < window.end_ns) & pl.col("rank").is_in(list(ranks))
     spans = trace.spans.filter(inside).with_columns(pl.col("kind").cast(pl.String))
-    spans = spans.with_columns(source=pl.when(pl.col("kind").is_in(READS)).then(pl.col("source").cast(pl.String)))
+    source = pl.col("source").cast(pl.String).fill_null("unknown")  # a recording need not say it
+    spans = spans.with_columns(source=pl.when(pl.col("kind").is_in(READS)).then(source))
     workers, notes = _workers(trace, spans, ranks)
     lanes, placed = _place(spans.select(*_COLUMNS), workers, ranks)
     bars, thinned = _thin(placed, window, limit)
@@ -74,11 +76,9 @@ def timeline_of(trace: Trace, window: Window, ranks: Sequence[int], limit: int =
 
 def worker_numbers(trace: Trace) -> dict[int, int]:
     """The number of each loader worker by its process id, as the run recorded it."""
-    return {
-        int(process["pid"]): int(process["worker"])
-        for process in trace.run.get("processes") or ()
-        if isinstance(process, dict) and process.get("worker") is not None and process["worker"] >= 0 and "pid" in process
-    }
+    processes = [mapping(process) for process in trace.run.get("processes") or ()]
+    numbers = [(whole(process.get("pid")), whole(process.get("worker"))) for process in processes]
+    return {pid: worker for pid, worker in numbers if pid is not None and worker is not None}
 
 
 def _workers(trace: Trace, spans: pl.DataFrame, ranks: Sequence[int]) -> tuple[dict[tuple[int, int], str], list[str]]:

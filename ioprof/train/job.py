@@ -1,4 +1,4 @@
-"""One rank of the built-in job: `python -m ioprof.train.job CONFIG`, started by torch's elastic launcher.
+"""One rank of the built-in job: `python -m ioprof.train.job CONFIG PID`, started by torch's elastic launcher, whose number is PID.
 
 The loop is the usual one with copies ahead: wait for batch i, start its copy and its step, then wait for the device to finish step
 i - 1. So the device always has the next step queued, and the loader's wait runs under the step before.
@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -36,7 +36,7 @@ def main() -> int:
     """Run the rank that the launcher's environment names; 0 when all steps are done."""
     config = JobConfig.load(Path(sys.argv[1]))
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    die_with_parent()
+    die_with_parent(parent=int(sys.argv[2]))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     recorder.start(config.spool, rank=rank, role="rank")
@@ -51,7 +51,8 @@ def main() -> int:
         outcome = f"{type(error).__name__}: {error}"
     _disarm()
     recorder.stop()
-    write_json_atomically(status_path(config.spool, rank), {"rank": rank, "outcome": outcome})
+    with suppress(OSError):  # on a full disk the exit status alone says how the rank ended
+        write_json_atomically(status_path(config.spool, rank), {"rank": rank, "outcome": outcome})
     # The peers may be gone or hang: leave without the process group's orderly farewell, which could wait for them for ever.
     sys.stdout.flush()
     os._exit(0 if outcome == "done" else 1)
@@ -103,7 +104,8 @@ def _train_steps(batches: Iterator[Batch], accelerator: Accelerator, steps: int,
         emit("step", begin_ns, end_ns, step=step, batch=batch.number)
         begin_ns = end_ns
         if progress:
-            os.write(progress.fileno(), b".")
+            with suppress(OSError):  # a full disk stops the progress that is shown, not the job
+                os.write(progress.fileno(), b".")
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

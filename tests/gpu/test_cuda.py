@@ -34,7 +34,9 @@ def test_a_step_on_the_gpu_adds_up_and_its_events_lie_where_the_host_saw_them(da
     steps = pl.read_parquet(tmp_path / "run" / "steps.parquet")
     total = steps.select(pl.sum_horizontal(f"{cause}_ns" for cause in CAUSES)).to_series()
     assert (steps["end_ns"] - steps["start_ns"]).to_list() == total.to_list()
-    spans = Trace.load(tmp_path / "run").spans
+    trace = Trace.load(tmp_path / "run")
+    assert {"name": "cuda", "basis": "measured", "model": "resnet50", "samples_per_s": None} == trace.run["device"]
+    spans = trace.spans
     copies = {row["step"]: row for row in spans.filter(kind="h2d").to_dicts()}
     computes = {row["step"]: row for row in spans.filter(kind="compute").to_dicts()}
     assert set(range(20)) == set(copies) == set(computes)
@@ -52,3 +54,13 @@ def test_pinned_copies_run_beside_the_step_before(tmp_path):
 
     overlap = json.loads(finished.out)["overlap"]["h2d"]
     assert overlap["hidden_ratio"] > 0.5, overlap
+
+
+def test_more_ranks_than_gpus_are_refused_before_the_job(tmp_path):
+    """Each rank has a GPU of its own: two on one would measure each other."""
+    found = torch.cuda.device_count()
+    arguments = ("--loader", "null", "--device", "cuda", "--ranks", found + 1, "--steps", 2, "--out", "run")
+    finished = jobs.ioprof("run", *arguments, cwd=tmp_path)
+
+    assert (2, True) == (finished.code, f"use --ranks {found}" in finished.err), finished.err
+    assert not (tmp_path / "run").exists()

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from ioprof.errors import CommandError
 from ioprof.loaders.base import Batch
 from ioprof.train.config import JobConfig, emulated_device
 
@@ -21,6 +22,20 @@ class Accelerator(Protocol):
 
     def close(self) -> None:
         """Stop the device's threads; what is still under way is dropped."""
+
+
+def check_device(device: str, ranks: int) -> None:
+    """CommandError unless this host has what `--device` names, once for each rank; imports torch for `cuda` only."""
+    if emulated_device(device) is not None or device != "cuda":
+        return
+    import torch
+
+    found = torch.cuda.device_count()
+    if not found:
+        why = "" if torch.version.cuda else f" (torch {torch.__version__} is built without CUDA)"
+        raise CommandError(f"--device cuda: torch finds no GPU here{why}; choose --device cpu or --device emulated:a100")
+    if ranks > found:
+        raise CommandError(f"--ranks {ranks}: each rank needs a GPU of its own, and torch finds {found} here; use --ranks {found}")
 
 
 def make_accelerator(config: JobConfig, num_classes: int, local_rank: int) -> Accelerator:

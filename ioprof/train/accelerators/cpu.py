@@ -8,7 +8,7 @@ from ioprof.loaders.base import Batch
 from ioprof.record.span import emit
 from ioprof.train.accelerators import COMM_STREAM
 from ioprof.train.accelerators.ddp import exchanging
-from ioprof.train.models.small_cnn import small_cnn
+from ioprof.train.models import make_model
 
 
 class CpuAccelerator:
@@ -16,7 +16,7 @@ class CpuAccelerator:
 
     def __init__(self, num_classes: int, ranks: int) -> None:
         torch.manual_seed(0)
-        self._model: nn.Module = small_cnn(num_classes)
+        self._model = make_model("cpu", num_classes)
         if ranks > 1:
             self._model = exchanging(self._model, self._bucket_ready, self._bucket_done)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01, momentum=0.9)

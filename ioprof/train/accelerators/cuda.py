@@ -13,7 +13,7 @@ from ioprof.record.span import emit
 from ioprof.train.accelerators import COMM_STREAM, COMPUTE_STREAM, COPY_STREAM
 from ioprof.train.accelerators.ddp import exchanging
 from ioprof.train.accelerators.staging import StagingBuffers
-from ioprof.train.models.resnet50 import resnet50
+from ioprof.train.models import make_model
 
 _ANCHOR_EVERY_NS: Final = 10_000_000_000  # elapsed_time is a 32-bit float of milliseconds: after 10 s its step is 1 µs
 
@@ -62,9 +62,9 @@ class CudaAccelerator:
     """One rank's CUDA device: the one of its place among the host's ranks."""
 
     def __init__(self, num_classes: int, ranks: int, local_rank: int, batch_shape: tuple[int, ...]) -> None:
-        torch.cuda.set_device(local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(local_rank)
         torch.manual_seed(0)
-        model: nn.Module = resnet50(num_classes).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model: nn.Module = make_model("cuda", num_classes).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._model = exchanging(model, self._bucket_ready, self._bucket_done) if ranks > 1 else model
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.1, momentum=0.9)
         self._loss = nn.CrossEntropyLoss()

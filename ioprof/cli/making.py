@@ -3,18 +3,17 @@
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 
 from ioprof.analysis.blame import charges
 from ioprof.analysis.result import Summary
 from ioprof.analysis.summary import summarise
+from ioprof.cli.run_folder import MARKER, RUN_FILES
 from ioprof.report.html import write_html
 from ioprof.spool import read_spool
 from ioprof.trace import Trace
-
-_FILES: Final = ("spans.parquet", "files.parquet", "counters.parquet", "steps.parquet", "summary.json", "report.html", "run.json")
 
 
 @dataclass(frozen=True)
@@ -32,16 +31,17 @@ class Recorded:
         return cls(trace, charged.steps, summarise(trace, charged))
 
 
-def gather(spool: Path, out: Path, run: dict[str, Any]) -> Recorded:
-    """Turn the capture files in `spool` into the run folder `out`, then remove the spool."""
+def make_run_folder(spool: Path, out: Path, run: dict[str, Any]) -> Recorded:
+    """Turn the capture files in `spool` into the run folder `out`, then remove the spool, as far as that can be done."""
     recorded = Recorded.of(read_spool(spool, run))
     try:
         _write(recorded, out)
     except BaseException:
-        for name in _FILES:
+        for name in RUN_FILES:
             (out / name).unlink(missing_ok=True)
         raise
-    shutil.rmtree(spool)
+    (out / MARKER).unlink(missing_ok=True)
+    shutil.rmtree(spool, ignore_errors=True)
     return recorded
 
 

@@ -1,0 +1,20 @@
+"""Loads batches with one worker, as a rank does, and prints a line for each, and how it ended. Arguments: DATASET NUM_BATCHES."""
+
+import sys
+from pathlib import Path
+
+from ioprof.dataset import Dataset
+from ioprof.errors import IoprofError
+from ioprof.loaders import make_loader
+from ioprof.loaders.base import LoaderOptions
+
+if __name__ == "__main__":
+    dataset = Dataset.load(Path(sys.argv[1]))
+    loader = make_loader(dataset.layout, dataset, LoaderOptions(dataset.records, int(sys.argv[2]), workers=1))
+    try:
+        for batch in loader:
+            print(f"{len(batch.labels)} samples", flush=True)
+    except IoprofError as error:
+        print(f"{type(error).__name__}: {error}")
+    except RuntimeError:
+        print(loader.lost_worker())
