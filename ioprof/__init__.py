@@ -7,9 +7,10 @@ from ioprof.record.span import span
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ioprof.profiling import profile as profile
     from ioprof.trace import Trace as Trace
 
-__all__ = ["Trace", "load", "span"]
+__all__ = ["Trace", "load", "profile", "span"]
 __version__ = "0.1.0"
 
 
@@ -25,4 +26,8 @@ def __getattr__(name: str) -> Any:
         from ioprof.trace import Trace
 
         return Trace
+    if name == "profile":  # lazy: a job that is recorded from outside has no use for it
+        from ioprof.profiling import profile
+
+        return profile
     raise AttributeError(f"module 'ioprof' has no attribute {name!r}")

@@ -1,0 +1,488 @@
+/* One read: made as the job asked for it, timed, and told with its file, offset and the source of its bytes.
+ *
+ * Where the file system can say it, the read is first made with RWF_NOWAIT, which takes what is cached and nothing else: if that
+ * is all of it, the question is answered at the price of the read itself. What remains is read as usual between two readings of
+ * what the kernel counts for this thread: blocks that it submitted, and voluntary switches, of which there is one when it had to
+ * wait. */
+#ifndef IOPROF_READS_H
+#define IOPROF_READS_H
+
+#include "files.h"
+
+#ifndef RWF_NOWAIT
+#define RWF_NOWAIT 8
+#endif
+
+#define MOST_BYTES 0x7ffff000 /* of one read, whatever was asked (read(2)) */
+#define MOST_PARTS 16         /* of a readv that may be made in two halves */
+#define SLOW_NS 10000         /* a call without bytes is a span of its own from here on */
+#define PAGE 4096             /* the smallest page; caches hold whole ones */
+#define LARGE 262144          /* a read beside which asking for usage costs little: 2 % */
+#define PLAIN (-1)            /* a request's offset: at the descriptor's position */
+
+/* ---------------------------------------------------------------------------------------- calls that move no bytes */
+
+static inline void tell_short(int64_t start, int64_t end, int32_t path, int32_t name)
+{
+    tell(&(struct told){start, end, -1, -1, path, name, KIND_OPEN, SOURCE_NONE});
+}
+
+/* A call ended that moved no bytes: a span only if it took long. `number` gives the path, where there is need of it. */
+#define END_SHORT(start, what, number) \
+    do { \
+        int64_t end_ = ring_now(); \
+        int saved_errno_ = errno; \
+        hands_off(); \
+        if (__builtin_expect(end_ - (start) < SLOW_NS, 1)) \
+            tally_short(end_ - (start)); \
+        else \
+            tell_short(start, end_, saved_errno_ == EFAULT ? -1 : (number), NAME(what)); \
+        compare_when_due(end_); \
+        hands_on(); \
+        errno = saved_errno_; \
+    } while (0)
+
+static int32_t number_of(int descriptor)
+{
+    if ((unsigned)descriptor < FILES && is_known(&files[descriptor]))
+        return GET(&files[descriptor], path);
+    return -1;
+}
+
+/* ---------------------------------------------------------------------------------------- files that are opened */
+
+static void tell_open(int descriptor, int64_t start, int64_t end, int folder_of, const char *path, int flags)
+{
+    if (descriptor < 0 && end - start < SLOW_NS) {
+        tally_short(end - start);
+        return;
+    }
+    int32_t number = path_number(folder_of, path);
+    if (descriptor >= 0)
+        add_file(descriptor, flags, number);
+    tell(&(struct told){start, end, -1, -1, number, -1, KIND_OPEN, SOURCE_NONE});
+    compare_when_due(end);
+}
+
+/* The job opened a file, or failed to. The library's own files are none of the job's. */
+static void end_open(int descriptor, int64_t start, int folder_of, const char *path, int flags)
+{
+    int64_t end = ring_now();
+    int saved_errno = errno;
+    hands_off();
+    bool is_readable = path != NULL && !(descriptor < 0 && saved_errno == EFAULT);
+    if (!is_readable || in_spool(path)) {
+        if (descriptor >= 0)
+            forget_file(descriptor);
+    } else {
+        tell_open(descriptor, start, end, folder_of, path, flags);
+    }
+    hands_on();
+    errno = saved_errno;
+}
+
+/* ---------------------------------------------------------------------------------------- where bytes came from */
+
+struct usage {
+    int64_t blocks, waits;
+};
+
+static inline struct usage usage_now(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_THREAD, &usage) != 0)
+        return (struct usage){0, 0};
+    return (struct usage){usage.ru_inblock, usage.ru_nvcsw};
+}
+
+/* How a part of a read went. */
+struct fetched {
+    int64_t bytes;
+    int64_t blocks; /* of 512 bytes, submitted meanwhile by this thread */
+    bool waited;
+    bool surprised; /* more was submitted, nobody knows how much */
+};
+
+/* Bytes of this read that had to come from the device or the network; -1: cannot be known.
+ *
+ * What a read submits beyond its own bytes is credit: a later read that goes on where the last ended finds those bytes in the page
+ * cache, but they were fetched for it. A read that waited without submitting waited for a page that another thread, or an earlier
+ * read of this one, had asked for. */
+static int64_t from_storage(struct file *file, int64_t offset, const struct fetched *part)
+{
+    int64_t credit = GET(file, credit);
+    if (offset != GET(file, next))
+        credit = 0;
+    int64_t fetched = part->blocks * 512, stored;
+    if (part->waited && part->surprised)
+        stored = part->bytes;
+    else if (part->waited && part->blocks == 0)
+        stored = GET(file, system)->medium == MEDIUM_BLOCKS ? part->bytes : -1;
+    else if (part->waited)
+        stored = part->bytes < credit + fetched ? part->bytes : credit + fetched;
+    else
+        stored = part->bytes < credit ? part->bytes : credit;
+    credit += fetched - (stored < 0 ? 0 : stored);
+    SET(file, credit, credit > 0 ? credit : 0);
+    SET(file, next, offset + part->bytes);
+    return stored;
+}
+
+static void tell_part(struct file *file, int64_t start, int64_t end, int64_t offset, int64_t bytes, enum source source)
+{
+    if (bytes > 0)
+        tell(&(struct told){start, end, bytes, offset, GET(file, path), -1, KIND_READ, source});
+}
+
+/* A part whose bytes are of two sources is told as two spans. What was cached took no time to speak of. */
+static void tell_fetched(struct file *file, int64_t start, int64_t end, int64_t offset, const struct fetched *part)
+{
+    if (part->bytes <= 0)
+        return;
+    if (flags_of(file) & FILE_DIRECT) {
+        tell_part(file, start, end, offset, part->bytes, SOURCE_STORAGE);
+        return;
+    }
+    enum medium medium = GET(file, system)->medium;
+    int64_t stored = medium == MEDIUM_MEMORY ? 0 : medium == MEDIUM_UNKNOWN ? -1 : from_storage(file, offset, part);
+    if (stored < 0) {
+        tell_part(file, start, end, offset, part->bytes, SOURCE_UNKNOWN);
+        return;
+    }
+    tell_part(file, start, end, offset, stored, SOURCE_STORAGE);
+    tell_part(file, stored > 0 ? end : start, end, offset + stored, part->bytes - stored, SOURCE_PAGE_CACHE);
+}
+
+/* ---------------------------------------------------------------------------------------- a request */
+
+struct request {
+    int descriptor;
+    int count;
+    const struct iovec *parts;
+    int64_t offset; /* PLAIN: at the descriptor's position, which moves */
+    int flags;      /* of preadv2 */
+};
+
+static ssize_t make(const struct request *request)
+{
+    const struct iovec *first = request->parts;
+    if (request->flags != 0)
+        return REAL(preadv64v2)(request->descriptor, first, request->count, request->offset, request->flags);
+    if (request->count == 1 && request->offset == PLAIN)
+        return REAL(read)(request->descriptor, first->iov_base, first->iov_len);
+    if (request->count == 1)
+        return REAL(pread64)(request->descriptor, first->iov_base, first->iov_len, request->offset);
+    if (request->offset == PLAIN)
+        return REAL(readv)(request->descriptor, first, request->count);
+    return REAL(preadv64)(request->descriptor, first, request->count, request->offset);
+}
+
+/* Bytes asked for; -1: more than one read may move, or a request that the kernel will refuse. */
+static inline int64_t wanted_bytes(const struct request *request)
+{
+    uint64_t sum = 0;
+    for (int place = 0; place < request->count; place++) {
+        if (request->parts[place].iov_len > MOST_BYTES)
+            return -1;
+        sum += request->parts[place].iov_len;
+    }
+    return sum > MOST_BYTES ? -1 : (int64_t)sum;
+}
+
+/* What is left of a request after its first `done` bytes; `parts` has room for all of its own. */
+static void rest_of(const struct request *request, int64_t done, struct request *rest, struct iovec *parts)
+{
+    int place = 0;
+    int64_t skip = done;
+    while (place < request->count && skip >= (int64_t)request->parts[place].iov_len)
+        skip -= (int64_t)request->parts[place++].iov_len;
+    *rest = *request;
+    rest->count = request->count - place;
+    for (int number = 0; number < rest->count; number++)
+        parts[number] = request->parts[place + number];
+    parts[0].iov_base = (char *)parts[0].iov_base + skip;
+    parts[0].iov_len -= (size_t)skip;
+    rest->parts = parts;
+    if (request->offset != PLAIN)
+        rest->offset += done;
+}
+
+/* ---------------------------------------------------------------------------------------- first what is cached */
+
+extern char __libc_single_threaded __attribute__((weak)); /* glibc 2.32 */
+
+/* A plain read in two halves must not be seen by others between them: they would read from the middle of it. The owner of a file,
+ * the thread that opened it, marks it busy; the first other thread that reads from it says so, for good, and waits for the owner
+ * as it would wait for the kernel's lock on the position. */
+static bool take_position(struct file *file)
+{
+    if (is_shared(file))
+        return false;
+    if (&__libc_single_threaded != NULL && __libc_single_threaded)
+        return true;
+    if (GET(file, owner) == this_thread()) {
+        if (!(atomic_fetch_or(&file->flags, FILE_BUSY) & FILE_FOREIGN))
+            return true;
+        atomic_fetch_and(&file->flags, ~(uint32_t)FILE_BUSY);
+        return false;
+    }
+    if (!(flags_of(file) & FILE_FOREIGN))
+        atomic_fetch_or(&file->flags, FILE_FOREIGN);
+    for (int attempt = 0; attempt < 1000 && (atomic_load(&file->flags) & FILE_BUSY); attempt++)
+        sched_yield();
+    return false;
+}
+
+static inline void give_position(struct file *file)
+{
+    if (flags_of(file) & FILE_BUSY)
+        atomic_fetch_and(&file->flags, ~(uint32_t)FILE_BUSY);
+}
+
+/* Nothing is expected there, and so nothing that would have to be fetched. */
+static inline bool is_behind(const struct file *file, int64_t position)
+{
+    int64_t size = GET(file, size);
+    return size >= 0 && position >= size;
+}
+
+static inline bool may_try_cached(struct file *file, const struct request *request, int64_t position, int64_t wanted)
+{
+    if (atomic_load_explicit(&GET(file, system)->nowait, memory_order_relaxed) == NOWAIT_NEVER || (flags_of(file) & FILE_DIRECT))
+        return false;
+    if (position < 0 || wanted <= 0 || request->count > MOST_PARTS || request->flags != 0 || is_behind(file, position))
+        return false;
+    return request->offset != PLAIN || take_position(file);
+}
+
+/* The cached beginning of what was asked for: its bytes, 0 if there is none. EAGAIN is the answer "none"; EOPNOTSUPP and EINVAL are
+ * those of a file system or kernel that has no such thing; any other error will come again with the read itself. */
+static int64_t read_cached(struct file *file, const struct request *request)
+{
+    ssize_t got = REAL(preadv64v2)(request->descriptor, request->parts, request->count, request->offset, RWF_NOWAIT);
+    if (got < 0 && (errno == EOPNOTSUPP || errno == EINVAL || errno == ENOSYS))
+        atomic_store_explicit(&GET(file, system)->nowait, NOWAIT_NEVER, memory_order_relaxed);
+    return got > 0 ? got : 0;
+}
+
+/* Whether a read that stopped here met the end of the file. A cache holds whole pages, so that one which stops within a page
+ * stops at the end; at the end of a page, what the process was told of the size must decide. */
+static inline bool is_end(const struct file *file, int64_t place)
+{
+    return place % PAGE != 0 || place == GET(file, size);
+}
+
+/* ---------------------------------------------------------------------------------------- the whole */
+
+/* A read of a regular file while it goes on. */
+struct reading {
+    struct file *file;
+    int64_t position, start, middle; /* middle: when what was cached had been read */
+    int64_t cached;
+    struct usage before, between, after; /* between: after the attempt to find all in the cache */
+    bool asked;                          /* whether usage was read */
+    bool missed, surprised;              /* the attempt failed; and usage had not been read before it */
+};
+
+/* How many more reads of this thread are expected to miss the cache: its first, and those after a miss. */
+#define EXPECTED_MISSES 32
+static __thread int hits;
+
+static inline bool usage_tells(struct file *file)
+{
+    enum medium medium = GET(file, system)->medium;
+    return (medium == MEDIUM_BLOCKS || medium == MEDIUM_OTHER) && !(flags_of(file) & FILE_DIRECT);
+}
+
+/* Before Linux 5.9, and again in newer ones, RWF_NOWAIT itself starts to fetch what it does not find. To see that, usage has to
+ * be read before, which costs as much as a small cached read: so only where that is little beside the read, or a miss is likely.
+ * Where one comes as a surprise, this read is told right, but those that follow in the same readahead window are taken for
+ * cached. */
+static inline bool expects_miss(const struct file *file, int64_t wanted)
+{
+    return hits < EXPECTED_MISSES || wanted >= LARGE || GET(file, credit) > 0;
+}
+
+static inline void ask_before(struct reading *reading)
+{
+    if (reading->asked || !usage_tells(reading->file) || is_behind(reading->file, reading->position))
+        return;
+    reading->asked = true;
+    reading->before = reading->between = usage_now();
+}
+
+/* Of all calls between a read and the return to the job: errno is left alone. */
+static inline void ask_after(struct reading *reading)
+{
+    if (!reading->asked)
+        return;
+    int saved_errno = errno;
+    reading->after = usage_now();
+    errno = saved_errno;
+}
+
+/* What is not cached. After a first half there is a result already: an error in the second is for the next read to meet, as in the
+ * kernel. */
+static ssize_t make_rest(const struct request *request, struct reading *reading)
+{
+    struct iovec parts[MOST_PARTS];
+    struct request rest;
+    if (reading->cached == 0)
+        return make(request);
+    rest_of(request, reading->cached, &rest, parts);
+    int saved_errno = errno;
+    ssize_t got = make(&rest);
+    errno = saved_errno;
+    return reading->cached + (got > 0 ? got : 0);
+}
+
+/* Whether what was not found had to be fetched. It may have arrived before the read began to wait for it: then the attempt to
+ * find it had started to fetch it, or another thread had. Where neither is so, the attempt only stopped at the page that says
+ * "read ahead now", as it does in Linux 5.9 and after. */
+static bool had_to_wait(const struct reading *reading)
+{
+    bool is_fetching = reading->between.blocks > reading->before.blocks || reading->after.blocks == reading->between.blocks;
+    return reading->after.waits > reading->before.waits || (reading->missed && is_fetching);
+}
+
+static void tell_reading(const struct reading *reading, int64_t got, int64_t end)
+{
+    int64_t blocks = reading->after.blocks - reading->before.blocks;
+    struct fetched cached = {reading->cached, reading->cached == got ? blocks : 0, false, false};
+    struct fetched rest = {got - reading->cached, blocks, had_to_wait(reading), reading->surprised};
+    tally_read(got > 0 ? (uint64_t)got : 0);
+    if (got <= 0 && end - reading->start >= SLOW_NS)
+        tell(&(struct told){reading->start, end, 0, reading->position, GET(reading->file, path), -1, KIND_READ, SOURCE_UNKNOWN});
+    else if (got <= 0)
+        tally_short(end - reading->start);
+    tell_fetched(reading->file, reading->start, cached.bytes == got ? end : reading->middle, reading->position, &cached);
+    tell_fetched(reading->file, reading->middle, end, reading->position + cached.bytes, &rest);
+    compare_when_due(end);
+}
+
+/* Everything about a read that is over; `got` is its result. errno is left as the read left it. */
+static void end_reading(const struct reading *reading, int64_t got, int64_t end)
+{
+    int saved_errno = errno;
+    hands_off();
+    tell_reading(reading, got, end);
+    hands_on();
+    errno = saved_errno;
+}
+
+/* A read that is counted but not told. */
+static void count_read(int64_t bytes)
+{
+    int saved_errno = errno;
+    hands_off();
+    tally_read(bytes > 0 ? (uint64_t)bytes : 0);
+    hands_on();
+    errno = saved_errno;
+}
+
+/* A read behind the end of a file on a local file system, the last of every loop, waits for nothing and moves nothing: it is
+ * counted and not timed. Should the file have grown meanwhile, what was read is told without a duration. */
+static ssize_t read_at_end(struct file *file, const struct request *request, int64_t position)
+{
+    ssize_t got = make(request);
+    count_read(got);
+    if (got <= 0)
+        return got;
+    int saved_errno = errno;
+    int64_t now = ring_now();
+    if (request->offset == PLAIN)
+        atomic_fetch_add_explicit(&file->position, got, memory_order_relaxed);
+    SET(file, size, -1);
+    hands_off();
+    tell_part(file, now, now, position, got, SOURCE_UNKNOWN);
+    hands_on();
+    errno = saved_errno;
+    return got;
+}
+
+/* What was not cached, or all of it where that was not asked. The attempt left an errno that the job must not see. */
+static ssize_t read_rest(const struct request *request, struct reading *reading, int saved_errno)
+{
+    if (reading->missed)
+        atomic_fetch_add_explicit(&live->own_calls, 1, memory_order_relaxed); /* the attempt */
+    if (reading->cached > 0)
+        reading->middle = ring_now();
+    if (reading->asked && reading->missed)
+        reading->between = usage_now();
+    reading->surprised = reading->missed && !reading->asked;
+    ask_before(reading);
+    errno = saved_errno;
+    return make_rest(request, reading);
+}
+
+static ssize_t read_regular(struct file *file, const struct request *request)
+{
+    int saved_errno = errno;
+    int64_t wanted = wanted_bytes(request);
+    struct reading reading = {.file = file};
+    reading.position = request->offset == PLAIN ? position_of(request->descriptor, file) : request->offset;
+    if (is_behind(file, reading.position) && GET(file, system)->nowait != NOWAIT_NEVER)
+        return read_at_end(file, request, reading.position);
+    bool try_cached = may_try_cached(file, request, reading.position, wanted);
+    if (!try_cached || expects_miss(file, wanted))
+        ask_before(&reading);
+    reading.start = reading.middle = ring_now();
+    ssize_t got = reading.cached = try_cached ? read_cached(file, request) : 0;
+    bool is_whole = got > 0 && (got == wanted || is_end(file, reading.position + got));
+    if (try_cached)
+        hits = is_whole ? hits + (hits < EXPECTED_MISSES) : 0;
+    reading.missed = try_cached && !is_whole;
+    if (!is_whole)
+        got = read_rest(request, &reading, saved_errno);
+    int64_t end = ring_now();
+    ask_after(&reading);
+    if (request->offset == PLAIN && got > 0)
+        atomic_fetch_add_explicit(&file->position, got, memory_order_relaxed);
+    if (try_cached && request->offset == PLAIN)
+        give_position(file);
+    end_reading(&reading, got, end);
+    return got;
+}
+
+/* Pipes, sockets, terminals: whose reads wait for somebody and not for storage. */
+static ssize_t read_other(const struct request *request)
+{
+    ssize_t got = make(request);
+    count_read(got);
+    return got;
+}
+
+static inline ssize_t read_recorded(const struct request *request)
+{
+    struct file *file = regular_file(request->descriptor);
+    return file == NULL ? read_other(request) : read_regular(file, request);
+}
+
+/* ---------------------------------------------------------------------------------------- reads that something else makes */
+
+/* A read by sendfile, stdio and the like: of a regular file, beginning at its position, to be ended by `end_other_reading`. */
+static bool begin_other_reading(int descriptor, int64_t offset, struct reading *reading)
+{
+    struct file *file = regular_file(descriptor);
+    if (file == NULL)
+        return false;
+    int saved_errno = errno;
+    *reading = (struct reading){.file = file, .position = offset};
+    if (offset == PLAIN)
+        reading->position = position_of(descriptor, file);
+    ask_before(reading);
+    reading->start = reading->middle = ring_now();
+    errno = saved_errno;
+    return true;
+}
+
+static void end_other_reading(struct reading *reading, int64_t got)
+{
+    int saved_errno = errno;
+    int64_t end = ring_now();
+    ask_after(reading);
+    end_reading(reading, got, end);
+    errno = saved_errno;
+}
+
+#endif

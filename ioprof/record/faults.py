@@ -1,0 +1,289 @@
+"""Records the major page faults of a whole job, by perf events of the kernel, in the process that starts the job.
+
+A read through a mapping (LMDB, np.memmap, safetensors, DALI) is no call that could be caught: the kernel alone knows of it. One
+software event per CPU, inherited by all that the job starts, yields each major fault's thread, address and end, each thread's
+switches (from which its sleep follows), and who mapped which file where. That needs no root where kernel.perf_event_paranoid is at
+most 2, and no library in the job: static programs and such with an environment of their own are seen as well.
+
+A second event per CPU tells of minor faults, since a page that readahead is still fetching costs one of those. Every program has
+them in masses, so it is on only while the job has major faults, and while it costs little.
+
+Not seen: faults that a system call takes on the job's memory, unless paranoid is at most 1 (`kernel` is 1 in the header); those of
+MAP_POPULATE, MADV_POPULATE_READ and O_DIRECT into mapped memory (the kernel counts them and raises no event); what runs after a
+program with the setuid bit, which the kernel watches no longer; and CPUs that came online later.
+
+The kernel writes into one ring per CPU; a thread here copies what explains a fault to one file. `ioprof/perf.py` tells its bytes,
+`ioprof/faults.py` reads it.
+"""
+
+import contextlib
+import fcntl
+import mmap
+import os
+import select
+import threading
+import time
+from typing import Any, Final
+
+from ioprof import clock
+from ioprof.errors import CaptureError
+from ioprof.record.perf_events import (
+    SET_OUTPUT,
+    Events,
+    allowed_cpus,
+    close_rings,
+    drain,
+    map_rings,
+    minor_attributes,
+    open_event,
+    open_events,
+)
+
+RING_BYTES: Final = 512 << 10
+"""Of each CPU: what kernel.perf_event_mlock_kb allows every user by default. Less is taken where that is not to be had."""
+PERIOD_S: Final = 0.5
+"""Longest time that records wait in the rings; a ring that is a quarter full is copied at once."""
+
+_SETTLED_NS: Final = 2_000_000  # a record bears a time somewhat before it can be read
+_NEVER_NS: Final = (1 << 63) - 1
+_DECISION_NS: Final = 100_000_000  # between two decisions on minor faults
+_PATIENCE_S: Final = 10.0  # for the copying thread to end
+
+
+def refusal() -> str | None:
+    """Why a job's page faults cannot be recorded here, and what would allow it; None where they can."""
+    try:
+        open_events([min(os.sched_getaffinity(0))], RING_BYTES).close()
+    except CaptureError as error:
+        return str(error)
+    return None
+
+
+class FaultRecorder:
+    """Recording from its making to `stop`, for all programs that the calling thread starts meanwhile by execve.
+
+    Raises `CaptureError`, with what would allow it, where the kernel does not permit it. The calling thread itself is not
+    recorded, nor is a child that never calls execve.
+    """
+
+    def __init__(
+        self,
+        spool: str | os.PathLike[str],
+        ring_bytes: int = RING_BYTES,
+        period_s: float = PERIOD_S,
+        minor: bool | None = None,
+    ) -> None:
+        """`minor`: tell of minor faults that slept: always, never, or (None) while there are major ones and the cost allows it."""
+        with contextlib.ExitStack() as made:
+            self._events = open_events(allowed_cpus(), ring_bytes)
+            made.callback(self._events.close)
+            self._rings = map_rings(self._events.descriptors, ring_bytes)
+            made.callback(close_rings, self._rings)
+            self._minor = _MinorFaults(self._events, minor)
+            made.callback(self._minor.close)
+            name = f"{os.uname().nodename}-{os.getpid()}-{clock.monotonic_ns()}.perf"
+            self._writer = _Writer(os.path.join(os.fspath(spool), name), self._header())
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            made.callback(os.close, self._wake)
+            self._made = made.pop_all()
+        self._period_ms = int(period_s * 1000)
+        self._stopping = False
+        self._facts: dict[str, Any] | None = None
+        self._switches, self._cpu_s = 0, 0.0
+        self._thread = threading.Thread(target=self._copy, name="ioprof-faults", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> dict[str, Any]:
+        """End the recording, also of what still runs; the facts of it, the same if it is asked again.
+
+        `path`, `cpus`, `kernel` (faults inside of system calls are seen), `faults` (as the kernel counted them; None: not known),
+        `lost` (records; None: not known), `switches` (how often a thread left or took a core: each cost the job),
+        `minor_watched_s` (how long minor faults were watched), `bytes` of the file, `copier_cpu_s`, `error` (why the file is not
+        whole; None).
+        """
+        if self._facts is None:
+            self._facts = self._stop()
+        return self._facts
+
+    def _stop(self) -> dict[str, Any]:
+        self._events.switch(on=False)
+        self._stopping = True
+        os.eventfd_write(self._wake, 1)
+        self._thread.join(_PATIENCE_S)
+        faults, lost = self._events.counts()
+        if self._thread.is_alive():  # it waits for a disk: what it uses must stay
+            self._writer.error = "the disk took longer than the recording could wait"
+        else:
+            self._writer.close(self._header(closed=1, faults=faults, lost=lost))
+            self._made.close()
+        return {
+            "path": self._writer.path,
+            "cpus": len(self._events.descriptors),
+            "kernel": self._events.kernel,
+            "faults": faults if faults >= 0 else None,
+            "lost": lost if lost >= 0 else None,
+            "switches": self._switches,
+            "minor_watched_s": self._minor.watched_ns / 1e9,
+            "bytes": self._writer.bytes,
+            "copier_cpu_s": self._cpu_s,
+            "error": self._writer.error,
+        }
+
+    def _copy(self) -> None:
+        """The copying thread: wait until a ring is a quarter full or the period is over, and take all that is there."""
+        poller = select.poll()
+        for descriptor in (*self._events.descriptors, self._wake):
+            poller.register(descriptor, select.POLLIN)
+        thinner = _Thinner()
+        while not self._stopping:
+            for descriptor, happened in poller.poll(self._period_ms):
+                if happened & (select.POLLHUP | select.POLLERR) and descriptor != self._wake:
+                    poller.unregister(descriptor)  # the thread that opened it is gone; its children write on
+            now_ns = clock.monotonic_ns()
+            self._pass_on(thinner, now_ns - _SETTLED_NS)
+            self._minor.decide(now_ns, thinner.majors, thinner.minors)
+        self._minor.stop(clock.monotonic_ns())
+        self._pass_on(thinner, None)
+
+    def _pass_on(self, thinner: "_Thinner", settled_ns: int | None) -> None:
+        self._writer.write(thinner.take(drain(self._rings), settled_ns))
+        self._switches, self._cpu_s = thinner.switches, time.thread_time()
+
+    def _header(self, *, closed: int = 0, faults: int = -1, lost: int = -1) -> bytes:
+        import numpy as np
+
+        from ioprof.perf import HEADER_BYTES, HEADER_DTYPE, MAGIC, VERSION
+
+        anchor, size = clock.anchor(), self._rings[0].size
+        here = (mmap.PAGESIZE, len(self._rings), size, faults, lost, anchor.before_ns, anchor.wall_ns, anchor.after_ns)
+        host, attributes = os.uname().nodename.encode(), self._events.attributes
+        fields = (MAGIC, VERSION, HEADER_BYTES, os.getpid(), closed, int(self._events.kernel), *here, host, attributes)
+        return np.array([fields], HEADER_DTYPE).tobytes().ljust(HEADER_BYTES, b"\0")
+
+
+# ------------------------------------------------------------------------------------------------ minor faults
+
+
+class _MinorFaults:
+    """Events of minor faults, which write into the rings of the others, and when they are on.
+
+    A sample costs the job about 0.7 µs, and a program that decodes images has 50,000 minor faults in a second of computing.
+    """
+
+    MAJORS_PER_S: Final = 10
+    """So many tell that the job reads mapped files."""
+    MINORS_PER_S: Final = 20_000
+    """On each CPU on average: more cost above 1 % of the job."""
+    REST_NS: Final = 10_000_000_000
+    """How long the events are off after that."""
+    CALM_NS: Final = 5_000_000_000
+    """Without major faults for so long, they are off until there are some."""
+
+    def __init__(self, majors: Events, wanted: bool | None) -> None:
+        self.watched_ns = 0
+        self._wanted = wanted
+        self._is_on, self._since_ns, self._rests_until_ns, self._last_major_ns = False, 0, 0, 0
+        self._seen = (0, 0, 0)  # when, and how many major and minor faults by then
+        attributes = minor_attributes(majors.kernel)
+        self._events = Events([], attributes, majors.kernel, counts_lost=False)
+        if wanted is not False:
+            self._open(majors, attributes)
+        if wanted:
+            self._switch(clock.monotonic_ns(), on=True)
+
+    def _open(self, majors: Events, attributes: bytes) -> None:
+        """Where one of them cannot be had, none is: half of the waits would be taken for all."""
+        for cpu, output in zip(majors.cpus, majors.descriptors, strict=True):
+            descriptor, _ = open_event(attributes, cpu)
+            if descriptor < 0:
+                self.close()
+                return
+            self._events.descriptors.append(descriptor)
+            fcntl.ioctl(descriptor, SET_OUTPUT, output)
+
+    def decide(self, now_ns: int, majors: int, minors: int) -> None:
+        """Turn them on or off, by how many faults of each kind there have been up to now."""
+        before_ns, majors_before, minors_before = self._seen
+        if self._wanted is not None or not self._events.descriptors or now_ns - before_ns < _DECISION_NS:
+            return
+        self._seen = (now_ns, majors, minors)
+        passed_s = (now_ns - before_ns) / 1e9
+        if majors - majors_before > self.MAJORS_PER_S * min(passed_s, 1):
+            self._last_major_ns = now_ns
+        if minors - minors_before > self.MINORS_PER_S * passed_s * len(self._events.descriptors):
+            self._rests_until_ns = now_ns + self.REST_NS
+        is_reading = self._last_major_ns > 0 and now_ns - self._last_major_ns < self.CALM_NS
+        self._switch(now_ns, on=is_reading and now_ns >= self._rests_until_ns)
+
+    def stop(self, now_ns: int) -> None:
+        self._switch(now_ns, on=False)
+
+    def close(self) -> None:
+        self._events.close()
+        self._events.descriptors.clear()
+
+    def _switch(self, now_ns: int, *, on: bool) -> None:
+        if on == self._is_on or not self._events.descriptors:
+            return
+        self._events.switch(on=on)
+        self.watched_ns += now_ns - self._since_ns if self._is_on else 0
+        self._is_on, self._since_ns = on, now_ns
+
+
+# ------------------------------------------------------------------------------------------------ the file
+
+
+class _Thinner:
+    """Lets pass what explains a fault, in the order of time; holds back what may still come to."""
+
+    def __init__(self) -> None:
+        self.switches = 0
+        self.majors = 0
+        self.minors = 0
+        self._held = b""
+
+    def take(self, data: bytes, settled_ns: int | None) -> bytes:
+        """What is to be written, with `data` from the rings; records after `settled_ns` wait for other CPUs' (None: all is in)."""
+        from ioprof.perf import MINOR, SAMPLE, SWITCH, read_records, thin
+
+        records, _ = read_records(self._held + data)
+        types = records.types[records.places >= len(self._held) // 8]  # of those that are new
+        self.switches += int((types == SWITCH).sum())
+        self.majors += int((types == SAMPLE).sum())
+        self.minors += int((types == MINOR).sum())
+        is_settled = records.times <= (_NEVER_NS if settled_ns is None else settled_ns)
+        settled = records.take(is_settled)
+        keep, later = thin(settled)
+        self._held = settled.take(later).join() + records.take(~is_settled).join()
+        return settled.take(keep).join()
+
+
+class _Writer:
+    """The perf file. A disk that is full ends the writing, not the job, and is told."""
+
+    def __init__(self, path: str, header: bytes) -> None:
+        self.path = path
+        self.error: str | None = None
+        self.bytes = 0
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise CaptureError(f"{path}: {error.strerror}; set TMPDIR to a folder with room") from None
+        self.write(header)
+
+    def write(self, data: bytes) -> None:
+        while data and self.error is None:
+            try:
+                written = os.write(self._descriptor, data)
+            except OSError as error:
+                self.error = f"{error.strerror} after {self.bytes} bytes"
+                return
+            self.bytes += written
+            data = data[written:]
+
+    def close(self, header: bytes) -> None:
+        try:
+            os.pwrite(self._descriptor, header, 0)
+        except OSError as error:
+            self.error = self.error or error.strerror
+        os.close(self._descriptor)

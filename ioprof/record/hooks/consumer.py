@@ -1,0 +1,194 @@
+"""Observes torch's DataLoader where batches are consumed: `wait` spans, with the number of the batch that was waited for.
+
+A wait that no batch ended has no number: "start" is for the workers that an epoch begins with, "end" for learning that there is no
+further batch. A wait within the making of another batch is no wait of the job, nor is one in a worker.
+"""
+
+from types import ModuleType
+from typing import Any, Final
+
+from ioprof.clock import monotonic_ns
+from ioprof.record.hooks import compute
+from ioprof.record.hooks.compiler import of_torch
+from ioprof.record.hooks.numbers import Allotment, Series, pipe_of
+from ioprof.record.hooks.patches import Function, patches
+from ioprof.record.hooks.session import session
+from ioprof.record.hooks.steps import steps
+from ioprof.record.span import emit
+
+_SERIES: Final = "_ioprof_series"
+
+allotment = Allotment()
+"""Never begun anew: a forked child that consumes batches itself, or a second recording, shares no number with what was before."""
+
+
+def observe(module: ModuleType) -> None:
+    """Observe `torch.utils.data.dataloader`."""
+    patches.wrap(module.DataLoader, "__iter__", _starting)
+    patches.wrap(module._BaseDataLoaderIter, "__next__", _waiting)  # noqa: SLF001
+    many = module._MultiProcessingDataLoaderIter  # noqa: SLF001
+    patches.wrap(many, "_reset", _resetting)
+    patches.wrap(many, "_try_put_index", _sending)
+    patches.wrap(many, "_get_data", _getting)
+
+
+def waited(start_ns: int, end_ns: int, number: int, was_recorded: bool = False) -> None:
+    """The batch of that number is here, and this thread waited for it; the wait may have been recorded before."""
+    if not was_recorded:
+        emit("wait", start_ns, end_ns, _purpose(), batch=number)
+    steps.consumed(start_ns, number)
+    compute.given_batch(end_ns)
+
+
+def exhausted(start_ns: int, end_ns: int) -> None:
+    """There is no further batch, and this thread waited to learn that."""
+    emit("wait", start_ns, end_ns, "end")
+    steps.exhausted(start_ns)
+    compute.given_batch(end_ns)
+
+
+def is_consumer() -> bool:
+    """Whether a wait here and now is one of the job's: if so, this process is a rank."""
+    role = session.who.role
+    if not session.is_on or role == "worker" or session.local.fetching is not None:
+        return False
+    if session.asleep:
+        session.wake()
+    if role == "other":
+        session.train()
+    return True
+
+
+def _purpose() -> str | None:
+    """`validate` where no gradient is wanted from this batch, though the process trains; else nothing is known of it."""
+    if not steps.trains:
+        return None
+    return None if of_torch.is_grad_enabled() else "validate"
+
+
+def _series(iterator: Any) -> Series:
+    found: Series | None = vars(iterator).get(_SERIES)
+    if found is None:
+        found = Series(allotment, pipe_of(getattr(iterator, "_worker_result_queue", None)))
+        vars(iterator)[_SERIES] = found
+    return found
+
+
+def _starting(original: Function) -> Function:
+    def start(self: Any) -> Any:
+        if not getattr(self, "num_workers", 0) or not is_consumer():
+            return original(self)
+        start_ns = monotonic_ns()
+        steps.began(start_ns)
+        iterator = original(self)
+        emit("wait", start_ns, monotonic_ns(), "start")
+        return iterator
+
+    return start
+
+
+def _resetting(original: Function) -> Function:
+    def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
+        if session.is_on:
+            _series(self).begin_epoch()
+            _tell(loader)
+        return original(self, loader, *args, **kwargs)
+
+    return _reset
+
+
+def _sending(original: Function) -> Function:
+    def _try_put_index(self: Any) -> None:
+        series = vars(self).get(_SERIES)
+        if series is None:
+            original(self)
+            return
+        task = self._send_idx
+        series.send(task, session.spool, session.who.rank)
+        original(self)
+        if self._send_idx == task:
+            series.unsend()
+
+    return _try_put_index
+
+
+def _getting(original: Function) -> Function:
+    def _get_data(self: Any) -> Any:
+        received = original(self)
+        series = vars(self).get(_SERIES)
+        if series is not None:
+            series.got = received[0]
+        return received
+
+    return _get_data
+
+
+def _waiting(original: Function) -> Function:
+    def wait(self: Any) -> Any:
+        if not is_consumer():
+            return original(self)
+        single = not self._num_workers
+        number = _begin_single(self) if single else -1
+        start_ns = monotonic_ns()
+        try:
+            batch = original(self)
+        except StopIteration:
+            end_ns = monotonic_ns()
+            _end_epoch(self)
+            exhausted(start_ns, end_ns)
+            raise
+        finally:
+            if single:
+                session.local.number = None
+        end_ns = monotonic_ns()
+        waited(start_ns, end_ns, number if single else _number_of_last(self))
+        return batch
+
+    return wait
+
+
+def _begin_single(iterator: Any) -> int:
+    """The number of the batch that this process is about to make itself."""
+    series = _series(iterator)
+    if series.epoch < 0:
+        series.begin_epoch()
+        _tell(iterator)
+    series.got += 1
+    series.send(series.got, session.spool, session.who.rank)
+    number = series.number(series.got)
+    session.local.number = number
+    return number
+
+
+def _number_of_last(iterator: Any) -> int:
+    series = vars(iterator).get(_SERIES)
+    if series is None:  # it was made before this process was recorded
+        return -1
+    in_order = getattr(iterator, "_in_order", True)
+    return series.number(iterator._rcvd_idx - 1 if in_order else series.got)  # type: ignore[no-any-return]  # noqa: SLF001
+
+
+def _end_epoch(iterator: Any) -> None:
+    series = vars(iterator).get(_SERIES)
+    if series is not None:
+        if not iterator._num_workers:  # noqa: SLF001
+            series.unsend()
+            series.got -= 1
+        series.end_epoch()
+
+
+def _tell(loader: Any) -> None:
+    """What the report may want to know of a loader, from it or its iterator. Nothing of the user's is called, not even `len`."""
+
+    def found(*names: str) -> Any:
+        return next((value for name in names if (value := getattr(loader, name, None)) is not None), None)
+
+    sizes = found("batch_size"), getattr(found("batch_sampler", "_index_sampler"), "batch_size", None)
+    session.tell(
+        loader="torch DataLoader",
+        dataset=type(found("dataset", "_dataset")).__name__,
+        workers=found("num_workers", "_num_workers"),
+        batch_size=next((size for size in sizes if isinstance(size, int)), None),
+        prefetch=found("prefetch_factor"),
+        persistent_workers=found("persistent_workers", "_persistent_workers"),
+    )

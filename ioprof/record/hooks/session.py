@@ -1,0 +1,128 @@
+"""The recording of this process as the hooks see it: where it goes, who this is, and what a forked child makes of it."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ioprof.errors import CaptureError
+from ioprof.record import recorder
+from ioprof.record.identity import Identity
+
+
+class OfThread(threading.local):
+    """What the loader's hooks know of each thread."""
+
+    number: int | None = None
+    """Of the batch that it is about to make."""
+    fetching: int | None = None
+    """The number of the batch that it is making, -1 where that is not known."""
+    nested = False
+    """Another loader works within the making of that batch."""
+
+
+class Session:
+    """One per process.
+
+    A child that multiprocessing forked records from its start; one of a bare `os.fork`, which may only be about to become another
+    program, from its first span on, by `wake`.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = False
+        """Whether the hooks of this process emit spans."""
+        self.asleep = False
+        """This is a forked child that has not begun to record."""
+        self.spool = Path()
+        self.who = Identity()
+        self.local = OfThread()
+        self._window: str | None = None
+        self._environment: dict[str, str] = {}
+        self._anew: list[Callable[[], None]] = []
+        self._told: set[str] = set()
+        self._follows_forks = False
+
+    def begin(self, spool: Path, window: str | None, environment: Mapping[str, str]) -> None:
+        """Record this process into `spool`, and its GPU in windows, None for the usual ones, see `gpu`; raises `CaptureError`."""
+        self.spool, self.who = spool, Identity.of(environment)
+        self._window, self._environment = window, dict(environment)
+        self._record()
+        self._forget()
+        if not self._follows_forks:
+            self._follows_forks = True
+            os.register_at_fork(after_in_child=self._in_child)
+
+    def end(self) -> None:
+        """Stop recording this process."""
+        gpu = sys.modules.get("ioprof.record.gpu")
+        if gpu is not None:
+            gpu.stop()
+        recorder.stop()
+        self.is_on = self.asleep = False
+
+    def wake(self) -> None:
+        """Begin the recording of a forked child, if this is one that has not."""
+        if self.asleep:
+            self.asleep = False
+            try:
+                self._record()
+            except CaptureError:  # the spool is full or gone; the child goes on unrecorded
+                self.is_on = False
+
+    def train(self) -> None:
+        """From now on it is known that this process trains, or consumes batches."""
+        if self.who.role != "other":
+            return
+        self.who.train(self.spool)
+        from ioprof.record import gpu  # most processes of a job do not train, and need not load it
+
+        with suppress(CaptureError):  # a window that cannot be understood; the launcher has refused it already
+            gpu.start(self.spool, self._window or gpu.DEFAULT_WINDOW, rank=self.who.rank, environment=self._environment)
+
+    def batch(self) -> int:
+        """The number of the batch that this thread is making, -1 where it makes none."""
+        number = self.local.fetching
+        return -1 if number is None else number
+
+    def renew(self, function: Callable[[], None]) -> None:
+        """Call `function` when a recording begins, and in forked children: to forget what was the parent's, or an earlier one's."""
+        self._anew.append(function)
+
+    def tell(self, **facts: Any) -> None:
+        """Leave facts about the job that no span can carry in `facts-<pid>.jsonl` of the spool, one object per line, each once."""
+        import json
+
+        line = json.dumps(facts, sort_keys=True, default=str)
+        if line in self._told or len(self._told) > 1000:
+            return
+        self._told.add(line)
+        try:
+            with open(self.spool / f"facts-{os.getpid()}.jsonl", "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError:  # the report will miss them
+            pass
+
+    def _record(self) -> None:
+        if not recorder.is_recording():
+            recorder.start(self.spool, rank=self.who.rank, role=self.who.role, worker=self.who.worker)
+        self.who.publish()
+        self.is_on = True
+
+    def _in_child(self) -> None:
+        if not self.is_on:
+            return
+        self.asleep = True
+        self.who = Identity(self.who.rank, self.who.source)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.local = OfThread()
+        self._told = set()
+        for function in self._anew:
+            function()
+
+
+session = Session()

@@ -1,0 +1,120 @@
+"""Observes torch's optimizers and backward passes."""
+
+import threading
+from types import ModuleType
+from typing import Any
+
+from ioprof.clock import monotonic_ns
+from ioprof.record import recorder
+from ioprof.record.hooks import compute, gradients
+from ioprof.record.hooks.compiler import of_torch
+from ioprof.record.hooks.patches import Function, patches
+from ioprof.record.hooks.session import session
+from ioprof.record.hooks.steps import steps
+from ioprof.record.span import emit
+
+
+class _Thread(threading.local):
+    stepping: list[tuple[int, int]] | None = None
+    """The ids of the optimizers whose steps are under way, outermost first, and since when."""
+    told: type | None = None
+    """Of the optimizer of which the report was told last."""
+
+
+_here = _Thread()
+_finishes = False
+
+
+def observe(module: ModuleType) -> None:
+    """Observe `torch.autograd` or `torch.optim.optimizer`."""
+    global _finishes
+    if not _finishes:
+        _finishes = True
+        session.renew(_anew)
+        recorder.before_stop(_finish)
+    if module.__name__ == "torch.autograd":
+        patches.wrap(module, "backward", _backward)
+        return
+    patches.wrap(module.Optimizer, "__init__", _made)
+    # torch's own way to look at all optimizers, and the only one that leaves their classes as they are.
+    handles = module.register_optimizer_step_pre_hook(_before_step), module.register_optimizer_step_post_hook(_after_step)
+    for handle in handles:
+        patches.when_undone(handle.remove)
+
+
+def _anew() -> None:
+    global _here
+    _here = _Thread()
+    recorder.before_stop(_finish)
+
+
+def _finish() -> None:
+    gradients.finish()
+    if session.is_on:
+        steps.finish(monotonic_ns())
+
+
+def _backward(original: Function) -> Function:
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if of_torch.compiler.is_compiling() or not session.is_on or session.who.role == "worker":
+            return original(tensors, *args, **kwargs)
+        outermost = compute.enter_backward()
+        on_cpu = outermost and compute.is_on_cpu(tensors)
+        start_ns = monotonic_ns()
+        if on_cpu:
+            session.wake()
+            gradients.backward_begins()
+            compute.leads_to_backward(start_ns)
+        try:
+            return original(tensors, *args, **kwargs)
+        finally:
+            end_ns = monotonic_ns()
+            compute.leave_backward()
+            if on_cpu:
+                gradients.backward_ended(start_ns, end_ns)
+            if outermost:
+                compute.computed(end_ns, backward=True)
+
+    return backward
+
+
+def _made(original: Function) -> Function:
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if not of_torch.compiler.is_compiling() and session.who.role != "worker":
+            steps.made_optimizer()
+
+    return make
+
+
+def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    if of_torch.compiler.is_compiling() or not session.is_on or session.who.role == "worker":
+        return
+    under_way = _here.stepping = [entry for entry in _here.stepping or () if entry[0] != id(optimizer)]
+    under_way.append((id(optimizer), monotonic_ns()))
+
+
+def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    if of_torch.compiler.is_compiling() or not session.is_on or not _here.stepping:
+        return
+    under_way = _here.stepping
+    if under_way[0][0] != id(optimizer):  # it was stepped by another one, whose step this is
+        return
+    start_ns, end_ns = under_way[0][1], monotonic_ns()
+    under_way.clear()
+    session.wake()
+    session.train()
+    on_cpu = _optimizes_cpu(optimizer)
+    if on_cpu:
+        compute.leads_to_optimizer(start_ns)
+        emit("compute", start_ns, end_ns, "optimizer", step=steps.number)
+    compute.computed(end_ns)
+    steps.stepped(optimizer, start_ns, end_ns)
+    if type(optimizer) is not _here.told:
+        _here.told = type(optimizer)
+        session.tell(optimizer=type(optimizer).__name__, device="cpu" if on_cpu else "cuda")
+
+
+def _optimizes_cpu(optimizer: Any) -> bool:
+    groups = getattr(optimizer, "param_groups", None) or [{}]
+    return compute.is_on_cpu(groups[0].get("params"))

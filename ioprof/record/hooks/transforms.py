@@ -1,0 +1,84 @@
+"""Observes what is done to a sample: `transform` spans of the pipelines of torchvision and albumentations, and of Pillow's methods.
+
+Only the outermost counts: a pipeline, or a single method where there is none. Decoding that happens within, where an image is first
+used there, is no part of it: the span ends where that begins, and another follows.
+"""
+
+import sys
+import threading
+from types import ModuleType
+from typing import Any, Final
+
+from ioprof.clock import monotonic_ns
+from ioprof.record.hooks.patches import Function, patches
+from ioprof.record.hooks.session import session
+from ioprof.record.span import emit
+
+PILLOW_METHODS: Final = (
+    "convert", "crop", "filter", "point", "quantize", "reduce", "resize", "rotate", "thumbnail", "tobytes", "transform",
+    "transpose",
+)  # fmt: skip
+"""Methods of an image that compute pixels; `tobytes` is what makes an array of them."""
+
+
+class _Thread(threading.local):
+    transforming = False
+    begin_ns = 0
+    """Of the span that is open."""
+
+
+_here = _Thread()
+
+
+def observe(module: ModuleType) -> None:
+    """Observe a module that has a `Compose`, or `PIL.Image`."""
+    session.renew(_anew)
+    if module.__name__ == "PIL.Image":
+        for name in PILLOW_METHODS:
+            patches.wrap(module.Image, name, _transforming)
+        return
+    for name in ("forward", "__call__"):  # a torch module has the one, any other class the other
+        if name in vars(module.Compose):
+            patches.wrap(module.Compose, name, _transforming)
+            break
+
+
+def interrupted(start_ns: int, end_ns: int) -> None:
+    """An image was decoded by this thread; a transform that is under way goes on after that."""
+    if _here.transforming:
+        _emit_until(start_ns)
+        _here.begin_ns = end_ns
+
+
+def _emit_until(end_ns: int) -> None:
+    if _here.begin_ns < end_ns:
+        emit("transform", _here.begin_ns, end_ns, batch=session.batch())
+
+
+def _anew() -> None:
+    global _here
+    _here = _Thread()
+
+
+def _is_traced() -> bool:
+    torch: Any = sys.modules.get("torch")  # some of these libraries do without
+    return torch is not None and hasattr(torch, "compiler") and torch.compiler.is_compiling()
+
+
+def _transforming(original: Function) -> Function:
+    def transform(self: Any, *args: Any, **kwargs: Any) -> Any:
+        here = _here
+        if here.transforming or not session.is_on or _is_traced():
+            return original(self, *args, **kwargs)
+        if session.asleep:
+            session.wake()
+        here.transforming = True
+        here.begin_ns = monotonic_ns()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            end_ns = monotonic_ns()
+            here.transforming = False
+            _emit_until(end_ns)
+
+    return transform

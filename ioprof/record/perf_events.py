@@ -1,0 +1,254 @@
+"""The kernel's perf events and their rings, as the recorder of page faults needs them (man perf_event_open).
+
+Everything here is for one thread and what it starts: events of it, one per CPU, inherited by its children.
+"""
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import platform
+import struct
+import threading
+import time
+from collections.abc import Set
+from typing import Final
+
+from ioprof.errors import CaptureError
+
+NUMBERS: Final = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319}  # of perf_event_open, by machine
+_PARANOID: Final = "/proc/sys/kernel/perf_event_paranoid"
+
+# <linux/perf_event.h>
+_TYPE_SOFTWARE: Final = 1
+_PAGE_FAULTS_MINOR, _PAGE_FAULTS_MAJOR = 5, 6
+_SAMPLE_TID_TIME_ADDR: Final = 1 << 1 | 1 << 2 | 1 << 3
+_SAMPLE_IP: Final = 1 << 0  # makes the samples of minor faults longer, which tells them apart
+_FORMAT_LOST: Final = 1 << 4  # Linux 6.0
+_OPEN_CLOSE_ON_EXEC: Final = 1 << 3
+ENABLE, DISABLE, SET_OUTPUT = 0x2400, 0x2401, 0x2405  # PERF_EVENT_IOC_...
+_FLAGS: Final = {
+    "disabled": 0, "inherit": 1, "exclude_kernel": 5, "exclude_hv": 6, "mmap": 8, "comm": 9, "enable_on_exec": 12, "task": 13,
+    "watermark": 14, "mmap_data": 17, "sample_id_all": 18, "mmap2": 23, "comm_exec": 24, "use_clockid": 25, "context_switch": 26,
+}  # fmt: skip
+_ATTRIBUTES: Final = struct.Struct("<IIQQQQQIIQQQQIiQ")  # struct perf_event_attr up to PERF_ATTR_SIZE_VER4 (Linux 4.1)
+_HEAD, _TAIL = 1024, 1032  # data_head and data_tail in struct perf_event_mmap_page
+
+
+# ------------------------------------------------------------------------------------------------ events
+
+
+class Events:
+    """One event per CPU, all with the same attributes."""
+
+    def __init__(self, found: list[tuple[int, int]], attributes: bytes, kernel: bool, counts_lost: bool) -> None:
+        self.cpus = [cpu for cpu, _ in found]
+        self.descriptors = [descriptor for _, descriptor in found]
+        self.attributes = attributes
+        self.kernel = kernel
+        self._counts_lost = counts_lost
+
+    def counts(self) -> tuple[int, int]:
+        """Major faults and lost records that the kernel counted, over all CPUs and all that the job started; -1: not known."""
+        length = 16 if self._counts_lost else 8
+        counted = [os.read(descriptor, length) for descriptor in self.descriptors]
+        if any(len(data) < length for data in counted):
+            return -1, -1
+        lost = sum(int.from_bytes(data[8:], "little") for data in counted) if self._counts_lost else -1
+        return sum(int.from_bytes(data[:8], "little") for data in counted), lost
+
+    def switch(self, *, on: bool) -> None:
+        """Enable or disable the events of all that the job started."""
+        for descriptor in self.descriptors:
+            fcntl.ioctl(descriptor, ENABLE if on else DISABLE, 0)
+
+    def close(self) -> None:
+        """Close the descriptors; the events end with the last one of them."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+def open_events(cpus: list[int], ring_bytes: int) -> Events:
+    """Events of the calling thread and what it starts, with as much as this kernel and this user's rights give."""
+    refused = 0
+    for kernel, counts_lost in ((True, True), (True, False), (False, True), (False, False)):
+        attributes = _attributes(kernel, counts_lost, ring_bytes // 4)
+        found: list[tuple[int, int]] = []
+        for cpu in cpus:
+            descriptor, refused = open_event(attributes, cpu)
+            if descriptor >= 0:
+                found.append((cpu, descriptor))
+            elif refused != errno.ENODEV:  # a CPU that went offline meanwhile is none to watch
+                break
+        else:
+            if found:
+                return Events(found, attributes, kernel, counts_lost)
+        for _, descriptor in found:
+            os.close(descriptor)
+    raise CaptureError(_reason(refused))
+
+
+def _attributes(kernel: bool, counts_lost: bool, watermark: int) -> bytes:
+    """A struct perf_event_attr: every major fault, who runs when, and who maps what."""
+    read_format = _FORMAT_LOST if counts_lost else 0
+    return _pack_attributes(_PAGE_FAULTS_MAJOR, _SAMPLE_TID_TIME_ADDR, read_format, _FLAGS.keys(), kernel, watermark)
+
+
+def minor_attributes(kernel: bool) -> bytes:
+    """A struct perf_event_attr: every minor fault, once they are enabled, and nothing else."""
+    flags = {"disabled", "inherit", "exclude_kernel", "exclude_hv", "watermark", "use_clockid"}
+    return _pack_attributes(_PAGE_FAULTS_MINOR, _SAMPLE_IP | _SAMPLE_TID_TIME_ADDR, 0, flags, kernel, 1 << 30)
+
+
+def _pack_attributes(event: int, sample: int, read_format: int, flags: Set[str], kernel: bool, watermark: int) -> bytes:
+    bits = sum(1 << _FLAGS[name] for name in flags - ({"exclude_kernel", "exclude_hv"} if kernel else set()))
+    fields = (_TYPE_SOFTWARE, _ATTRIBUTES.size, event, 1, sample, read_format, bits, watermark)
+    return _ATTRIBUTES.pack(*fields, 0, 0, 0, 0, 0, 0, time.CLOCK_MONOTONIC, 0)
+
+
+def open_event(attributes: bytes, cpu: int) -> tuple[int, int]:
+    """A descriptor, or -1 and why."""
+    number = NUMBERS.get(platform.machine())
+    if number is None:
+        return -1, errno.ENOSYS
+    function = ctypes.CDLL(None, use_errno=True).syscall
+    function.restype = ctypes.c_long
+    long = ctypes.c_long
+    descriptor = function(long(number), attributes, long(0), long(cpu), long(-1), ctypes.c_ulong(_OPEN_CLOSE_ON_EXEC))
+    return descriptor, ctypes.get_errno() if descriptor < 0 else 0
+
+
+def allowed_cpus() -> list[int]:
+    """CPUs that the job may run on, as far as its control group allows: it may leave the set that this thread is bound to.
+
+    Each watched CPU costs memory per thread of the job, so the others are left out.
+    """
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))  # the kernel cuts it down to what is allowed
+        return sorted(os.sched_getaffinity(0))
+    except OSError:
+        return sorted(before)
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _reason(refused: int) -> str:
+    """A sentence for an errno of perf_event_open: what happened, and what would allow it."""
+    what = "page faults of mapped files cannot be recorded"
+    if refused in (errno.EACCES, errno.EPERM):
+        level = _paranoid()
+        if level is not None and level > 2:
+            allow = "an administrator can allow it: sysctl kernel.perf_event_paranoid=2"
+            return f"{what}: kernel.perf_event_paranoid is {level}; {allow}"
+        allow = "allow the system call perf_event_open (docker: --security-opt seccomp=FILE, or --cap-add PERFMON)"
+        return f"{what}: perf_event_open is forbidden, as containers do by seccomp; {allow}"
+    if refused in (errno.EINVAL, errno.E2BIG):
+        return f"{what}: this kernel is too old for it (Linux 4.3 is needed, this is {platform.release()})"
+    if refused in (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP):
+        return f"{what}: this kernel has no perf events (CONFIG_PERF_EVENTS)"
+    if refused == errno.EMFILE:
+        return f"{what}: too few file descriptors, one per CPU is needed; raise it: ulimit -n 4096"
+    return f"{what}: perf_event_open: {os.strerror(refused)}"
+
+
+def _paranoid() -> int | None:
+    try:
+        with open(_PARANOID) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+# ------------------------------------------------------------------------------------------------ rings
+
+
+class Ring:
+    """The memory that the kernel writes one CPU's records into."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.size = size
+        self._address = address
+        length = mmap.PAGESIZE + size
+        self._bytes = memoryview((ctypes.c_ubyte * length).from_address(address)).cast("B")
+        self._words = self._bytes[: mmap.PAGESIZE].cast("Q")  # an element is loaded and stored as one, since it is aligned
+
+    def head(self) -> int:
+        """Bytes that the kernel has written so far."""
+        return self._words[_HEAD // 8]
+
+    def read(self, head: int) -> bytes:
+        """What has been written up to `head` and was not freed."""
+        data, tail = self._bytes[mmap.PAGESIZE :], self._words[_TAIL // 8]
+        first, end = tail % self.size, tail % self.size + head - tail
+        return bytes(data[first:end]) + bytes(data[: max(0, end - self.size)])
+
+    def free(self, head: int) -> None:
+        """Let the kernel write over what was read."""
+        self._words[_TAIL // 8] = head
+
+    def close(self) -> None:
+        """Unmap it; nothing of it may be used any more."""
+        self._words.release()
+        self._bytes.release()
+        _libc().munmap(ctypes.c_void_p(self._address), ctypes.c_size_t(mmap.PAGESIZE + self.size))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def map_rings(descriptors: list[int], ring_bytes: int) -> list[Ring]:
+    """Rings of `ring_bytes`, or of as much less as this user may lock; all of the same size."""
+    size = max(ring_bytes, mmap.PAGESIZE)
+    while size >= mmap.PAGESIZE:
+        rings: list[Ring] = []
+        for descriptor in descriptors:
+            address = _map(descriptor, mmap.PAGESIZE + size)
+            if address is None:
+                break
+            rings.append(Ring(address, size))
+        if len(rings) == len(descriptors):
+            return rings
+        close_rings(rings)
+        size //= 2
+    allow = "raise it: sysctl kernel.perf_event_mlock_kb=2064, or ulimit -l"
+    raise CaptureError(f"page faults of mapped files cannot be recorded: no locked memory is left to this user; {allow}")
+
+
+def close_rings(rings: list[Ring]) -> None:
+    """Unmap them."""
+    for ring in rings:
+        ring.close()
+
+
+def _map(descriptor: int, length: int) -> int | None:
+    """Not by `mmap.mmap`, which keeps a second descriptor: a host may have more CPUs than half of what a process may open."""
+    function = _libc().mmap
+    function.restype = ctypes.c_void_p
+    size, none = ctypes.c_size_t(length), ctypes.c_void_p(None)
+    address = function(none, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, ctypes.c_long(0))
+    return None if address in (None, ctypes.c_void_p(-1).value) else int(address)
+
+
+def drain(rings: list[Ring]) -> bytes:
+    """All records that are in the rings, CPU by CPU."""
+    heads = [ring.head() for ring in rings]
+    _barrier()  # the records were written before the head that says so (perf_output_put_handle in the kernel)
+    data = b"".join([ring.read(head) for ring, head in zip(rings, heads, strict=True)])
+    _barrier()  # and are read before the tail that gives them away
+    for ring, head in zip(rings, heads, strict=True):
+        ring.free(head)
+    return data
+
+
+_fence = threading.Lock()
+
+
+def _barrier() -> None:
+    """Order the memory accesses before and after, on ARM too: what is before a release comes before an acquire behind it."""
+    with _fence:
+        pass
+    with _fence:
+        pass

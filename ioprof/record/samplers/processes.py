@@ -1,0 +1,165 @@
+"""Counters of every process of the job, from /proc/PID/{stat,io,status} (man proc_pid_stat, proc_pid_io, proc_pid_status).
+
+What a process did after its last sample is not in its series: at most one period's worth. Two things bound that for bytes. The
+kernel adds the books of a reaped child to those of its parent (`wait_task_zombie` in kernel/exit.c), so the series of the launcher,
+sampled once more when the job has ended, hold the whole tree's bytes but for processes that nobody waited for. And the capture
+library leaves its own reading of /proc/self/io in its file. Once dead, a process's io is root's to read, so it cannot be fetched
+later.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ioprof.record.samplers.readings import Readings, Subject, read_bytes
+
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_ENDED: Final = (b"Z", b"X", b"x")
+
+_IO: Final = {
+    b"rchar": "process.rchar",
+    b"syscr": "process.syscr",
+    b"read_bytes": "process.read_bytes",
+    b"write_bytes": "process.write_bytes",
+}
+_STATUS: Final = {
+    b"voluntary_ctxt_switches": "process.voluntary_switches",
+    b"nonvoluntary_ctxt_switches": "process.involuntary_switches",
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A process that belongs to the job."""
+
+    pid: int
+    parent: int
+    command: str
+    """The kernel's name of it, at most 15 bytes; a Python script is called as its interpreter is."""
+
+
+class JobProcesses:
+    """The launcher and all processes of its job: its descendants, and whoever carries the job's mark in the environment.
+
+    The mark finds those whose parent had ended before they were seen (daemons, `setsid` children, a shell's background jobs). A
+    process that both lost its parent and dropped the mark within one period is missed, as is one that lived shorter than that.
+    """
+
+    def __init__(self, launcher: int, mark: bytes, proc: str = "/proc") -> None:
+        self._launcher, self._mark, self._proc = launcher, mark, proc
+        self._members: dict[int, int] = {}  # pid: start
+        self._others: set[int] = set()  # looked at before, and not of the job
+        self._commands: dict[Subject, str] = {}
+        self._delays = _is_on(f"{proc}/sys/kernel/task_delayacct")
+        self.io_refused: int = 0
+        """Processes whose /proc/PID/io could not be read while they lived: another user's, or not dumpable."""
+        self._refused: set[Subject] = set()
+
+    def read(self) -> tuple[Readings, list[Seen]]:
+        """All values at about this instant, and the processes that are new or run another program since the last time."""
+        stats = self._stats()
+        readings: Readings = {}
+        news = []
+        for pid, stat in stats.items():
+            subject = (pid, stat.start)
+            readings[subject] = {**stat.values(self._delays), **self._io(subject), **self._switches(pid)}
+            if self._commands.get(subject) != stat.command:
+                self._commands[subject] = stat.command
+                news.append(Seen(pid, stat.parent, stat.command))
+        for gone in self._commands.keys() - readings.keys():
+            del self._commands[gone]
+        return readings, news
+
+    def _stats(self) -> dict[int, "_Stat"]:
+        """The state of every living process of the job."""
+        alive = {int(name) for name in os.listdir(self._proc) if name.isdigit()}
+        self._others &= alive
+        found = {}
+        for pid in self._members.keys() & alive:
+            stat = _stat(self._proc, pid)
+            if stat and stat.start == self._members[pid]:
+                found[pid] = stat
+        new = {pid: stat for pid in alive - self._others - found.keys() if (stat := _stat(self._proc, pid))}
+        while joined := {pid: stat for pid, stat in new.items() if pid == self._launcher or stat.parent in found}:
+            found |= joined  # again, because a child's number may be lower than its parent's
+            new = {pid: stat for pid, stat in new.items() if pid not in joined}
+        marked = {pid: stat for pid, stat in new.items() if self._is_marked(pid)}
+        self._others |= new.keys() - marked.keys()
+        found |= marked
+        self._members = {pid: stat.start for pid, stat in found.items()}
+        return found
+
+    def _is_marked(self, pid: int) -> bool:
+        try:
+            return self._mark in read_bytes(f"{self._proc}/{pid}/environ").split(b"\0")
+        except OSError:
+            return False
+
+    def _io(self, subject: tuple[int, int]) -> dict[str, float]:
+        try:
+            lines = read_bytes(f"{self._proc}/{subject[0]}/io").splitlines()
+        except PermissionError:
+            if subject not in self._refused:
+                self._refused.add(subject)
+                self.io_refused += 1
+            return {}
+        except OSError:
+            return {}
+        return dict(_chosen(lines, _IO))
+
+    def _switches(self, pid: int) -> dict[str, float]:
+        try:
+            lines = read_bytes(f"{self._proc}/{pid}/status").splitlines()
+        except OSError:
+            return {}
+        return dict(_chosen(lines[-4:], _STATUS))
+
+
+@dataclass(frozen=True)
+class _Stat:
+    command: str
+    parent: int
+    start: int
+    fields: list[bytes]
+
+    def values(self, delays: bool) -> dict[str, float]:
+        def field(number: int) -> int:
+            return int(self.fields[number - 3])  # as man proc_pid_stat numbers them; the first two are not in `fields`
+
+        found: dict[str, float] = {
+            "process.major_faults": field(12),
+            "process.cpu_user": field(14) / _TICKS_PER_S,
+            "process.cpu_system": field(15) / _TICKS_PER_S,
+            "process.threads": field(20),
+            "process.rss": field(24) * _PAGE_BYTES,
+        }
+        return found | ({"process.block_delay": field(42) / _TICKS_PER_S} if delays else {})
+
+
+def _stat(proc: str, pid: int) -> _Stat | None:
+    """None for a process that has ended, reaped or not."""
+    try:
+        data = read_bytes(f"{proc}/{pid}/stat")
+    except OSError:
+        return None
+    begin, end = data.find(b"("), data.rfind(b")")  # the command may hold spaces and parentheses
+    fields = data[end + 2 :].split()
+    if len(fields) < 40 or fields[0] in _ENDED:
+        return None
+    return _Stat(data[begin + 1 : end].decode(errors="replace"), int(fields[1]), int(fields[19]), fields)
+
+
+def _chosen(lines: list[bytes], names: dict[bytes, str]) -> Iterator[tuple[str, float]]:
+    for line in lines:
+        key, _, value = line.partition(b":")
+        if name := names.get(key):
+            yield name, int(value)
+
+
+def _is_on(path: str) -> bool:
+    try:
+        return read_bytes(path).strip() == b"1"
+    except OSError:
+        return False

@@ -1,0 +1,199 @@
+"""The Kineto session on a real device: `make test-gpu`."""
+
+import json
+
+import pytest
+
+from ioprof import clock
+from ioprof.record import gpu, recorder
+from ioprof.spool import kineto, read_spool
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+SLACK_NS = 50_000
+"""What times may be off: Kineto's line through its two readings, our anchors, and an event's own way to the device."""
+FLOATS = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def stopped():
+    yield
+    gpu.stop()
+
+
+@pytest.fixture(scope="module")
+def tensors():
+    """Matrices on the device, warmed up, and ordinary and page-locked memory on the host."""
+    matrix = torch.rand(4096, 4096, device="cuda")
+    torch.mm(matrix, matrix)
+    torch.cuda.synchronize()
+    return matrix, torch.rand(FLOATS), torch.rand(FLOATS).pin_memory()
+
+
+def recorded(spool, *steps):
+    """The one window over these pieces of work, which are steps 1 and on, and together take less time than it."""
+    gpu.start(spool, "300ms/10m", rank=0)
+    gpu.step(0)
+    begin_ns = clock.monotonic_ns()
+    for number, work in enumerate(steps, 1):
+        work()
+        while number == len(steps) and clock.monotonic_ns() - begin_ns < 300_000_000:
+            pass
+        gpu.step(number)
+    (found,) = kineto.read_windows(spool)
+    return found
+
+
+def rows(window, kind, *columns):
+    return window.spans.filter(kind=kind).select(columns).rows()
+
+
+def test_copies_come_with_their_bytes_and_memory(tensors, tmp_path):
+    """Pinned and pageable are told apart, both ways; nothing is damaged or left out."""
+    _, pageable, pinned = tensors
+
+    def copy():
+        there = pageable.cuda()
+        pinned.cuda(non_blocking=True)
+        there.cpu()
+        pinned.copy_(there, non_blocking=True)
+        torch.cuda.synchronize()
+
+    window = recorded(tmp_path, copy)
+    size = 4 * FLOATS
+    assert [("pageable", size, 1), ("pinned", size, 1)] == rows(window, "h2d", "name", "bytes", "step")
+    assert [("pageable", size, 1), ("pinned", size, 1)] == rows(window, "d2h", "name", "bytes", "step")
+    assert ({}, {}) == (dict(+window.damage), dict(window.left_out))
+
+
+def test_kernels_belong_to_the_step_that_launched_them(tensors, tmp_path):
+    """Also those that run when the host is two steps on."""
+    matrix, _, _ = tensors
+
+    def multiply():
+        for _ in range(5):
+            torch.mm(matrix, matrix)
+
+    window = recorded(tmp_path, multiply, multiply, multiply)
+    steps = [step for (step,) in rows(window, "kernel", "step")]
+    assert {1: 5, 2: 5, 3: 5} == {step: min(5, steps.count(step)) for step in (1, 2, 3)}
+    assert None not in steps
+    assert (1, 3) == (window.facts()["first_step"], window.facts()["last_step"])
+
+
+def test_times_agree_with_cuda_events(tensors, tmp_path):
+    """A kernel begins and ends where events around it did, by an anchor of their own."""
+    matrix, _, _ = tensors
+    begin, end, anchor = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+    readings = {}
+
+    def measure():
+        before_ns = clock.monotonic_ns()
+        anchor.record()
+        anchor.synchronize()
+        readings["anchor"] = before_ns, clock.monotonic_ns()
+        torch.mm(matrix, matrix)  # while it runs the rest is queued, so that nothing lies between the events and what they enclose
+        begin.record()
+        torch.mm(matrix, matrix)
+        end.record()
+        torch.cuda.synchronize()
+
+    measure()  # the first time, modules are loaded
+    window = recorded(tmp_path, measure)
+    before_ns, after_ns = readings["anchor"]
+    anchor_ns, half_ns = (before_ns + after_ns) // 2, (after_ns - before_ns) // 2
+    begin_ns, end_ns = (anchor_ns + round(anchor.elapsed_time(event) * 1e6) for event in (begin, end))
+    found = rows(window, "kernel", "start_ns", "end_ns")
+    assert min(abs(start - begin_ns) for start, _ in found) < SLACK_NS + half_ns
+    assert min(abs(stop - end_ns) for _, stop in found) < SLACK_NS + half_ns
+    assert all(window.start_ns <= start <= stop <= window.end_ns for start, stop in found)
+
+
+def test_a_cuda_graph_may_be_captured_across_the_end_of_a_step(tensors, tmp_path):
+    """Waiting for the device then would spoil the graph, so windows wait instead."""
+    matrix, _, _ = tensors
+    gpu.start(tmp_path, "1ms/1ms", rank=0)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.mm(matrix, matrix)
+    torch.cuda.current_stream().wait_stream(stream)
+    with torch.cuda.graph(graph):
+        product = torch.mm(matrix, matrix)
+        gpu.step(0)
+    gpu.step(1)
+    graph.replay()
+    torch.cuda.synchronize()
+    gpu.step(2)
+    gpu.stop()
+    assert bool(torch.allclose(product, torch.mm(matrix, matrix)))
+    window = kineto.read_windows(tmp_path)[0]
+    assert len(window.spans.filter(kind="kernel", step=2)) >= 1
+
+
+def test_many_sessions_lose_nothing(tensors, tmp_path):
+    """Window after window; what Kineto spoils (pytorch issue 192021) is counted, so that kept and left out are all there were."""
+    matrix, _, _ = tensors
+    gpu.start(tmp_path, "1ms/1ms", rank=0)
+    for step in range(20):
+        if step:
+            for _ in range(10):
+                torch.mm(matrix, matrix)
+        gpu.step(step)
+    gpu.stop()
+    windows = kineto.read_windows(tmp_path)
+    found = sum(len(window.spans.filter(kind="kernel")) for window in windows)
+    assert len(windows) > 5
+    assert found + sum(sum(window.left_out.values()) + window.unrecorded_launches for window in windows) >= 190
+    assert {} == dict(sum((+window.damage for window in windows), start=type(windows[0].damage)()))
+
+
+def test_the_users_own_profiler_works_within(tensors, tmp_path):
+    """It sees its kernels; ours gives way, says so, and goes on afterwards."""
+    matrix, _, _ = tensors
+    gpu.start(tmp_path, "1ms/1ms", rank=0)
+    gpu.step(0)
+    torch.mm(matrix, matrix)
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        torch.mm(matrix, matrix)
+        gpu.step(1)
+        torch.cuda.synchronize()
+    profiler.export_chrome_trace(str(tmp_path / "own.json"))
+    own = json.loads((tmp_path / "own.json").read_text())["traceEvents"]
+    assert any(event.get("cat") == "kernel" for event in own)
+    assert 1 == gpu.notes()["a window ended early, because the job started a profiler of its own"]
+    for step in (2, 3, 4):
+        torch.mm(matrix, matrix)
+        torch.cuda.synchronize()
+        gpu.step(step)
+    gpu.stop()
+    windows = kineto.read_windows(tmp_path)
+    assert all(len(window.spans.filter(kind="kernel")) for window in windows[:2])
+
+
+def test_what_the_session_costs_is_recorded(tensors, tmp_path):
+    """As spans of the job, the whole of it."""
+    recorder.start(tmp_path, rank=0, role="rank")
+    try:
+        window = recorded(tmp_path, lambda: torch.mm(tensors[0], tensors[0]))
+    finally:
+        recorder.stop()
+    spans = read_spool(tmp_path, {}).spans.filter(kind="user", name=gpu.WINDOW_SPAN)
+    assert 2 == len(spans)
+    assert 0 < window.cost_ns <= (spans["end_ns"] - spans["start_ns"]).sum()
+    assert torch.cuda.get_device_name() == window.devices[0]["name"]
+
+
+def test_the_samplers_see_the_device():
+    """Utilisation, memory and power by NVML."""
+    nvml = pytest.importorskip("pynvml", reason="no pynvml")
+    gpus = pytest.importorskip("ioprof.record.samplers.gpus")
+    counters = gpus.GpuCounters(nvml)
+    try:
+        (values,) = counters.read().values()
+    finally:
+        counters.close()
+    assert {"gpu0.utilisation", "gpu0.memory_used"} <= values.keys(), counters.notes
+    assert values["gpu0.memory_used"] > 0

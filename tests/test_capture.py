@@ -1,0 +1,445 @@
+"""The capture library sees what a job reads: all of it, from which file and where, and whether storage had to deliver it."""
+
+import ctypes
+import mmap
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from preload import (
+    LIBRARY,
+    NATIVE,
+    bytes_by_source,
+    captured,
+    compiled,
+    environment,
+    needs_library,
+    reads_of,
+    run_captured,
+    run_python,
+    seen_ratio,
+)
+
+pytestmark = needs_library
+
+MIB = 1 << 20
+BIG = 24 * MIB + 777
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 MiB and a little more, in the page cache."""
+    path = tmp_path_factory.mktemp("big") / "big"
+    path.write_bytes(np.random.default_rng(0).bytes(BIG))
+    return path
+
+
+def loop(path: Path, size: int = 65_536) -> str:
+    return f"""
+with open({str(path)!r}, "rb", buffering=0) as file:
+    while file.read({size}):
+        pass
+"""
+
+
+# ------------------------------------------------------------------------------------------------ completeness
+
+
+def test_a_loop_is_told_read_by_read(big: Path, tmp_path: Path) -> None:
+    """Each read of a file is a span with its bytes and its offset, one after the other; the open comes before."""
+    run_python(tmp_path / "spool", loop(big))
+    trace = captured(tmp_path / "spool")
+    reads = reads_of(trace, big)
+    size = BIG
+    assert size == reads["bytes"].sum()
+    assert list(range(0, size, 65_536)) == reads["offset"].to_list()
+    opened = trace.spans.join(trace.files, on="file").filter(
+        pl.col("kind") == "open", pl.col("path") == str(big), pl.col("name").is_null()
+    )
+    assert 1 == opened.height
+    assert opened["end_ns"][0] <= reads["start_ns"].min()
+    (process,) = trace.run["processes"]
+    assert process["closed"]
+    assert 0.999 <= seen_ratio(process) <= 1
+
+
+def numpy_arrays(big: Path, folder: Path) -> str:
+    return f"""
+import numpy
+numpy.save({str(folder / "a.npy")!r}, numpy.zeros(3 << 20))
+assert numpy.load({str(folder / "a.npy")!r}).shape == (3 << 20,)
+assert numpy.fromfile({str(big)!r}, dtype=numpy.uint8).size == {BIG}
+"""
+
+
+def test_numpy_reads_through_copies_and_streams(big: Path, tmp_path: Path) -> None:
+    """np.load and np.fromfile read by dup, fdopen and fread: all of it is seen, with the file's name."""
+    run_python(tmp_path / "spool", numpy_arrays(big, tmp_path))
+    trace = captured(tmp_path / "spool")
+    assert BIG <= reads_of(trace, big)["bytes"].sum() <= BIG + 4096  # a seek to the end fills the stream's buffer
+    assert (3 << 23) + 128 <= reads_of(trace, tmp_path / "a.npy")["bytes"].sum() <= (3 << 23) + 128 + 8192  # the header twice
+    assert 0.999 <= seen_ratio(trace.run["processes"][0])
+
+
+def test_a_tar_is_read_at_its_members_offsets(big: Path, tmp_path: Path) -> None:
+    """tarfile moves about by seek: the offsets follow."""
+    archive = tmp_path / "archive.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(big, "first")
+        tar.add(big, "second")
+    run_python(tmp_path / "spool", f"import tarfile\ntar = tarfile.open({str(archive)!r})\nassert tar.extractfile('second').read()")
+    trace = captured(tmp_path / "spool")
+    reads = reads_of(trace, archive)
+    assert BIG <= reads.filter(pl.col("offset") >= BIG)["bytes"].sum()
+    assert 0.999 <= seen_ratio(trace.run["processes"][0])
+
+
+@pytest.mark.parametrize(
+    "tool", ["cat {}", "cp {} {}.copy", "dd if={} of=/dev/null bs=64k status=none", "md5sum {}", "sort -o /dev/null {}"]
+)
+def test_programs_without_python(tool: str, big: Path, tmp_path: Path) -> None:
+    """read, copy_file_range and the streams of the C library: the file's bytes, once each."""
+    words = tool.format(big, tmp_path / "big").split()
+    if shutil.which(words[0]) is None:
+        pytest.skip(f"no {words[0]} on this machine")
+    run_captured(tmp_path / "spool", *words)
+    trace = captured(tmp_path / "spool")
+    assert BIG == reads_of(trace, big)["bytes"].sum()
+    assert 0.999 <= seen_ratio(trace.run["processes"][0]) <= 1
+
+
+@pytest.mark.parametrize("engine", ["psync", "pvsync2", "sync", "vsync", "posixaio"])
+def test_fio_says_how_much_it_read(engine: str, big: Path, tmp_path: Path) -> None:
+    """16 MiB by each of fio's ways to call the kernel."""
+    if shutil.which("fio") is None:
+        pytest.skip("no fio on this machine")
+    job = [f"--ioengine={engine}", "--name=job", f"--filename={big}", "--rw=randread", "--bs=16k", "--size=16m"]
+    run_captured(tmp_path / "spool", "fio", *job, "--invalidate=0", "--thread", f"--output={tmp_path / 'out'}")
+    trace = captured(tmp_path / "spool")
+    reads = reads_of(trace, big)
+    assert 16 * MIB == reads["bytes"].sum()
+    assert 1024 == reads["offset"].n_unique()
+
+
+POOL = """
+import multiprocessing, sys
+def work(path):
+    with open(path, "rb", buffering=0) as file:
+        while file.read(65536):
+            pass
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[1])
+    with multiprocessing.Pool(3) as pool:
+        pool.map(work, [sys.argv[2]] * 6, chunksize=1)
+"""
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_pool_that_is_terminated(start_method: str, big: Path, tmp_path: Path) -> None:
+    """Workers ended by SIGTERM run no code of their own at the end: all they read is there, and the parent's books are its own."""
+    program = tmp_path / "pool.py"
+    program.write_text(POOL)
+    run_captured(tmp_path / "spool", sys.executable, program, start_method, big)
+    trace = captured(tmp_path / "spool")
+    assert 6 * BIG == reads_of(trace, big)["bytes"].sum()
+    processes = trace.run["processes"]
+    workers = reads_of(trace, big)["pid"].unique().to_list()
+    assert len(processes) > len(workers) >= 1
+    for process in processes:
+        reads = process["reads"]
+        assert reads["io_rchar"] - reads["seen_bytes"] <= max(
+            reads["io_rchar"] // 1000, 100_000
+        )  # what the loader reads of libraries
+    assert 6 * BIG * 0.999 <= sum(process["reads"]["bytes"] for process in processes)
+
+
+def test_a_killed_worker_leaves_what_it_read(big: Path, tmp_path: Path) -> None:
+    """SIGKILL in the midst of reading: the spans are there, and a comparison of the books from shortly before."""
+    program = f"""
+import os
+print(os.getpid(), flush=True)
+for number in range(10**9):
+    file = open({str(big)!r}, "rb", buffering=0)
+    while file.read(65536):
+        pass
+    print(number + 1, flush=True)
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, env=environment(tmp_path / "spool"), stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        said = [next(worker.stdout) for _ in range(20)]
+        worker.send_signal(signal.SIGKILL)
+        said += worker.stdout
+    trace = captured(tmp_path / "spool")
+    (process,) = trace.run["processes"]
+    rounds = len([line for line in said if line.endswith("\n")]) - 1
+    read = reads_of(trace, big)["bytes"].sum()
+    assert rounds * BIG <= read <= (rounds + 1) * BIG
+    assert not process["closed"]
+    assert process["reads"]["io_rchar"] > MIB
+    assert 0.999 <= seen_ratio(process) <= 1
+
+
+@pytest.mark.parametrize("package", ["h5py", "pyarrow.parquet"])
+def test_libraries_with_their_own_readers(package: str, tmp_path: Path) -> None:
+    """HDF5 and Parquet read in C and C++: seen all the same."""
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    path = tmp_path / "data"
+    write = {
+        "h5py": f"import h5py, numpy\nwith h5py.File({str(path)!r}, 'w') as f: f['x'] = numpy.zeros(1 << 20)",
+        "pyarrow.parquet": "import numpy, pyarrow, pyarrow.parquet as q\n"
+        f"q.write_table(pyarrow.table({{'x': numpy.random.rand(1 << 20)}}), {str(path)!r})",
+    }[package]
+    read = {
+        "h5py": f"import h5py\nassert h5py.File({str(path)!r})['x'][:].size == 1 << 20",
+        "pyarrow.parquet": f"import pyarrow.parquet as q\nassert len(q.read_table({str(path)!r}, memory_map=False)) == 1 << 20",
+    }[package]
+    subprocess.run([sys.executable, "-c", write], check=True)
+    run_python(tmp_path / "spool", read)
+    assert 8 * MIB * 0.9 <= reads_of(captured(tmp_path / "spool"), path)["bytes"].sum()
+
+
+def test_what_is_not_a_file_is_counted(tmp_path: Path) -> None:
+    """A pipe's reads are no spans, but in the tally, so that the books agree."""
+    run_captured(tmp_path / "spool", "sh", "-c", "head -c 5000000 /dev/zero | cat > /dev/null")
+    trace = captured(tmp_path / "spool")
+    assert 10_000_000 == sum(process["reads"]["bytes"] for process in trace.run["processes"])
+    assert [] == trace.select(kind="read").spans.rows()
+
+
+def test_io_uring_and_stripped_environments_are_noted(big: Path, tmp_path: Path) -> None:
+    """What cannot be seen is said: io_uring, and a child that does not take the library along."""
+    run_python(tmp_path / "spool", "import subprocess\nsubprocess.run(['cat', '/dev/null'], env={}, check=True)")
+    assert ["exec without capture"] == captured(tmp_path / "spool").run["processes"][0]["reads"]["noted"]
+    if shutil.which("fio") is None:
+        pytest.skip("no fio on this machine")
+    job = [
+        "fio",
+        "--ioengine=io_uring",
+        "--name=job",
+        f"--filename={big}",
+        "--rw=read",
+        "--size=1m",
+        f"--output={tmp_path / 'out'}",
+    ]
+    ended = subprocess.run(job, env=environment(tmp_path / "uring"), capture_output=True, text=True)
+    if ended.returncode:
+        pytest.skip("fio has no io_uring here")
+    noted = {word for process in captured(tmp_path / "uring").run["processes"] for word in process["reads"]["noted"]}
+    assert "io_uring" in noted
+
+
+def test_the_header_says_whose_file_it_is(tmp_path: Path) -> None:
+    """Process, parent, rank by the best that the environment says, writer; the name of the file is that of all capture files."""
+    said = run_python(
+        tmp_path / "spool", "import os\nprint(os.getpid(), os.getppid())", RANK="3", SLURM_PROCID="7", SLURM_NTASKS="9"
+    )
+    trace = captured(tmp_path / "spool")
+    (process,) = trace.run["processes"]
+    assert said.split() == [str(process["pid"]), str(process["parent_pid"])]
+    assert 3 == process["rank"]
+    assert "other" == process["role"]
+    (path,) = (tmp_path / "spool").iterdir()
+    assert re.fullmatch(rf"{re.escape(os.uname().nodename)}-{process['pid']}-\d+\.ring", path.name)
+
+
+def test_relative_paths_become_absolute(tmp_path: Path) -> None:
+    """Whatever the working directory, and relative to an open folder."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text("x" * 10)
+    program = f"""
+import os
+os.chdir({str(tmp_path / "a")!r}); open("file").read()
+os.chdir("../b"); open("./file").read()
+folder = os.open({str(tmp_path / "a")!r}, os.O_RDONLY); os.read(os.open("file", os.O_RDONLY, dir_fd=folder), 5)
+os.fchdir(folder); os.read(os.open("file", os.O_RDONLY), 3)
+"""
+    run_python(tmp_path / "spool", program)
+    trace = captured(tmp_path / "spool")
+    assert [3, 5, 10] == sorted(reads_of(trace, tmp_path / "a/file").filter(pl.col("bytes") > 0)["bytes"])
+    assert [10] == reads_of(trace, tmp_path / "b/file").filter(pl.col("bytes") > 0)["bytes"].to_list()
+
+
+# ------------------------------------------------------------------------------------------------ where bytes came from
+
+
+@contextmanager
+def loop_disk(folder: Path, kind: str) -> Iterator[Path]:
+    """A file system of its own on a loop device."""
+    make = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"], "btrfs": ["mkfs.btrfs", "-q", "-f"]}[kind]
+    image, mount = folder / "image", folder / "disk"
+    if os.geteuid() != 0:
+        pytest.skip("a loop device needs root")
+    if shutil.which(make[0]) is None:
+        pytest.skip(f"no {make[0]} on this machine")
+    mount.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(400 * MIB)
+    subprocess.run([*make, image], check=True, capture_output=True)
+    mounted = subprocess.run(["mount", "-o", "loop", image, mount], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"{kind} cannot be mounted: {mounted.stderr.strip()}")
+    try:
+        yield mount
+    finally:
+        subprocess.run(["umount", mount], check=True)
+
+
+def evict(path: Path, start: int, length: int) -> None:
+    """Drop a part of a file from the page cache; 0 is all that follows. What shares a large folio with the rest stays."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+def cached_bytes(path: Path) -> int:
+    """How much of our own file is in the page cache, by mincore(2)."""
+    size = path.stat().st_size
+    pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        assert 0 == ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), pages)
+    return sum(byte & 1 for byte in pages.raw) * mmap.PAGESIZE
+
+
+READERS = {
+    "in order": "while os.read(file, 131072): pass",
+    "small, in order": "while os.read(file, 5000): pass",
+    "at once": "os.read(file, size + 1)",
+    "at random": """
+os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)  # otherwise a read finds what an earlier one elsewhere had fetched ahead
+for place in random.Random(0).sample(range(size // 65536), size // 65536):
+    os.pread(file, 65536, place * 65536)""",
+    "by a stream": "import numpy; numpy.fromfile(sys.argv[1], dtype=numpy.uint8)",
+}
+
+SIZE = 32 * MIB
+
+# What is dropped from the page cache: start and length.
+STATES = {"cold": (0, 0), "warm": (SIZE, 0), "first half cold": (0, SIZE // 2), "second half cold": (SIZE // 2, 0)}
+
+
+@pytest.mark.parametrize("nowait", ["on", "off"])
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs"])
+def test_cold_and_warm_bytes_are_told_apart(kind: str, nowait: str, tmp_path: Path) -> None:
+    """What was evicted comes from storage and the rest from the page cache, for 99 % of the bytes, however they are read."""
+    wrong = {}
+    with loop_disk(tmp_path, kind) as disk:
+        path = disk / "data"
+        path.write_bytes(np.random.default_rng(1).bytes(SIZE))
+        for reader in READERS:
+            for state in STATES:
+                # What else runs on the machine may evict, too, between our look and the reader's.
+                tries = (wrong_part(path, reader, state, nowait, tmp_path / f"{reader} {state} {number}") for number in range(3))
+                wrong[reader, state] = next((part for part in tries if part <= 0.01), 1)
+    assert {} == {case: part for case, part in wrong.items() if part > 0.01}
+
+
+def wrong_part(path: Path, reader: str, state: str, nowait: str, spool: Path) -> float:
+    """The part of the file's bytes for which the source that was told is not where they were."""
+    start, length = STATES[state]
+    evict(path, 0, 0)
+    path.read_bytes()
+    if state != "warm":
+        evict(path, start, length)
+    cold = SIZE - cached_bytes(path)
+    program = f"import os, sys, random\nfile = os.open(sys.argv[1], os.O_RDONLY)\nsize = {SIZE}\n{READERS[reader]}"
+    run_python(spool, program, path, IOPROF_CAPTURE_NOWAIT=nowait)
+    found = bytes_by_source(reads_of(captured(spool), path))
+    assert SIZE == sum(found.values())
+    return abs(found.get("storage", 0) - cold) / SIZE
+
+
+def test_memory_and_direct_reads(tmp_path: Path) -> None:
+    """tmpfs and proc have no storage below them; O_DIRECT has no cache above it."""
+    memory = Path("/dev/shm")
+    if (
+        os.statvfs(memory).f_bsize
+        and subprocess.run(["stat", "-fc%T", memory], capture_output=True, text=True).stdout.strip() != "tmpfs"
+    ):
+        pytest.skip("no tmpfs at /dev/shm")
+    path = memory / f"ioprof-test-{os.getpid()}"
+    path.write_bytes(b"x" * 100_000)
+    try:
+        run_python(tmp_path / "spool", loop(path) + loop(Path("/proc/self/status")))
+    finally:
+        path.unlink()
+    trace = captured(tmp_path / "spool")
+    assert {"page_cache": 100_000} == bytes_by_source(reads_of(trace, path))
+    assert {"page_cache"} == set(
+        bytes_by_source(trace.spans.join(trace.files, on="file").filter(path="/proc/self/status", kind="read"))
+    )
+
+
+def test_direct_reads_are_from_storage(tmp_path: Path) -> None:
+    """O_DIRECT goes past the page cache, also where the data is in it."""
+    path = tmp_path / "data"
+    path.write_bytes(b"x" * MIB)
+    program = f"""
+import mmap, os
+try:
+    file = os.open({str(path)!r}, os.O_RDONLY | os.O_DIRECT)
+except OSError:
+    raise SystemExit("none")
+os.readv(file, [mmap.mmap(-1, {MIB})])
+"""
+    ended = subprocess.run([sys.executable, "-c", program], env=environment(tmp_path / "spool"), capture_output=True, text=True)
+    if ended.stderr.strip() == "none":
+        pytest.skip("this file system has no O_DIRECT")
+    assert (0, "") == (ended.returncode, ended.stderr)
+    assert {"storage": MIB} == bytes_by_source(reads_of(captured(tmp_path / "spool"), path))
+
+
+# ------------------------------------------------------------------------------------------------ the library itself
+
+
+def test_every_hook_is_exported_and_nothing_else() -> None:
+    """hooks.h is the one list: the library stands in front of these functions and vfork, and offers no other name."""
+    if shutil.which("nm") is None:
+        pytest.skip("no nm on this machine")
+    symbols = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True).stdout
+    exported = {line.split()[-1].split("@")[0] for line in symbols.splitlines()}
+    listed = set(re.findall(r"^HOOK\([^,]+?, (\w+),", (NATIVE / "hooks.h").read_text(), flags=re.MULTILINE))
+    assert listed | {"vfork"} == exported
+
+
+def test_the_library_needs_no_python() -> None:
+    """It is loaded into any program, and must bring nothing along but the C library."""
+    if shutil.which("ldd") is None:
+        pytest.skip("no ldd on this machine")
+    needed = subprocess.run(["ldd", LIBRARY], capture_output=True, text=True, check=True).stdout
+    assert not re.search(r"python|pthread_|stdc\+\+", needed)
+
+
+def test_without_a_spool_nothing_is_told(big: Path, tmp_path: Path) -> None:
+    """LD_PRELOAD alone records nothing and leaves no file."""
+    changes = {**environment(tmp_path / "spool")}
+    del changes["IOPROF_SPOOL"]
+    subprocess.run(["cat", big], env=changes, check=True, stdout=subprocess.DEVNULL, cwd=tmp_path)
+    assert [tmp_path / "spool"] == list(tmp_path.iterdir())
+    assert [] == list((tmp_path / "spool").iterdir())
+
+
+def test_every_way_to_read(tmp_path: Path) -> None:
+    """Twelve calls of a C program, 12,500 bytes in all, with the right offsets whatever moved the position."""
+    program = compiled("capture_killers.c", tmp_path / "program")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    run_captured(tmp_path / "spool", program, "every", folder)
+    trace = captured(tmp_path / "spool")
+    reads = reads_of(trace, folder / "every0")
+    offsets = [0, 1000, 1000, 2000, 3000, 3000, 4000, 4000, 5000, 6000, 7000, 19000, 19500]
+    assert offsets == reads["offset"].to_list()
+    assert 12_500 == reads["bytes"].sum() == trace.run["processes"][0]["reads"]["io_rchar"]

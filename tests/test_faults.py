@@ -1,0 +1,349 @@
+"""Page faults of real jobs: each page that had to come from the device is one span, of the right thread, file and offset."""
+
+import json
+import mmap
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import polars as pl
+import psutil
+import pytest
+import slow_storage
+from captures import PROGRAMS
+from jobs import wait_until
+from repository import ROOT
+
+from ioprof import perf
+from ioprof.record import faults
+from ioprof.spool.faults import Faults, read_faults
+
+REFUSAL = faults.refusal()
+pytestmark = pytest.mark.skipif(REFUSAL is not None, reason=str(REFUSAL))
+
+PAGES = 2000
+"""Of the file that the jobs map."""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A file of which no page is in the page cache."""
+    path = tmp_path / "data" / "a.bin"
+    path.parent.mkdir()
+    path.write_bytes(os.urandom(PAGES * mmap.PAGESIZE))
+    return cold(path)
+
+
+def cold(path: Path) -> Path:
+    mounts = [part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)]
+    if max(mounts, key=lambda part: len(part.mountpoint)).fstype in {"tmpfs", "ramfs", "overlay"}:
+        pytest.skip(f"no disk under {path.parent}: its pages cannot be evicted")
+    slow_storage.evict(path.parent)
+    return path
+
+
+class Recorded:
+    """What a recorded job left: its lines, the recorder's facts, and what the reader made of them."""
+
+    def __init__(self, spool: Path, *command: object, minor: bool | None = None, **options: Any) -> None:
+        spool.mkdir(exist_ok=True)
+        recorder = faults.FaultRecorder(spool, period_s=0.05, minor=minor)
+        try:
+            self.ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, timeout=60, **options)
+        finally:
+            self.facts = recorder.stop()
+        self.paths: dict[bytes, int] = {}
+        self.found = read(Path(self.facts["path"]), self.paths)
+
+    @property
+    def readers(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.ended.stdout.splitlines()]
+
+    def of(self, path: Path) -> pl.DataFrame:
+        """The faults of that file."""
+        return self.found.spans.filter(pl.col("file") == self.paths.get(os.fsencode(path), -1))
+
+
+def read(path: Path, paths: dict[bytes, int]) -> Faults:
+    found = read_faults(path, lambda name: paths.setdefault(name, len(paths)))
+    assert {} == +found.damage
+    return found
+
+
+def touch(path: Path, how: str, pages: list[int], **options: Any) -> Recorded:
+    command = [sys.executable, PROGRAMS / "touch_pages.py", path, how, *pages]
+    return Recorded(path.parents[1] / "spool", *command, **options)
+
+
+def some_pages(count: int) -> list[int]:
+    return random.Random(0).sample(range(PAGES), count)
+
+
+def touched(spans: pl.DataFrame) -> list[tuple[int, int, int]]:
+    """Process, thread and page of each fault."""
+    return sorted((row["pid"], row["tid"], row["offset"] // mmap.PAGESIZE) for row in spans.iter_rows(named=True))
+
+
+@pytest.mark.parametrize("how", ["plain", "threads", "forks", "exec"])
+def test_each_cold_page_is_one_fault(data: Path, how: str) -> None:
+    """Of the thread that touched it, whoever mapped it; as many as the kernel counted for the thread; and no record is lost."""
+    job = touch(data, how, some_pages(240))
+    spans = job.of(data)
+    assert sorted((line["pid"], line["tid"], page) for line in job.readers for page in line["pages"]) == touched(spans)
+    assert 240 == sum(line["faults"] for line in job.readers)
+    assert (0, None) == (job.facts["lost"], job.facts["error"])
+    assert job.found.facts["counted"] == job.found.facts["faults"] == len(job.found.spans) - job.found.facts["minor"]
+
+
+def test_a_fault_is_told_in_the_words_of_all_spans(data: Path) -> None:
+    """A page from storage, no batch, no name; and it lies within the time that the job took."""
+    spans = touch(data, "plain", some_pages(20)).of(data)
+    assert ["fault"] == spans["kind"].unique().to_list()
+    assert (["storage"], [mmap.PAGESIZE]) == (spans["source"].unique().to_list(), spans["bytes"].unique().to_list())
+    assert 20 == spans["batch"].null_count() == spans["name"].null_count() == spans["rank"].null_count()
+    assert spans.select((pl.col("start_ns") <= pl.col("end_ns")).all()).item()
+    blocked = spans.filter(pl.col("start_ns") < pl.col("end_ns")).sort("start_ns")
+    assert (blocked["start_ns"][1:] >= blocked["end_ns"][:-1]).all()
+
+
+def test_a_warm_file_has_none(data: Path) -> None:
+    """What is in the page cache needs no device."""
+    data.read_bytes()
+    job = touch(data, "plain", some_pages(240))
+    assert job.readers[0]["faults"] == len(job.of(data)) <= 2  # the kernel may have taken a page back meanwhile
+
+
+def test_processes_are_known_by_what_they_run(data: Path) -> None:
+    """The shell, what it started, and who its parent is: nothing in them helped."""
+    program = [sys.executable, str(PROGRAMS / "touch_pages.py"), str(data), "forks", *map(str, some_pages(30))]
+    job = Recorded(data.parents[1] / "spool", "/bin/sh", "-c", '"$@"; true', "sh", *program, env={})
+    processes = {row["pid"]: row for row in job.found.processes.iter_rows(named=True)}
+    shell, python, *children = processes.values()
+    assert (None, shell["pid"], [python["pid"]] * 3) == (
+        shell["parent_pid"],
+        python["parent_pid"],
+        [child["parent_pid"] for child in children],
+    )
+    assert os.path.realpath("/bin/sh") == shell["executable"]
+    assert os.path.realpath(sys.executable) == python["executable"]
+    assert [(None, 10)] * 3 == [(child["executable"], child["faults"]) for child in children]
+    assert all(row["ended"] and not row["left_at_exec"] for row in processes.values())
+
+
+def test_what_ran_without_the_capture_library_is_known(tmp_path: Path) -> None:
+    """A shell that has it, and a program that the shell starts without."""
+    library = ROOT / "ioprof" / "_capture.so"
+    if not library.exists():
+        pytest.skip("the capture library is not built")
+    script = "env -u LD_PRELOAD sleep 0; sleep 0; true"
+    job = Recorded(tmp_path / "spool", "/bin/sh", "-c", script, env={"LD_PRELOAD": str(library), "PATH": os.environ["PATH"]})
+    assert [("sh", True), ("sleep", False), ("sleep", True)] == job.found.processes.select("name", "captured").rows()
+
+
+@pytest.mark.parametrize("name", [b"with space", b"two\nlines", b"not UTF-8 \xff\xfe", b"a,b\"c'", b"x" * 250])
+def test_any_name_of_a_file_is_known(data: Path, name: bytes) -> None:
+    """A path is bytes."""
+    path = Path(os.fsdecode(os.path.join(os.fsencode(data.parent), name)))
+    data.rename(path)
+    job = touch(path, "plain", some_pages(10))
+    assert 10 == len(job.of(path))
+
+
+def test_a_deleted_file_keeps_its_name(data: Path) -> None:
+    """Its faults come after the name went."""
+    job = touch(data, "deleted", some_pages(10))
+    assert 10 == len(job.of(data))
+    assert not data.exists()
+
+
+def test_lmdb_reads_are_faults_of_its_file(tmp_path: Path) -> None:
+    """Every value got from a cold environment: its pages within the file, each once, as many as the process had."""
+    folder = tmp_path / "data" / "lmdb"
+    folder.mkdir(parents=True)
+    with lmdb.open(str(folder), map_size=1 << 24) as environment, environment.begin(write=True) as transaction:
+        for number in range(200):
+            transaction.put(b"%08d" % number, os.urandom(5000))
+    path = cold(folder / "data.mdb")
+    job = Recorded(tmp_path / "spool", sys.executable, PROGRAMS / "read_lmdb.py", folder)
+    num_faults, num_bytes = map(int, job.ended.stdout.split())
+    spans = job.of(path)
+    assert (200 * 5000, len(spans)) == (num_bytes, spans["offset"].n_unique())
+    assert num_faults <= len(spans) <= num_faults + 3  # opening it reads the two meta pages, and the transaction the root
+    assert num_faults >= 300  # two pages each; eviction may leave some
+    assert spans["offset"].max() < path.stat().st_size
+
+
+def test_a_fault_lasts_as_long_as_the_thread_waited(tmp_path: Path) -> None:
+    """On a disk that gives one page in 10 ms the faults add up to the time that the loop took."""
+    if reason := slow_storage.missing():
+        pytest.skip(reason)
+    with slow_storage.throttled_disk(tmp_path, 32 << 20) as disk:
+        path = disk.path / "data" / "a.bin"
+        path.parent.mkdir()
+        path.write_bytes(os.urandom(PAGES * mmap.PAGESIZE))
+        slow_storage.evict(path.parent)
+        disk.throttle(100 * mmap.PAGESIZE)
+        command = [sys.executable, PROGRAMS / "touch_pages.py", path, "plain", *some_pages(150)]
+        job = Recorded(tmp_path / "spool", *command, preexec_fn=disk.join)
+        spans, reader = job.of(path), job.readers[0]
+        slow_storage.evict(path.parent)
+    blocked_ns = spans.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
+    assert 150 == len(spans)
+    assert 0.8 * reader["slept_ns"] <= blocked_ns <= reader["took_ns"]
+
+
+def test_who_reads_in_order_waits_in_minor_faults(tmp_path: Path) -> None:
+    """For readahead: the kernel calls few of them major, but all of them together last as long as the reader waited."""
+    if reason := slow_storage.missing():
+        pytest.skip(reason)
+    with slow_storage.throttled_disk(tmp_path, 32 << 20) as disk:
+        path = disk.path / "data" / "a.bin"
+        path.parent.mkdir()
+        path.write_bytes(os.urandom(PAGES * mmap.PAGESIZE))
+        slow_storage.evict(path.parent)
+        disk.throttle(PAGES * mmap.PAGESIZE)
+        command = [sys.executable, PROGRAMS / "touch_pages.py", path, "stream", *range(PAGES)]
+        job = Recorded(tmp_path / "spool", *command, minor=True, preexec_fn=disk.join)
+        spans, reader = job.of(path), job.readers[0]
+        slow_storage.evict(path.parent)
+    blocked_ns = spans.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
+    assert 2 * reader["faults"] < len(spans)
+    assert 0.8 * reader["slept_ns"] <= blocked_ns <= reader["took_ns"]
+
+
+def test_minor_faults_are_watched_while_it_is_worth_it(tmp_path: Path) -> None:
+    """While there are major ones, and some time after; not while there are so many that watching them would cost."""
+    recorder = faults.FaultRecorder(tmp_path, period_s=60)
+    watch, num_cpus = recorder._minor, len(recorder._rings)
+    second, too_many = 1_000_000_000, 1 + num_cpus * watch_limit()
+    try:
+        on = []
+        for now_s, majors, minors in [
+            (100, 0, 100),  # no mapped file is read
+            (101, 50, 200),
+            (105, 50, 300),
+            (107, 50, 400),  # none for long
+            (108, 100, 500),
+            (109, 150, 500 + too_many),
+            (110, 200, 500 + too_many),  # rests
+            (120, 250, 500 + too_many),
+        ]:
+            watch.decide(now_s * second, majors, minors)
+            on.append(watch._is_on)
+    finally:
+        recorder.stop()
+    assert [False, True, True, False, True, False, False, True] == on
+
+
+def watch_limit() -> int:
+    return faults._MinorFaults.MINORS_PER_S
+
+
+# ------------------------------------------------------------------------------------------------ ends of all kinds
+
+
+def test_a_killed_job_loses_nothing(data: Path) -> None:
+    """What it did before SIGKILL stands in the file, and so does its end."""
+    with pytest.raises(subprocess.CalledProcessError, match="SIGKILL"):
+        touch(data, "killed", some_pages(50))
+    found, paths = read_only_file(data.parents[1] / "spool")
+    assert 50 == len(found.spans.filter(file=paths[os.fsencode(data)]))
+    assert [True] == found.processes["ended"].to_list()
+
+
+def read_only_file(spool: Path) -> tuple[Faults, dict[bytes, int]]:
+    (path,) = spool.glob(f"*{perf.SUFFIX}")
+    paths: dict[bytes, int] = {}
+    return read(path, paths), paths
+
+
+@contextmanager
+def staying(*command: object) -> Iterator["subprocess.Popen[str]"]:
+    """A program that has read its pages and lives on."""
+    process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+
+
+def test_a_recording_ends_before_its_job(data: Path) -> None:
+    """What the job does afterwards is not recorded, and its end is not known."""
+    recorder = faults.FaultRecorder(data.parent)
+    try:
+        with staying(sys.executable, PROGRAMS / "touch_pages.py", data, "stays", *some_pages(50)):
+            facts = recorder.stop()
+    finally:
+        recorder.stop()
+    paths: dict[bytes, int] = {}
+    found = read(Path(facts["path"]), paths)
+    assert (50, [False]) == (len(found.spans.filter(file=paths[os.fsencode(data)])), found.processes["ended"].to_list())
+
+
+def test_a_killed_recorder_leaves_a_file(data: Path) -> None:
+    """Not closed, but with all that was copied; the kernel's own count is not known."""
+    spool = data.parents[1] / "spool"
+    spool.mkdir()
+
+    def recorded() -> int:
+        found, paths = read_only_file(spool)
+        return len(found.spans.filter(file=paths.get(os.fsencode(data), -1)))
+
+    command = [PROGRAMS / "record_faults.py", spool, sys.executable, PROGRAMS / "touch_pages.py", data, "stays", *some_pages(50)]
+    with staying(sys.executable, *command) as recorder:
+        wait_until(lambda: recorded() == 50, seconds=20)
+        recorder.kill()
+    found, _ = read_only_file(spool)
+    assert (False, None, 50) == (found.facts["closed"], found.facts["counted"], recorded())
+
+
+def test_what_finds_no_room_is_counted(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ring of one page, and a copier that comes too late: the kernel counts all faults, and says how many records were lost."""
+    monkeypatch.setattr(faults, "drain", lambda rings, drain=faults.drain: drain(rings) if recorder._stopping else b"")
+    monkeypatch.setattr(faults, "map_rings", lambda found, _, make=faults.map_rings: make(found, mmap.PAGESIZE))
+    recorder = faults.FaultRecorder(data.parent)
+    try:
+        command = [sys.executable, PROGRAMS / "touch_pages.py", data, "plain", *some_pages(300)]
+        subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL, check=True)
+    finally:
+        facts = recorder.stop()
+    found = read(Path(facts["path"]), {})
+    assert facts["faults"] >= 300 > len(found.spans)
+    assert found.facts["lost"] > 0
+    if facts["lost"] is not None:
+        assert facts["lost"] >= facts["faults"] - len(found.spans)
+
+
+def test_a_full_disk_ends_the_file_and_not_the_job(data: Path) -> None:
+    """The recorder says what happened; the job reads on."""
+    recorder = faults.FaultRecorder(data.parent)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, recorder._writer._descriptor)
+    os.close(full)
+    try:
+        command = [sys.executable, PROGRAMS / "touch_pages.py", data, "plain", *some_pages(50)]
+        subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL, check=True)
+    finally:
+        facts = recorder.stop()
+    assert "No space left on device" in facts["error"]
+
+
+def test_a_spool_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """With its name, and before any job runs; nothing stays open."""
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(faults.CaptureError, match=r"missing.*No such file"):
+        faults.FaultRecorder(tmp_path / "missing")
+    assert before == os.listdir("/proc/self/fd")
+
+
+def test_a_forbidden_call_says_what_would_allow_it() -> None:
+    """As in a container with the usual seccomp filter."""
+    ended = subprocess.run([sys.executable, PROGRAMS / "without_perf_events.py"], capture_output=True, text=True, check=True)
+    assert "perf_event_open is forbidden" in ended.stdout
+    assert "seccomp" in ended.stdout

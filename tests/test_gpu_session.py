@@ -1,0 +1,260 @@
+"""The Kineto session of a process, with the activities of the CPU where there is no GPU: all but the activities is the same."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ioprof import clock
+from ioprof.errors import CaptureError
+from ioprof.record import gpu, recorder
+from ioprof.spool import kineto, read_spool
+
+torch = pytest.importorskip("torch")
+CPU = ("CPU",)
+
+
+@pytest.fixture(autouse=True)
+def stopped(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """No session outlives its test, torch's class is as it was, and what Kineto says to stderr is no output of ours."""
+    watched = torch.autograd.profiler.profile
+    before = (watched._prepare_trace, watched.__exit__)
+    yield
+    gpu.stop()
+    assert before == (watched._prepare_trace, watched.__exit__)
+
+
+def work() -> tuple[int, int]:
+    """Something that Kineto records, and when it was done."""
+    begin_ns = clock.monotonic_ns()
+    torch.mm(torch.ones(100, 100), torch.ones(100, 100))
+    return begin_ns, clock.monotonic_ns()
+
+
+def as_kernels(window: kineto.Window, name: str = "aten::mm") -> list[tuple[int, int, int | None]]:
+    """Start, end and step of the operators of that name, read as if the device had done them."""
+    text = window.path.read_text().replace('"cat": "cpu_op"', '"cat": "kernel"')
+    path = window.path.with_name("kineto-turned-1-0.json")
+    path.write_text(text)
+    turned = kineto.read_window(path, window.path.with_name(window.path.name.replace(".json", ".meta.json")))
+    path.unlink()
+    return turned.spans.filter(name=name).select("start_ns", "end_ns", "step").rows()
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("off", None),
+        ("all", gpu.Plan(5_000_000_000, 5_000_000_000)),
+        ("2s/30s", gpu.Plan(2_000_000_000, 30_000_000_000)),
+        ("500ms/1m", gpu.Plan(500_000_000, 60_000_000_000)),
+    ],
+)
+def test_settings(setting: str, expected: gpu.Plan | None) -> None:
+    """A length out of a period, all, or off."""
+    assert expected == gpu.plan(setting)
+
+
+@pytest.mark.parametrize("setting", ["", "on", "2s", "2/30", "30s/2s", "0s/1s", "2s/30s ", "-1s/2s"])
+def test_settings_that_make_no_sense(setting: str) -> None:
+    """Said with the value and what to type."""
+    with pytest.raises(CaptureError, match="2s/30s"):
+        gpu.start("spool", setting)
+
+
+def test_a_window_lies_between_ends_of_steps(tmp_path: Path) -> None:
+    """What was done in it is in its file, on the monotonic clock, in the right step; what was done before and after is not."""
+    recorder.start(tmp_path, rank=2, role="rank")
+    gpu.start(tmp_path, "1ms/1m", rank=2, activities=CPU)
+    work()
+    costs = [gpu.step(10)]
+    times = []
+    for step in (11, 12, 13):
+        times.append(work())
+        if step == 12:  # Kineto's own start takes longer than the window, so it would end with step 11
+            while clock.monotonic_ns() - times[0][0] < 1_000_000:
+                pass
+        costs.append(gpu.step(step))
+    total_ns, stop_ns = gpu.cost_ns(), gpu.stop()
+    recorder.stop()
+
+    (window,) = kineto.read_windows(tmp_path)
+    facts = window.facts()
+    found = as_kernels(window)
+    last = facts["last_step"]
+    assert (11, 0, 2, os.getpid(), "its time was over") == (
+        facts["first_step"],
+        window.number,
+        window.rank,
+        window.pid,
+        facts["ended_by"],
+    )
+    assert list(range(11, last + 1)) == [step for _, _, step in found]
+    slack_ns = 50_000
+    for (begin_ns, end_ns), (start_ns, stop_at_ns, _) in zip(times, found, strict=False):
+        assert begin_ns - slack_ns <= start_ns <= stop_at_ns <= end_ns + slack_ns
+    assert window.uncertainty_ns is not None
+    assert 0 == stop_ns
+    spans = read_spool(tmp_path, {}).spans.filter(kind="user", name=gpu.WINDOW_SPAN)
+    assert [cost for cost in costs if cost] == [end - begin for begin, end in spans.select("start_ns", "end_ns").rows()]
+    assert (total_ns, 2) == (sum(costs), len(spans))
+    assert 0 < window.cost_ns <= total_ns
+
+
+def test_windows_back_to_back_miss_no_step(tmp_path: Path) -> None:
+    """With a period as long as the window, each begins where the one before ended."""
+    gpu.start(tmp_path, "1ms/1ms", activities=CPU)
+    for step in range(12):
+        work()
+        gpu.step(step)
+    gpu.stop()
+    windows = kineto.read_windows(tmp_path)
+    assert len(windows) > 1
+    assert list(range(1, 12)) == [step for window in windows for _, _, step in as_kernels(window)]
+    assert "the process ended" in {window.ended_by for window in windows}
+
+
+def test_the_jobs_own_profiler_goes_first(tmp_path: Path) -> None:
+    """It records as if ours were not there; what ours had seen is kept, and ours goes on later."""
+    gpu.start(tmp_path, "1ms/1ms", activities=CPU)
+    gpu.step(0)
+    work()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        work()
+        gpu.step(1)
+        work()
+    assert 2 == sum(event.name == "aten::mm" for event in profiler.events())
+    notes = gpu.notes()
+    _until_a_window_is_open(2)
+    work()
+    gpu.step(1000)
+    gpu.stop()
+    windows = kineto.read_windows(tmp_path)
+    assert ["the job started a profiler of its own"] == [window.ended_by for window in windows[:1]]
+    assert (1, 1) == (len(as_kernels(windows[0])), len(as_kernels(windows[1])))
+    assert {
+        "a window ended early, because the job started a profiler of its own": 1,
+        "a window was not recorded, because another profiler was at work": 1,
+    } == notes
+    (said,) = tmp_path.glob("gpu-*.json")
+    assert notes.keys() == json.loads(said.read_text())["notes"].keys()
+
+
+def _until_a_window_is_open(step: int) -> None:
+    while not gpu.step(step):
+        pass
+
+
+def test_a_profiler_that_warms_up_is_left_alone(tmp_path: Path) -> None:
+    """Between its warm-up and its end it holds Kineto, though nothing says so."""
+    gpu.start(tmp_path, "1ms/1ms", activities=CPU)
+    gpu.step(0)
+    schedule = torch.profiler.schedule(wait=0, warmup=2, active=2, repeat=1)
+    seen = []
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU],
+        schedule=schedule,
+        on_trace_ready=lambda profiler: seen.append([event.name for event in profiler.events()].count("aten::mm")),
+    ) as profiler:
+        for step in range(1, 5):
+            work()
+            gpu.step(step)
+            profiler.step()
+    assert [2] == seen
+    assert gpu.notes()["a window was not recorded, because another profiler was at work"] >= 1
+    gpu.stop()
+    assert 1 == len(kineto.read_windows(tmp_path))
+
+
+def test_nothing_happens_when_it_is_off_or_another_profiler_is_expected(tmp_path: Path) -> None:
+    """No file, no patch; the reason is kept where there is one."""
+    gpu.start(tmp_path, "off", activities=CPU)
+    assert (0, {}) == (gpu.step(1), gpu.notes())
+    gpu.start(tmp_path, "all", activities=CPU, environment={"NSYS_PROFILING_SESSION_ID": "1"})
+    assert (0, {"nsys profiles this process": 1}) == (gpu.step(1), gpu.notes())
+    gpu.stop()
+    assert [f"gpu-{os.uname().nodename}-{os.getpid()}.json"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_job_without_cuda_has_no_windows_and_no_complaint(tmp_path: Path) -> None:
+    """Asking CUDA would begin it, and a process that then forks could not use it in its children."""
+    if torch.cuda.is_initialized():
+        pytest.skip("CUDA is in use in this process")
+    gpu.start(tmp_path, "1ms/1ms")
+    assert (0, {}, 0) == (gpu.step(0), gpu.notes(), gpu.stop())
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_spool_that_is_gone_costs_the_records_and_not_the_job(tmp_path: Path) -> None:
+    """After three failures it is left at that."""
+    gpu.start(tmp_path / "gone", "1ms/1ms", activities=CPU)
+    for step in range(100_000):
+        gpu.step(step)
+        if gpu.notes().get("no more windows after 3 that failed"):
+            break
+    assert 1 == gpu.notes()["no more windows after 3 that failed"]
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_forked_child_has_no_session(tmp_path: Path) -> None:
+    """The window stays its parent's."""
+    gpu.start(tmp_path, "1ms/1ms", activities=CPU)
+    gpu.step(0)
+    child = os.fork()
+    if not child:
+        clean = (
+            gpu.step(1) == 0
+            and gpu.stop() == 0
+            and "prepare_trace" not in torch.autograd.profiler.profile._prepare_trace.__qualname__
+        )
+        os._exit(0 if clean or torch.autograd.profiler.profile._prepare_trace.__module__ != gpu.__name__ else 1)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    work()
+    gpu.step(1)
+    gpu.stop()
+    assert 1 == len(as_kernels(kineto.read_windows(tmp_path)[0]))
+
+
+def _run(program: str, spool: Path) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, **gpu.QUIET}
+    return subprocess.run(
+        [sys.executable, "-c", program, spool], capture_output=True, text=True, env=environment, timeout=120, check=False
+    )
+
+
+def test_torch_is_found_and_never_loaded(tmp_path: Path) -> None:
+    """A process that does not use torch stays as light as it is."""
+    program = "import sys; from ioprof.record import gpu; gpu.start(sys.argv[1], 'all'); gpu.step(0); print('torch' in sys.modules)"
+    assert "False\n" == _run(program, tmp_path).stdout
+
+
+def test_a_killed_process_and_one_that_just_ends(tmp_path: Path) -> None:
+    """The one leaves word of the window that was open, the other all of it; with `QUIET`, Kineto keeps silent."""
+    program = """
+import os, sys, torch
+from ioprof.record import gpu
+for window in (0, 1):
+    if window == 0 or os.fork() == 0:
+        gpu.start(sys.argv[1], "all", activities=("CPU",))
+        gpu.step(4)
+        torch.mm(torch.ones(100, 100), torch.ones(100, 100))
+        gpu.step(5)
+        if window:
+            os.kill(os.getpid(), 9)
+        gpu.stop()
+    else:
+        os.wait()
+"""
+    killed = _run(program.replace("(0, 1)", "(1,)").replace("window == 0 or os.fork() == 0", "True"), tmp_path / "")
+    ended = _run(program.replace("(0, 1)", "(0,)").replace("gpu.stop()", "pass"), tmp_path)
+    assert (-signal.SIGKILL, 0) == (killed.returncode, ended.returncode), ended.stderr
+    assert ("", "") == (killed.stderr, ended.stderr)
+    windows = {window.ended_by: window for window in kineto.read_windows(tmp_path)}
+    assert {None, "the process ended"} == windows.keys()
+    assert {"the process ended within this window", "no record of this window was written"} == set(+windows[None].damage)
+    assert [5] == [step for _, _, step in as_kernels(windows["the process ended"])]

@@ -1,0 +1,408 @@
+"""Sampling a real job: the series agree with what the kernel and psutil say, and survive whatever happens to the launcher."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import polars as pl
+import psutil
+import pytest
+from repository import ROOT
+
+from ioprof import clock
+from ioprof.record.samplers import Sampler
+from ioprof.record.samplers.gpus import GpuCounters
+from ioprof.record.samplers.host import HostCounters
+from ioprof.record.samplers.processes import JobProcesses
+from ioprof.record.samplers.readings import HOST
+from ioprof.series import SERIES, described
+from ioprof.spool.counters import Counters, read_counters
+
+READER: Final = ROOT / "tests" / "programs" / "read_then_wait.py"
+LAUNCHER: Final = ROOT / "tests" / "programs" / "sample_and_wait.py"
+READ_BYTES, READS = 100_000, 37
+PATIENCE_S: Final = 20.0
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(READ_BYTES))
+    return path
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    return folder
+
+
+def eventually(true: Callable[[], Any]) -> Any:
+    """What `true` returns as soon as that is true; fails after some patience."""
+    end = time.monotonic() + PATIENCE_S
+    while not (found := true()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+    return found
+
+
+def values(counters: Counters, name: str, pid: int | None = None) -> list[float]:
+    """The values of one series in the order of their times."""
+    of_pid = pl.col("pid").is_null() if pid is None else pl.col("pid") == pid
+    return counters.table.filter(pl.col("name") == name, of_pid).sort("time_ns")["value"].to_list()
+
+
+def reader(data: Path, **options: Any) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-S", str(READER), str(data), str(READ_BYTES), str(READS)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
+
+
+def end(job: "subprocess.Popen[bytes]") -> None:
+    assert job.stdin
+    assert job.stdout
+    job.stdin.close()
+    job.stdout.close()
+    job.wait(PATIENCE_S)
+
+
+# ------------------------------------------------------------------------------------------------ a real job
+
+
+def test_the_last_sample_of_a_process_is_what_the_kernel_says(data: Path, spool: Path) -> None:
+    """A process that has done its reads and waits: its series end at the values of /proc and psutil, to the byte."""
+    with Sampler(str(spool), period_s=0.02):
+        with reader(data) as job:
+            assert job.stdout
+            assert b"read\n" == job.stdout.readline()
+            process = psutil.Process(job.pid)
+            eventually(lambda: process.status() == psutil.STATUS_SLEEPING)
+            io, threads, cpu = process.io_counters(), process.num_threads(), process.cpu_times()
+            eventually(lambda: values(read_counters(spool), "process.rchar", job.pid)[-1:] == [io.read_chars])
+        pid = job.pid
+    found = read_counters(spool)
+    assert READ_BYTES * READS <= io.read_chars
+    assert (io.read_chars, io.read_count) == (values(found, "process.rchar", pid)[-1], values(found, "process.syscr", pid)[-1])
+    assert (io.read_bytes, io.write_bytes) == (
+        values(found, "process.read_bytes", pid)[-1],
+        values(found, "process.write_bytes", pid)[-1],
+    )
+    assert threads == values(found, "process.threads", pid)[-1]
+    assert (cpu.user, cpu.system) == (values(found, "process.cpu_user", pid)[-1], values(found, "process.cpu_system", pid)[-1])
+    assert 0 == found.damaged
+
+
+def test_the_launchers_books_hold_what_a_short_lived_process_read(data: Path, spool: Path) -> None:
+    """The kernel adds a reaped child's bytes to its parent's: after the job, the launcher's series miss none of them."""
+    program = f"cat {data} > /dev/null; (cat {data} > /dev/null); exec cat {data}"
+    ended = subprocess.run(
+        [sys.executable, "-c", _SAMPLED_ONCE, str(spool), program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert 0 == ended.returncode, ended.stderr
+    read = values(read_counters(spool), "process.rchar", int(ended.stdout))
+    assert 3 * READ_BYTES <= read[-1] - read[0]
+
+
+_SAMPLED_ONCE: Final = """
+import os, subprocess, sys
+from ioprof.record.samplers import Sampler
+with Sampler(sys.argv[1], period_s=3600.0) as sampler:  # none but the first and the last sample
+    while not sampler.sampling().samples:
+        pass
+    subprocess.run(["sh", "-c", sys.argv[2]], stdout=subprocess.DEVNULL, check=True)
+print(os.getpid())
+"""
+
+
+def test_descendants_are_found_and_strangers_are_not(data: Path, spool: Path) -> None:
+    """Children of children are of the job, and so is one that lost its parent and carries the mark; other processes are not."""
+    job = JobProcesses(os.getpid(), b"IOPROF_SPOOL=" + os.fsencode(spool))
+    marked = {**os.environ, "IOPROF_SPOOL": str(spool)}
+    orphan_and_child = f"(setsid sleep {PATIENCE_S} & echo $!) ; sleep {PATIENCE_S} & echo $!; read line; kill $!"
+    with subprocess.Popen(["sh", "-c", orphan_and_child], env=marked, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shell:
+        assert shell.stdout
+        orphan, child = int(shell.stdout.readline()), int(shell.stdout.readline())
+        eventually(lambda: psutil.Process(orphan).name() == "sleep")
+        assert psutil.Process(orphan).ppid() not in (shell.pid, os.getpid())
+        readings, seen = job.read()
+        os.kill(orphan, signal.SIGKILL)
+        end(shell)
+    pids = {pid for pid, _ in readings}
+    assert {os.getpid(), shell.pid, child, orphan} == pids
+    assert pids == {process.pid for process in seen}
+    assert {"sleep"} == {process.command for process in seen if process.pid in (orphan, child)}
+
+
+def test_a_process_that_ended_has_no_sample_even_before_it_is_reaped() -> None:
+    """A zombie's books are closed, and for other users unreadable: its series end with its life."""
+    job = JobProcesses(os.getpid(), b"nothing")
+    with subprocess.Popen(["true"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        readings, _ = job.read()
+    assert child.pid not in {pid for pid, _ in readings}
+
+
+def test_a_reused_pid_is_a_new_subject(tmp_path: Path) -> None:
+    """A process is its pid and its start: what the next owner of a pid does is not added to the former's series."""
+    proc = tmp_path / "proc"
+    stat = "7 (a (b) c) S {parent} 7 7 0 -1 0 0 0 1 0 5 6 0 0 20 0 1 0 {start} 0 10 " + "0 " * 30
+    (proc / "7").mkdir(parents=True)
+    job = JobProcesses(7, b"nothing", str(proc))
+    (proc / "7" / "stat").write_text(stat.format(parent=1, start=100))
+    before, first = job.read()
+    (proc / "7" / "stat").write_text(stat.format(parent=1, start=200))
+    after, second = job.read()
+    assert [(7, 100)] == list(before)
+    assert [(7, 200)] == list(after)
+    assert ["a (b) c", "a (b) c"] == [seen.command for seen in (*first, *second)]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to start a process of another user")
+def test_a_process_of_another_user_is_sampled_but_for_its_reads(spool: Path) -> None:
+    """Where /proc/PID/io is refused, the other series are there, and the refusal is counted."""
+    program = _AS_NOBODY.format(root=str(ROOT))
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert 0 == ended.returncode, ended.stderr
+    found = json.loads(ended.stdout)
+    assert 1 == found["refused"]
+    assert "process.rss" in found["names"]
+    assert "process.rchar" not in found["names"]
+
+
+_AS_NOBODY: Final = """
+import json, os, subprocess, sys
+sys.path.insert(0, {root!r})
+from ioprof.record.samplers.processes import JobProcesses
+child = subprocess.Popen([sys.executable, "-S", "-c", "print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+os.setuid(65534)
+job = JobProcesses(os.getpid(), b"nothing")
+job.read()
+readings, _ = job.read()
+names = next(list(values) for (pid, _), values in readings.items() if pid == child.pid)
+print(json.dumps({{"refused": job.io_refused - (not os.access("/proc/self/io", os.R_OK)), "names": names}}))
+child.stdin.close()
+child.wait()
+"""
+
+
+# ------------------------------------------------------------------------------------------------ the host
+
+
+def test_host_counters_lie_between_two_readings_of_psutil() -> None:
+    """Cumulative counters of CPU, disks and networks, read by another library before and after."""
+
+    def of_psutil() -> dict[str, float]:
+        times = psutil.cpu_times()
+        found = {"cpu.user": times.user + times.nice, "cpu.system": times.system, "cpu.idle": times.idle, "cpu.steal": times.steal}
+        for name, disk in psutil.disk_io_counters(perdisk=True, nowrap=False).items():
+            found |= {f"disk.{name}.reads": disk.read_count, f"disk.{name}.read_bytes": disk.read_bytes}
+            found |= {f"disk.{name}.write_bytes": disk.write_bytes, f"disk.{name}.busy_time": disk.busy_time / 1e3}
+        for name, net in psutil.net_io_counters(pernic=True, nowrap=False).items():
+            found |= {f"network.{name}.received_bytes": net.bytes_recv, f"network.{name}.sent_bytes": net.bytes_sent}
+        return found
+
+    before, readings, after = of_psutil(), HostCounters().read()[HOST], of_psutil()
+    compared = before.keys() & readings.keys()
+    assert {"cpu.user", "cpu.idle"} <= compared
+    assert {} == {name: readings[name] for name in compared if not before[name] - 0.011 <= readings[name] <= after[name] + 0.011}
+
+
+def test_what_a_host_lacks_is_said_once(tmp_path: Path) -> None:
+    """Without pressure files (an old kernel, psi=0) there are no such series, one sentence for each, and no second attempt."""
+    proc = tmp_path / "proc"
+    (proc / "net").mkdir(parents=True)
+    for name in ("stat", "meminfo", "vmstat", "diskstats", "net/dev"):
+        shutil.copyfile(f"/proc/{name}", proc / name)
+    host = HostCounters(str(proc), str(tmp_path / "sys"))
+    readings = host.read()[HOST]
+    host.read()
+    assert {"cpu", "memory", "vm"} <= {name.split(".")[0] for name in readings}
+    assert "pressure" not in {name.split(".")[0] for name in readings}
+    assert [f"{proc}/pressure/{what} is not sampled" for what in ("io", "cpu", "memory")] == [
+        note.split(":")[0] for note in host.notes
+    ]
+
+
+def test_partitions_and_compressed_memory_are_no_disks(tmp_path: Path) -> None:
+    """A partition's requests are counted in its disk, stacked devices are shown, and devices that never did anything are not."""
+    proc, sys_folder = tmp_path / "proc", tmp_path / "sys"
+    proc.mkdir()
+    used = "4 0 16 3 2 0 8 1 1 5 9"
+    lines = [
+        f"259 0 nvme0n1 {used}",
+        f"259 1 nvme0n1p1 {used}",
+        f"253 0 dm-0 {used}",
+        f"252 0 zram0 {used}",
+        "7 0 loop0 " + "0 " * 11,
+    ]
+    (proc / "diskstats").write_text("\n".join(lines))
+    (sys_folder / "class/block/nvme0n1p1").mkdir(parents=True)
+    (sys_folder / "class/block/nvme0n1p1/partition").write_text("1")
+    found = HostCounters(str(proc), str(sys_folder)).disks()
+    assert {"nvme0n1", "dm-0"} == {name.split(".")[1] for name in found}
+    assert (8192, 0.003, 4096, 1) == tuple(
+        found[f"disk.dm-0.{what}"] for what in ("read_bytes", "read_time", "write_bytes", "in_flight")
+    )
+
+
+def test_infiniband_counts_in_words_of_four_bytes(tmp_path: Path) -> None:
+    """The traffic of a port as sysfs shows it, in bytes."""
+    counters = tmp_path / "class/infiniband/mlx5_0/ports/1/counters"
+    counters.mkdir(parents=True)
+    (counters / "port_rcv_data").write_text("250\n")
+    (counters / "port_xmit_data").write_text("3\n")
+    found = HostCounters(sys=str(tmp_path)).read()[HOST]
+    assert (1000, 12) == (found["infiniband.mlx5_0.1.received_bytes"], found["infiniband.mlx5_0.1.sent_bytes"])
+
+
+# ------------------------------------------------------------------------------------------------ GPUs
+
+
+class _RefusedError(Exception): ...
+
+
+class _NotSupportedError(_RefusedError): ...
+
+
+def fake_nvml(**answers: Any) -> SimpleNamespace:
+    """What `pynvml` looks like with one GPU that answers as told; a machine with a GPU is tested in tests/gpu."""
+
+    def answer(what: str, default: Any) -> Callable[..., Any]:
+        def ask(*_: Any) -> Any:
+            given = answers.get(what, default)
+            if isinstance(given, Exception):
+                raise given
+            return given
+
+        return ask
+
+    defaults = {
+        "nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetCount": 1, "nvmlDeviceGetHandleByIndex": "gpu",
+        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=97), "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=1 << 30),
+        "nvmlDeviceGetPowerUsage": 350_500, "nvmlDeviceGetClockInfo": 1410, "nvmlDeviceGetPcieThroughput": 1_500,
+    }  # fmt: skip
+    constants = {"NVML_CLOCK_SM": 1, "NVML_PCIE_UTIL_RX_BYTES": 1, "NVML_PCIE_UTIL_TX_BYTES": 0}
+    errors = {"NVMLError": _RefusedError, "NVMLError_NotSupported": _NotSupportedError}
+    return SimpleNamespace(**{name: answer(name, default) for name, default in defaults.items()}, **constants, **errors)
+
+
+def test_gpu_series_have_the_units_of_the_table() -> None:
+    """Milliwatts and kilobytes per second become watts and bytes per second."""
+    expected = {
+        "gpu0.utilisation": 97.0, "gpu0.memory_used": float(1 << 30), "gpu0.power": 350.5, "gpu0.sm_clock": 1410.0,
+        "gpu0.pcie_received": 1.5e6, "gpu0.pcie_sent": 1.5e6,
+    }  # fmt: skip
+    assert {HOST: expected} == GpuCounters(fake_nvml()).read()
+
+
+def test_what_a_gpu_does_not_support_is_left_out_for_good() -> None:
+    """A partition of a GPU has no utilisation; a question that fails in another way is asked again."""
+    nvml = fake_nvml(nvmlDeviceGetUtilizationRates=_NotSupportedError(), nvmlDeviceGetPowerUsage=_RefusedError("busy"))
+    gpus = GpuCounters(nvml)
+    assert not {"gpu0.utilisation", "gpu0.power"} & gpus.read()[HOST].keys()
+    nvml.nvmlDeviceGetUtilizationRates = nvml.nvmlDeviceGetPowerUsage = lambda _: 1000
+    assert "gpu0.utilisation" not in gpus.read()[HOST]
+    assert 1.0 == gpus.read()[HOST]["gpu0.power"]
+
+
+@pytest.mark.parametrize("where", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"])
+def test_no_gpu_is_no_error(where: str) -> None:
+    """No driver, no device, no permission: no series, and a sentence that says why."""
+    gpus = GpuCounters(fake_nvml(**{where: _RefusedError("no such thing")}))
+    assert {} == gpus.read()
+    assert ["no such thing"] == [note.rpartition(": ")[2] for note in gpus.notes]
+    gpus.close()
+
+
+# ------------------------------------------------------------------------------------------------ the thread
+
+
+def test_every_series_that_is_written_is_explained(spool: Path) -> None:
+    """Names and units of a real recording are those of the table; every entry says what it means, and patterns do not overlap."""
+    with Sampler(str(spool), period_s=0.05) as sampler:
+        eventually(lambda: sampler.sampling().samples >= 2)
+    pairs = read_counters(spool).table.select("name", "unit").unique().rows()
+    assert {"cpu.user", "process.rchar", "sampler.cpu"} <= {name for name, _ in pairs}
+    assert [] == [(name, unit) for name, unit in pairs if (series := described(name)) is None or series.unit != unit]
+    assert all(series.meaning.endswith(".") and series.unit for series in SERIES.values())
+    assert described("disk.vda.speed") is None
+    assert SERIES["network.{interface}.sent_bytes"] is described("network.eth0.100.sent_bytes")
+
+
+def test_times_are_those_of_the_spans_clock(spool: Path) -> None:
+    """Samples lie between the clock's readings before and after, and cumulative series never fall."""
+    before = clock.monotonic_ns()
+    with Sampler(str(spool), period_s=0.02) as sampler:
+        eventually(lambda: sampler.sampling().samples >= 5)
+    after = clock.monotonic_ns()
+    table = read_counters(spool).table
+    assert before <= table["time_ns"].min()
+    assert table["time_ns"].max() <= after
+    growing = [
+        name for name in table["name"].unique() if (series := described(name)) and series.cumulative and name != "cpu.iowait"
+    ]
+    for name in growing:  # iowait is known to fall (man proc_stat)
+        for part in table.filter(pl.col("name") == name).partition_by("pid"):
+            assert part.sort("time_ns")["value"].is_sorted(), name
+
+
+def test_what_sampling_cost_is_known_and_bounded(spool: Path) -> None:
+    """The thread's CPU time is measured by the kernel, is in the facts, and a sample that is dear lengthens the period."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    with Sampler(str(spool), period_s=0.001) as sampler:
+        eventually(lambda: sampler.sampling().samples >= 5)
+    now, facts = resource.getrusage(resource.RUSAGE_SELF), sampler.facts()
+    assert 0 < facts["cpu_s"] <= now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+    assert 0.001 < facts["longest_period_s"]
+    assert facts == json.loads(json.dumps(facts))
+    assert round(facts["cpu_s"], 6) >= values(read_counters(spool), "sampler.cpu")[-1]
+
+
+def test_a_sampler_leaves_nothing_behind(spool: Path) -> None:
+    """Neither a thread nor a descriptor, whether it was started or not; a job of no time has a sample all the same."""
+    read_counters(spool)  # what this loads may keep threads and descriptors of its own
+    before = set(os.listdir("/proc/self/fd")), threading.active_count()
+    Sampler(str(spool)).stop()
+    with Sampler(str(spool), period_s=3600.0) as sampler:
+        pass
+    assert before == (set(os.listdir("/proc/self/fd")), threading.active_count())
+    assert 1 <= sampler.sampling().samples
+    assert socket.gethostname() in set(read_counters(spool).table["host"])
+
+
+def test_a_folder_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
+    """The one error that a sampler raises: it could record nothing at all."""
+    with pytest.raises(OSError, match="No such file"):
+        Sampler(str(tmp_path / "absent"))
+
+
+def test_a_killed_launcher_leaves_its_samples(data: Path, spool: Path) -> None:
+    """SIGKILL takes at most the line that was being written."""
+    command = [sys.executable, str(LAUNCHER), str(spool), str(data), str(READ_BYTES), str(READS)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout
+        job = int(launcher.stdout.readline())
+        eventually(lambda: values(read_counters(spool), "process.rchar", job)[-1:] > [READ_BYTES * READS])
+        launcher.kill()
+    eventually(lambda: not psutil.pid_exists(job))  # its standard input has ended
+    found = read_counters(spool)
+    assert 1 >= found.damaged
+    assert READ_BYTES * READS <= values(found, "process.rchar", job)[-1]
+    assert job in {process.pid for process in found.processes}
