@@ -18,6 +18,9 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     # The leaves: words, time, errors, bytes, the kernel. They know nothing of the rest.
     "errors": set(),
     "schema": set(),
+    "layout": set(),
+    "series": set(),
+    "perf": set(),
     "clock": set(),
     "process": set(),
     "_native": set(),
@@ -27,7 +30,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "dataset": {"errors", "schema"},
     "trace": {"errors", "schema"},
     # The job's side. It only writes: no trace, no analysis, no report.
-    "record": {"_native", "clock", "errors", "schema"},
+    "record": {"_native", "clock", "errors", "perf", "schema", "series"},
     "converters": {"dataset", "errors", "schema", "tensorprotos", "process"},  # process: its workers die with it
     "loaders": {"clock", "dataset", "errors", "process", "record", "schema", "tensorprotos"},  # clock: a batch's times
     "train": {
@@ -41,11 +44,14 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "storage",
     },  # the whole job, as a user would write it
     # The reader's side. It never sees the job, only the run folder.
-    "spool": {"clock", "errors", "schema", "trace"},
+    "spool": {"clock", "errors", "layout", "perf", "schema", "series", "trace"},
     "analysis": {"errors", "schema", "trace"},
     "report": {"analysis", "errors", "schema", "trace"},
+    # What can be seen on this machine, found by recording a little and reading it back.
+    "doctor": {"errors", "spool"},
     # The two ends.
-    "ioprof": {"record", "trace"},  # the public names
+    "ioprof": {"profiling", "record", "trace"},  # the public names
+    "profiling": {"cli", "errors", "record"},  # what a command does, as a function
     "cli": EVERYTHING,
     "__main__": {"cli"},
 }
@@ -63,10 +69,12 @@ HEAVY: Final = {
 """What a part may not import at the top of a module, where merely naming a command would load it."""
 
 MAY_SPEAK: Final = {
+    "ioprof/profiling.py": {"os.environ"},  # the user's own process, which may be under another profiler
+    "ioprof/record/autostart.py": {"os.environ"},  # runs in the job, which is told by the environment that it is recorded
+    "ioprof/record/site/sitecustomize.py": {"os.environ", "sys.stderr"},  # the same; says why not where IOPROF_DEBUG is set
     "ioprof/__main__.py": {"SystemExit"},  # `python -m ioprof` ends with the exit code of the command line
     # The program that torchrun starts for each rank: it is told its rank by the environment, as every such program is.
     "ioprof/train/job.py": {"os.environ", "sys.argv", "sys.stdout", "os._exit", "SystemExit"},
-    "ioprof/train/launch.py": {"os.environ"},  # handed on to the ranks that it starts
     "ioprof/train/torchrun.py": {"sys.argv"},  # a program of its own, as job.py is
     "loaders/torch_loader.py": {"os._exit"},  # a worker that is told to stop ends as torch's own handler would end it
 }

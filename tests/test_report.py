@@ -277,6 +277,16 @@ def test_caveats_of_the_run_itself(names: list[str], run: dict[str, Any]) -> Non
     assert [caveat.name for caveat in caveats(replace(summary, run={**summary.run, **run}))] == names
 
 
+def test_copies_from_pageable_memory_are_a_caveat() -> None:
+    causes = tuple(
+        replace(entry, reason="75% of the bytes came from pageable memory") if entry.cause == "h2d" else entry
+        for entry in changed().steps.causes
+    )
+    (found,) = caveats(changed(steps={"causes": causes}))
+    assert ("copies from pageable memory", True) == (found.name, "75%" in found.seen)
+    assert "pin_memory=True" in found.remedy
+
+
 def test_unexplained_time_is_a_caveat() -> None:
     shares = [0.5, *[0.0] * (len(CAUSES) - 2), 0.5]
     assert [caveat.name for caveat in caveats(with_causes(changed(), shares))] == ["time not explained"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import shifted, shuffled, traces
-from timeline import pid, timeline
+from timeline import timeline
 
 from ioprof.analysis.blame import charges
 from ioprof.analysis.summary import summarise
@@ -205,11 +205,37 @@ def test_a_whole_run_has_nothing_unseen() -> None:
     assert pytest.approx(30 * 2 / 1000) == found.overhead_ratio
 
 
+def books(**fields: Any) -> dict[str, Any]:
+    """What the capture library counted in a process."""
+    return {"pid": 1, "rank": 0, "role": "rank", "closed": True, "lost": 0, "first_ns": 0, "last_ns": 1000, "reads": fields}
+
+
 def test_coverage_compares_with_the_kernels_count() -> None:
-    """Of the processes that were counted; null where none was."""
-    trace = job(capture={"bytes_by_kernel": [{"pid": pid(0), "bytes": 1000}, {"pid": 77, "bytes": 0}]})
-    assert pytest.approx(0.5) == summarise(trace).capture.coverage_ratio
+    """Over the processes whose books were compared, both sides at the same moment; null where none was."""
+    compared = [books(io_rchar=1000, seen_bytes=900, bytes=5000), books(io_rchar=3000, seen_bytes=3000), books(io_rchar=None)]
+    assert pytest.approx(0.975) == summarise(job(processes=compared)).capture.coverage_ratio
+    assert summarise(job(processes=[books(io_rchar=None)])).capture.coverage_ratio is None
     assert summarise(job()).capture.coverage_ratio is None
+
+
+def test_overhead_counts_spans_and_calls_each_at_their_cost() -> None:
+    """Of 30 spans the library wrote 10, and timed 90 calls more; it is unknown where one of the costs is."""
+    process = books(spans=10, short_calls=90)
+    found = summarise(job(processes=[process], capture={"reads": True, "ns_per_span": 2.0, "ns_per_call": 0.5})).capture
+    assert pytest.approx((20 * 2.0 + 100 * 0.5) / 1000) == found.overhead_ratio
+    assert summarise(job(processes=[process], capture={"reads": True, "ns_per_span": 2.0})).capture.overhead_ratio is None
+
+
+def test_what_the_library_noticed_and_could_not_see_is_said() -> None:
+    """io_uring, faults without permission, and processes that it was not in, each in a sentence."""
+    unseen = [{"pid": 5, "name": "static"}, {"pid": 6, "name": "static"}]
+    recorded = {"reads": True, "faults": {"reason": "kernel.perf_event_paranoid is 3"}, "unseen_processes": unseen}
+    said = summarise(job(processes=[books(noted=["io_uring"])], capture=recorded)).capture.not_seen
+    assert ["paranoid" in said[0], "io_uring" in said[1], said[2][:42]] == [
+        True,
+        True,
+        "2 processes without the capture library (s",
+    ]
 
 
 def test_reads_of_unknown_origin_are_said_where_they_are_charged() -> None:

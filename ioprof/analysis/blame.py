@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ioprof.analysis import lineage
 from ioprof.analysis.intervals import Intervals, charge, overlaps
+from ioprof.analysis.observed import observed
 from ioprof.analysis.peers import COLLECTIVE, Classes, arrivals, behind_peers, exchange, late_windows, waited_for
 from ioprof.analysis.selection import COMPUTE, COPIES, by_rank, intervals, kind_in
 from ioprof.analysis.steps import steps
@@ -46,7 +47,8 @@ class Charges:
 def blame(trace: Trace) -> pl.DataFrame:
     """One row per rank and step, in that order: `rank`, `step`, `start_ns`, `end_ns`, and `<cause>_ns` for each of `CAUSES`.
 
-    The causes that are not null sum to `end_ns - start_ns` exactly. A column is null where the run could not measure the cause.
+    The causes that are not null sum to `end_ns - start_ns` exactly. A column is null where the run could not measure the cause,
+    and a whole row where the GPU was not recorded in that step.
     """
     return charges(trace).steps
 
@@ -54,23 +56,24 @@ def blame(trace: Trace) -> pl.DataFrame:
 def charges(trace: Trace) -> Charges:
     """`blame`, and what the ranks did that others waited for."""
     table, missing, arrived = steps(trace), unmeasured(trace), arrivals(trace)
-    charged = np.zeros((len(table), len(CAUSES)), np.int64)
+    charged, seen = np.zeros((len(table), len(CAUSES)), np.int64), observed(trace, table)
     waited, doing = [], {}
     for rank, spans in by_rank(trace, _KINDS, (*lineage.COLUMNS, *COLLECTIVE)):
-        rows = np.flatnonzero(table["rank"].to_numpy() == rank)
+        rows = np.flatnonzero(seen & (table["rank"].to_numpy() == rank))
         windows, classes = intervals(table[rows]), _classes(spans, arrived, missing)
         charged[rows] = _charge(windows, classes)
         waited.append(waited_for(arrived, rank, classes, windows))
         when_late = late_windows(arrived, rank)
         doing[rank] = [(cause, overlaps(times, when_late)) for cause, times in classes]
-    return Charges(_with_causes(table, charged, missing), behind_peers(waited, doing))
+    return Charges(_with_causes(table, charged, missing, seen), behind_peers(waited, doing))
 
 
-def _with_causes(table: pl.DataFrame, charged: NDArray[np.int64], missing: dict[str, str]) -> pl.DataFrame:
-    return table.with_columns(
-        pl.lit(None, pl.Int64).alias(f"{cause}_ns") if cause in missing else pl.Series(f"{cause}_ns", charged[:, place])
+def _with_causes(table: pl.DataFrame, charged: NDArray[np.int64], missing: dict[str, str], seen: NDArray[np.bool_]) -> pl.DataFrame:
+    columns = {
+        cause: pl.repeat(None, len(table), dtype=pl.Int64, eager=True) if cause in missing else pl.Series(charged[:, place])
         for place, cause in enumerate(CAUSES)
-    )
+    }
+    return table.with_columns(column.set(pl.Series(~seen), None).alias(f"{cause}_ns") for cause, column in columns.items())
 
 
 def _charge(windows: Intervals, classes: Classes) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ioprof.analysis.facts import Facts
 from ioprof.analysis.intervals import Intervals, covered, pack, total, union
 from ioprof.analysis.lineage import Axis, with_lane
+from ioprof.analysis.observed import observed
 from ioprof.analysis.reads import is_access
 from ioprof.analysis.result import Demand
 from ioprof.analysis.selection import COMPUTE, by_rank, intervals
@@ -65,7 +66,7 @@ def device_rate(trace: Trace) -> float | None:
     facts = Facts.of(trace.run)
     if facts.device_samples_per_s is not None:
         return facts.device_samples_per_s * (facts.ranks or len(trace.ranks) or 1)
-    rows = len(steps(trace))
+    rows = int(observed(trace, steps(trace)).sum())
     computed_ns = sum(total(intervals(spans)) for _, spans in by_rank(trace, COMPUTE, []))
     if not computed_ns or not rows or not facts.batch_size:
         return None

@@ -93,10 +93,19 @@ def wait_leaves(spans: pl.DataFrame, measured: Collection[str] = LEAVES) -> dict
 
 
 def making(trace: Trace) -> dict[str, int]:
-    """Nanoseconds that all workers spent on each stage of making batches, waited for or not; stages that took none are left out."""
-    took = (pl.col("end_ns") - pl.col("start_ns")).clip(0)
-    sums = trace.spans.lazy().select(took.filter(of_cause).sum().alias(cause) for cause, of_cause in _WORK.items()).collect()
-    return {cause: int(took_ns) for cause, took_ns in sums.row(0, named=True).items() if took_ns}
+    """Nanoseconds that workers spent on each stage of making batches, waited for or not; stages that took none are left out.
+
+    Within their `fetch` spans only: what the same processes read to start up made no batch. An instant counts once, as in a wait.
+    """
+    total = np.zeros(len(_WORK), np.int64)
+    for _, spans in by_rank(trace, KINDS, COLUMNS):
+        spans = with_lane(spans)
+        fetches = spans.filter(pl.col("kind") == "fetch")
+        axis = Axis.of(fetches["lane"].to_numpy(), intervals(fetches))
+        there = spans.filter(pl.col("lane").is_in(pl.Series(axis.lanes).implode()))
+        work = [axis.place(there.filter(of_cause)) for of_cause in _WORK.values()]
+        total += charge(union(axis.place(fetches)), work)[:, :-1].sum(0)
+    return {cause: int(took_ns) for cause, took_ns in zip(_WORK, total, strict=True) if took_ns}
 
 
 def waits(trace: Trace) -> pl.DataFrame:

@@ -5,7 +5,8 @@ from typing import Final
 import polars as pl
 
 from ioprof.analysis.facts import Facts
-from ioprof.analysis.intervals import covered, total, union
+from ioprof.analysis.intervals import covered, overlaps, total, union
+from ioprof.analysis.observed import recorded_times
 from ioprof.analysis.result import Overlap
 from ioprof.analysis.selection import COMPUTE, COPIES, READS, by_rank, intervals, kind_in
 from ioprof.analysis.unmeasured import unmeasured
@@ -31,13 +32,15 @@ def overlap(trace: Trace) -> dict[str, Overlap]:
     open, and how much of it that rank's accelerator computed, summed over ranks.
 
     `storage` is every read that did not provably come from the page cache. `communication` includes waiting for peers.
+    Where the GPU was recorded in windows, only these are looked at.
     """
     open_ns = dict.fromkeys(_ACTIVITIES, 0)
     hidden_ns = dict.fromkeys(_ACTIVITIES, 0)
-    for _, spans in by_rank(trace, _KINDS, ["source"]):
-        busy = union(intervals(spans.filter(kind_in(COMPUTE))))
+    for rank, spans in by_rank(trace, _KINDS, ["source"]):
+        busy, recorded = union(intervals(spans.filter(kind_in(COMPUTE)))), recorded_times(trace, rank)
         for name, condition in _ACTIVITIES.items():
             times = union(intervals(spans.filter(condition)))
+            times = times if recorded is None else overlaps(times, recorded)
             open_ns[name] += total(times)
             hidden_ns[name] += int(covered(times, busy).sum())
     missing = unmeasured(trace)

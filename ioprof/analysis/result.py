@@ -110,9 +110,12 @@ class Capture:
     ns_per_event: float | None
     """Cost of one span, measured on this machine when the run began."""
     overhead_ratio: float | None
-    """`events` × `ns_per_event` over the ranks' and workers' summed time: an upper bound of what recording cost."""
+    """Spans × `ns_per_event` + calls that the capture library saw × `ns_per_call`, over the ranks' and workers' summed time: an
+    upper bound of what recording cost. Null: a cost was not measured."""
     not_seen: tuple[str, ...]
     """One sentence for each thing that the run did and the recording cannot show."""
+    ns_per_call: float | None = None
+    """What the capture library added to one call that reads or opens, measured likewise. Null: it was not there."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from ioprof.analysis.capture import capture
 from ioprof.analysis.demand import demand, fetched
 from ioprof.analysis.facts import Facts, mapping, whole
 from ioprof.analysis.lineage import making
+from ioprof.analysis.observed import NO_STEP_RECORDED, pageable_ratio
 from ioprof.analysis.overlap import overlap
 from ioprof.analysis.reads import storage
 from ioprof.analysis.result import CauseShare, Clocks, Steps, Summary, Throughput
@@ -113,6 +114,7 @@ def _without_drain(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _warmup_ratio(table: pl.DataFrame) -> dict[str, float]:
+    table = _charged(table)
     steady = _steady(table)
     sums = {cause: int(table[f"{cause}_ns"].sum()) for cause in CAUSES}
     return {cause: 1 - int(steady[f"{cause}_ns"].sum()) / total for cause, total in sums.items() if total}
@@ -128,9 +130,14 @@ def _steps(trace: Trace, facts: Facts, charged: Charges) -> Steps:
         p50_s=_quantile_s(walls, 0.50),
         p95_s=_quantile_s(walls, 0.95),
         causes=_causes(trace, facts, charged),
-        per_rank=tuple(_of_rank(part) for part in table.partition_by("rank", maintain_order=True)),
+        per_rank=tuple(_of_rank(part) for part in _charged(table).partition_by("rank", maintain_order=True)),
         behind_peers={str(rank): {cause: ns / 1e9 for cause, ns in found.items()} for rank, found in charged.behind_peers.items()},
     )
+
+
+def _charged(table: pl.DataFrame) -> pl.DataFrame:
+    """The steps that are charged to causes: those in which the GPU was recorded, if it was recorded in windows."""
+    return table.filter(pl.col("host_ns").is_not_null())
 
 
 def _quantile_s(sorted_ns: pl.Series, ratio: float) -> float | None:
@@ -148,10 +155,13 @@ def _seconds(table: pl.DataFrame, cause: str) -> float | None:
 
 
 def _causes(trace: Trace, facts: Facts, charged: Charges) -> tuple[CauseShare, ...]:
-    table = charged.steps
+    table = _charged(charged.steps)
     reasons, total_ns = unmeasured(trace), int((table["end_ns"] - table["start_ns"]).sum())
+    if not len(table) and len(charged.steps):
+        reasons = dict.fromkeys(CAUSES, NO_STEP_RECORDED)
     found = (_cause(cause, table, total_ns, facts, reasons) for cause in CAUSES)
     includes = {"communication": _peers_share(charged), "storage": _unknown_share(trace), "loader": _unmeasured_share(reasons)}
+    includes["h2d"] = _pageable_share(trace)
     return tuple(entry if entry.reason else replace(entry, reason=includes.get(entry.cause)) for entry in found)
 
 
@@ -183,6 +193,15 @@ def _unknown_share(trace: Trace) -> str | None:
 def _unmeasured_share(reasons: dict[str, str]) -> str | None:
     inside = [cause for cause, reason in reasons.items() if "in loader" in reason]
     return f"includes {', '.join(inside)}, which could not be measured" if inside else None
+
+
+def _pageable_share(trace: Trace) -> str | None:
+    ratio = pageable_ratio(trace) or 0.0
+    return (
+        f"{ratio:.0%} of the bytes came from pageable memory, and such copies cannot overlap with compute"
+        if ratio >= 0.01
+        else None
+    )
 
 
 def _basis(cause: str, facts: Facts) -> str:

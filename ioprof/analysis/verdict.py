@@ -267,7 +267,9 @@ def _loader(evidence: Evidence) -> Iterator[str]:
 
 
 def _h2d(evidence: Evidence) -> Iterator[str]:
-    found = evidence.overlap["h2d"]
+    found, pageable = evidence.overlap["h2d"], evidence.charged["h2d"].reason
+    if pageable:
+        yield f"Set pin_memory=True in the DataLoader, and copy with non_blocking=True: {pageable}"
     hidden = f"{found.hidden_ratio:.0%} of the copies are" if found.hidden_ratio is not None else "too few copies are"
     yield (
         f"Copy from pinned memory on a stream of its own, one batch ahead: {hidden} hidden behind compute, "

@@ -9,7 +9,7 @@ import typer
 from ioprof.cli.console import error_line
 from ioprof.errors import IoprofError
 
-COMMANDS: Final = ("generate", "convert", "run", "report", "compare", "demo")
+COMMANDS: Final = ("generate", "convert", "run", "record", "gather", "report", "compare", "demo", "doctor")
 """Each is a module of this package; those with several verbs under one name hold a `typer.Typer` called `app`."""
 
 
@@ -46,7 +46,7 @@ def _app() -> typer.Typer:
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:
-            app.command(name)(getattr(module, name))
+            app.command(name, context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
     return app
 
 

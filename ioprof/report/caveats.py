@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from ioprof.analysis.observed import PAGEABLE
 from ioprof.analysis.result import Summary
 from ioprof.report.facts import COMPLETE, device, failures, is_emulated
 from ioprof.report.units import amount, clean, count, duration, percent
@@ -185,6 +186,18 @@ def _uncertain_clocks(summary: Summary) -> Caveat | None:
     )
 
 
+def _pageable_copies(summary: Summary) -> Caveat | None:
+    copies = next((entry for entry in summary.steps.causes if entry.cause == "h2d"), None)
+    if copies is None or copies.seconds is None or PAGEABLE not in (copies.reason or ""):
+        return None
+    return Caveat(
+        "copies from pageable memory",
+        str(copies.reason),
+        "the batch lies in ordinary memory, which the driver first copies into a page-locked buffer of its own",
+        "set pin_memory=True in the DataLoader, and copy with .to(device, non_blocking=True)",
+    )
+
+
 def _unexplained(summary: Summary) -> Caveat | None:
     host = next((entry for entry in summary.steps.causes if entry.cause == "host"), None)
     if host is None or host.share is None or host.share <= MOST_UNEXPLAINED:
@@ -214,6 +227,7 @@ RULES: Final[tuple[Callable[[Summary], Caveat | None], ...]] = (
     _costly_recording,
     _emulated_device,
     _uncertain_clocks,
+    _pageable_copies,
     _unexplained,
 )
 """The closed list. A rule returns its caveat, or null where it does not hold."""

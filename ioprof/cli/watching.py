@@ -1,0 +1,77 @@
+"""What watches a job from outside, in the process that starts it: page faults and samples, beside what the job records itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ioprof.errors import CaptureError
+from ioprof.record import preload, recorder
+from ioprof.record.faults import FaultRecorder
+from ioprof.record.samplers import Sampler
+
+
+class Watching:
+    """What `watching` yields; `facts()` is whole after its block."""
+
+    def __init__(self) -> None:
+        self._faults: dict[str, Any] = {}
+        self._samplers: dict[str, Any] = {}
+
+    def facts(self) -> dict[str, Any]:
+        """What goes into `run["capture"]`: what was recorded by what, at what cost, and why what was not."""
+        return {"faults": self._faults, "samplers": self._samplers}
+
+    @contextmanager
+    def block(self, spool: Path) -> Iterator[None]:
+        """Watch what this thread starts in the block."""
+        with self._recording_faults(spool), self._sampling(spool):
+            yield
+
+    @contextmanager
+    def _recording_faults(self, spool: Path) -> Iterator[None]:
+        try:
+            faults = FaultRecorder(spool)
+        except CaptureError as error:
+            self._faults = {"by": None, "reason": str(error)}
+            yield
+            return
+        try:
+            yield
+        finally:
+            self._faults = {"by": "perf events", "reason": None, **faults.stop()}
+
+    @contextmanager
+    def _sampling(self, spool: Path) -> Iterator[None]:
+        try:
+            sampler = Sampler(str(spool)).start()
+        except OSError as error:
+            self._samplers = {"reason": f"{error.filename or spool}: {error.strerror or error}"}
+            yield
+            return
+        try:
+            yield
+        finally:
+            sampler.stop()
+            self._samplers = sampler.facts()
+
+
+@contextmanager
+def watching(spool: Path) -> Iterator[Watching]:
+    """Record the page faults, and sample the processes, of what this thread starts in the block, into `spool`."""
+    watched = Watching()
+    with watched.block(spool):
+        yield watched
+
+
+def capture_facts(*, hooks: bool) -> dict[str, Any]:
+    """What is known before a job begins of how it will be recorded, for `run["capture"]`."""
+    library = preload.library()
+    return {
+        "native": recorder.uses_native(),
+        "library": library is not None,
+        "hooks": hooks,
+        "reads": library is not None or not hooks,
+        "reads_by": None if library is not None or hooks else "ioprof's own loaders",
+        "ns_per_span": recorder.cost_per_span_ns(),
+    }

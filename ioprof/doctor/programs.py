@@ -1,0 +1,161 @@
+"""Whether ioprof gets into the programs of a job."""
+
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from ioprof.doctor.finding import Finding, Surroundings, content, limited, missing, ok
+
+_TRIAL_BYTES: Final = 1 << 20
+_PATIENCE_S: Final = 60
+_OTHER_TRACERS: Final = ("darshan", "dftracer", "recorder", "score-p", "scorep", "extrae", "asan", "tsan", "strace")
+"""Libraries that change or wrap the same calls."""
+_INTERPRETER_HEADER: Final = 3  # PT_INTERP, <elf.h>: the program asks for a dynamic linker
+_ASK_HOOKS: Final = """
+import sys
+recorder = sys.modules.get("ioprof.record.recorder")
+print("recording" if recorder and recorder.is_recording() else "not recording")
+"""
+_BUILD: Final = (
+    "install a C compiler (apt-get install gcc python3-dev), then ioprof anew: pip install --force-reinstall --no-deps ioprof"
+)
+
+
+def capture_library(surroundings: Surroundings) -> Finding:
+    """Whether reads of any program are seen: a file is read by `cat` under the library, and its bytes are counted."""
+    name, blind = "capture library", "reads are seen only where ioprof's own loaders make them"
+    library = next(iter(sorted(surroundings.package.glob("_capture*.so"))), None)
+    if library is None:
+        return missing(name, f"not built: there is no _capture*.so in {surroundings.package}", blind, _BUILD)
+    with tempfile.TemporaryDirectory(prefix="ioprof-doctor-") as folder:
+        data = Path(folder) / "data"
+        data.write_bytes(os.urandom(_TRIAL_BYTES))
+        spool = Path(folder) / "spool"
+        spool.mkdir()
+        others = surroundings.environment.get("LD_PRELOAD")
+        preload = f"{library}:{others}" if others else str(library)
+        ended = _run(_reader(surroundings, data), {**surroundings.environment, "LD_PRELOAD": preload, "IOPROF_SPOOL": str(spool)})
+        if ended.returncode or ended.stdout != data.read_bytes():
+            return missing(name, f"{library.name} does not work here: {_last_line(ended)}", blind, _BUILD)
+        seen_bytes = _recorded_bytes(spool, data)
+    seen = f"{seen_bytes:,} of {_TRIAL_BYTES:,} bytes of a program's reads were recorded"
+    if seen_bytes != _TRIAL_BYTES:
+        return limited(name, f"{seen}: {_last_line(ended)}", "some reads are missing; the report shows which share", _BUILD)
+    return ok(name, seen, "reads of every dynamically linked program of a job are seen")
+
+
+def _reader(surroundings: Surroundings, data: Path) -> list[str]:
+    cat = shutil.which("cat", path=surroundings.environment.get("PATH"))
+    program = f"import sys; sys.stdout.buffer.write(open({str(data)!r}, 'rb').read())"
+    return [cat, str(data)] if cat else [surroundings.python, "-S", "-c", program]
+
+
+def _recorded_bytes(spool: Path, data: Path) -> int:
+    import polars as pl
+
+    from ioprof.spool import read_spool
+
+    trace = read_spool(spool, {})
+    files = trace.files.filter(pl.col("path") == str(data))["file"]
+    return int(trace.spans.filter(pl.col("kind") == "read", pl.col("file").is_in(files.implode()))["bytes"].sum())
+
+
+def python_hooks(surroundings: Surroundings) -> Finding:
+    """Whether a Python process of a job starts to record by itself."""
+    name, means = "Python hooks", "batches, waits, decode and steps of a Python job are not seen, only its reads"
+    site = surroundings.package / "record" / "site"
+    if not (site / "sitecustomize.py").is_file():
+        return missing(
+            name,
+            f"there is no {site / 'sitecustomize.py'}",
+            means,
+            "install ioprof anew: pip install --force-reinstall --no-deps ioprof",
+        )
+    with tempfile.TemporaryDirectory(prefix="ioprof-doctor-") as folder:
+        inherited = surroundings.environment.get("PYTHONPATH")
+        path = os.pathsep.join([str(site), *([inherited] if inherited else [])])
+        ended = _run(
+            [surroundings.python, "-c", _ASK_HOOKS], {**surroundings.environment, "PYTHONPATH": path, "IOPROF_SPOOL": folder}
+        )
+    if ended.stdout.strip() == b"recording":
+        return ok(
+            name, "a Python process started here records by itself", "batches, waits, decode and steps of Python jobs are seen"
+        )
+    return missing(
+        name,
+        f"a Python process started here does not record: {_last_line(ended)}",
+        means,
+        f"IOPROF_DEBUG=1 PYTHONPATH={path} IOPROF_SPOOL=/tmp {surroundings.python} -c ''",
+    )
+
+
+def span_extension(_surroundings: Surroundings) -> Finding:
+    """Whether spans of Python code are written by the C extension."""
+    name = "span extension"
+    if find_spec("ioprof._native"):
+        return ok(name, "ioprof._native is built", "a span costs a fraction of a microsecond")
+    return limited(name, "ioprof._native is not built", "spans are written in Python, at several times the cost", _BUILD)
+
+
+def preloaded(surroundings: Surroundings) -> Finding:
+    """Whether other libraries are loaded before every program, as ours has to be."""
+    name = "LD_PRELOAD"
+    value = surroundings.environment.get("LD_PRELOAD", "")
+    everywhere = content(Path("/etc/ld.so.preload")) or ""
+    found = [*value.replace(":", " ").split(), *everywhere.split()]
+    if not found:
+        return ok(name, "not set", "no other library is in the way")
+    absent = [entry for entry in found if "/" in entry and "$" not in entry and not Path(entry).exists()]
+    if absent:
+        means = "every program of the job prints an error of the dynamic linker"
+        return limited(name, f"names a library that is not there: {', '.join(absent)}", means, "unset LD_PRELOAD")
+    tracers = [entry for entry in found if any(tracer in Path(entry).name.lower() for tracer in _OTHER_TRACERS)]
+    if tracers:
+        means = "two tracers in one job: each counts the other's files and adds to its times"
+        return limited(name, f"holds another tracer: {', '.join(tracers)}", means, "unset LD_PRELOAD (or: module unload darshan)")
+    return ok(
+        name,
+        f"holds {', '.join(found)}",
+        "ioprof's library is put in front and the others stay: allocators and the like are no hindrance",
+    )
+
+
+def interpreter(surroundings: Surroundings) -> Finding:
+    """Whether Python itself can be reached by a preloaded library."""
+    name, python = "Python program", Path(surroundings.python).resolve()
+    linker = dynamic_linker(python)
+    if linker is None:
+        means = "a statically linked Python loads no library before itself: its reads are not seen"
+        return missing(name, f"{python} is statically linked", means, "use a Python of the distribution or of conda")
+    if "musl" in linker:
+        means = "the capture library is made for glibc; built here it may work: see the first finding"
+        return limited(name, f"{python} uses musl", means, "use a Python linked with glibc, as of conda or Debian")
+    return ok(name, f"{python} uses {linker}", "a preloaded library reaches it")
+
+
+def dynamic_linker(program: Path) -> str | None:
+    """The dynamic linker that an ELF program of this machine's word size asks for; None for a static one (man elf)."""
+    data = program.read_bytes()[: 1 << 16]
+    if data[:4] != b"\x7fELF" or data[4] != 2:
+        raise ValueError(f"{program}: not a 64-bit ELF program")
+    begin, (size, count) = struct.unpack_from("=Q", data, 32)[0], struct.unpack_from("=HH", data, 54)
+    for place in range(count):
+        kind, _, offset, _, _, length = struct.unpack_from("=IIQQQQ", data, begin + place * size)
+        if kind == _INTERPRETER_HEADER:
+            return data[offset : offset + length].rstrip(b"\0").decode(errors="replace")
+    return None
+
+
+def _run(command: list[str], environment: Mapping[str, str]) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(command, env=dict(environment), capture_output=True, timeout=_PATIENCE_S, check=False)
+
+
+def _last_line(ended: "subprocess.CompletedProcess[bytes]") -> str:
+    lines = ended.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"exit code {ended.returncode}, and no message"

@@ -1,0 +1,425 @@
+"""`ioprof doctor` on this machine as it is, and with one thing at a time made different."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pytest
+from repository import ROOT
+
+import ioprof
+from ioprof.cli import main
+from ioprof.doctor import CHECKS, STATES, Finding, Surroundings, cgroups, examine, gpus, kernel, places, programs
+
+PACKAGE: Final = Path(ioprof.__file__).parent
+STATIC_PROGRAM: Final = "int main(void) { return 0; }"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Surroundings:
+    """This machine, with a folder of its own to look at."""
+    return Surroundings(dict(os.environ), PACKAGE, sys.executable, (tmp_path,))
+
+
+def machine(tmp_path: Path, files: dict[str, str], **environment: str) -> Surroundings:
+    """A machine whose /proc and /sys hold only these files."""
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Surroundings(environment, PACKAGE, sys.executable, (), tmp_path / "proc", tmp_path / "sys")
+
+
+def only(found: Finding | Iterable[Finding]) -> Finding:
+    """The one finding of a check."""
+    return found if isinstance(found, Finding) else next(iter(found))
+
+
+def doctor(*arguments: object, **environment: str | None) -> "subprocess.CompletedProcess[str]":
+    """`ioprof doctor`, as a process with these changes to the environment."""
+    changed = {**os.environ, **{name: value for name, value in environment.items() if value is not None}}
+    changed = {name: value for name, value in changed.items() if environment.get(name, "") is not None}
+    command = [sys.executable, "-m", "ioprof", "doctor", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=changed, capture_output=True, text=True, timeout=120, check=False)
+
+
+def rows(ended: "subprocess.CompletedProcess[str]") -> dict[str, dict[str, str]]:
+    """The findings by name, of `ioprof doctor --json`."""
+    assert 0 == ended.returncode, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    assert {"schema", "host", "findings"} == found.keys()
+    assert "ioprof.doctor/1" == found["schema"]
+    return {row["name"]: row for row in found["findings"]}
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture(scope="module")
+def as_it_is(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """What the command says of this machine, of a folder on its disk and of one in its memory."""
+    data, empty, temporary = (tmp_path_factory.mktemp(name) for name in ("data", "empty", "temporary"))
+    (data / "record").write_bytes(b"data")
+    memory = ["/dev/shm"] if Path("/dev/shm").is_dir() else []
+    found = rows(doctor("--json", data, empty, *memory, TMPDIR=str(temporary)))
+    assert [data / "record"] == [*data.iterdir(), *empty.iterdir(), *temporary.iterdir()]  # it leaves nothing behind
+    return found
+
+
+def test_every_finding_says_what_to_type(as_it_is: dict[str, dict[str, str]]) -> None:
+    """Each row has a state, what was seen and what it means; what is not ok says what to type, and what is ok does not."""
+    for row in as_it_is.values():
+        assert {"name", "state", "seen", "means", "to_type"} == row.keys()
+        assert row["state"] in STATES
+        assert row["seen"]
+        assert row["means"]
+        assert (row["state"] == "ok") == (row["to_type"] == ""), row
+        assert "could not be tried" not in row["seen"], row
+
+
+def test_the_findings_agree_with_this_machine(as_it_is: dict[str, dict[str, str]]) -> None:
+    """What can be known in another way: the library's file, the extension, DALI, GPUs, pressure files."""
+    built = any(PACKAGE.glob("_capture*.so"))
+    assert built or "missing" == as_it_is["capture library"]["state"]
+    assert (find_spec("ioprof._native") is not None) == (as_it_is["span extension"]["state"] == "ok")
+    assert (find_spec("nvidia.dali") is not None if find_spec("nvidia") else False) == (as_it_is["DALI"]["state"] == "ok")
+    assert Path("/proc/pressure/io").exists() == (as_it_is["pressure"]["state"] == "ok")
+    assert (Path("/proc/driver/nvidia").exists()) == (as_it_is["GPU counters"]["state"] == "ok")
+
+
+def test_text_and_json_say_the_same(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every name, state and command of the findings is in the text, commands in one piece; it closes with one sentence."""
+    found = [
+        Finding("page faults", "missing", "refused", "not seen", "sysctl -w " + "x" * 200),
+        Finding("clock", "ok", "tsc", "cheap"),
+    ]
+    monkeypatch.setattr("ioprof.cli.doctor.examine", lambda _: found)
+    assert 0 == main(["doctor"])
+    text = capsys.readouterr().out
+    assert f"\n    {found[0].to_type}\n" in text
+    assert all(word in text for finding in found for word in (finding.name, finding.state, finding.seen))
+    assert "1 of 2 things that ioprof looks at can be seen in full here; missing: page faults." == text.splitlines()[-1]
+    assert 0 == main(["doctor", "--json"])
+    assert [vars(finding) for finding in found] == json.loads(capsys.readouterr().out)["findings"]
+
+
+def test_a_path_that_is_not_there_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    """The only way to end with anything but 0."""
+    assert 2 == main(["doctor", "/nonexistent/data"])
+    assert "/nonexistent/data: no such file or folder" in capsys.readouterr().err
+
+
+def test_a_poor_environment_is_no_error(tmp_path: Path) -> None:
+    """No PATH, another tracer preloaded that is not there, a TMPDIR that cannot be used: findings, and exit code 0."""
+    ended = doctor("--json", tmp_path, PATH=None, LD_PRELOAD="/opt/darshan/libdarshan.so", TMPDIR="/nonexistent")
+    found = rows(ended)
+    assert "limited" == found["LD_PRELOAD"]["state"]
+    assert "unset LD_PRELOAD" == found["LD_PRELOAD"]["to_type"]
+    assert "limited" == found["spool folder"]["state"]
+    assert "/nonexistent" in found["spool folder"]["seen"]
+
+
+def test_a_check_that_fails_is_a_finding(here: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error within one check costs that one finding."""
+
+    def broken(_: Surroundings) -> Finding:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("ioprof.doctor.examination.CHECKS", (broken, kernel.tracing))
+    assert [("broken", "limited"), ("ptrace", "ok")] == [(finding.name, finding.state) for finding in examine(here)]
+
+
+# ------------------------------------------------------------------------------------------------ programs
+
+
+def test_without_the_capture_library_it_says_how_to_get_it(here: Surroundings, tmp_path: Path) -> None:
+    """An installation without a compiler has neither library nor, here, hooks."""
+    bare = replace(here, package=tmp_path)
+    for check in (programs.capture_library, programs.python_hooks):
+        found = only(check(bare))
+        assert "missing" == found.state
+        assert "pip install" in found.to_type
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+def test_a_library_that_records_nothing_is_limited(here: Surroundings, tmp_path: Path) -> None:
+    """The finding is what a trial gave: a library that loads and sees no byte is not called ok."""
+    source, library = tmp_path / "empty.c", tmp_path / "_capture.so"
+    source.write_text("int ioprof_test_of_nothing;")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    found = programs.capture_library(replace(here, package=tmp_path))
+    assert ("limited", "0 of 1,048,576 bytes") == (found.state, found.seen[:20])
+
+
+def test_a_library_that_breaks_programs_is_missing(here: Surroundings, tmp_path: Path) -> None:
+    """One built for another machine is refused by the linker, which says so; programs go on, and nothing is recorded."""
+    (tmp_path / "_capture.so").write_bytes(b"\x7fELF no library")
+    found = programs.capture_library(replace(here, package=tmp_path))
+    assert found.state in ("limited", "missing")
+    assert "_capture.so" in found.seen
+
+
+@pytest.mark.skipif(not any(PACKAGE.glob("_capture*.so")), reason="the capture library is not built")
+@pytest.mark.parametrize("path", [os.environ.get("PATH", ""), "/nonexistent"], ids=["cat", "no cat"])
+def test_the_capture_library_is_tried_for_real(here: Surroundings, path: str) -> None:
+    """Every byte that a program reads is recorded; without `cat`, Python reads."""
+    found = programs.capture_library(replace(here, environment={**here.environment, "PATH": path}))
+    assert ("ok", "1,048,576 of 1,048,576 bytes") == (found.state, found.seen[:28])
+
+
+def test_hooks_that_do_not_record_are_missing(here: Surroundings, tmp_path: Path) -> None:
+    """The finding is what a trial gave: a sitecustomize.py that starts nothing is not called ok."""
+    (tmp_path / "record" / "site").mkdir(parents=True)
+    (tmp_path / "record" / "site" / "sitecustomize.py").write_text("")
+    found = programs.python_hooks(replace(here, package=tmp_path))
+    assert ("missing", True) == (found.state, "does not record" in found.seen)
+
+
+@pytest.mark.parametrize(
+    ("value", "state"),
+    [("", "ok"), ("libjemalloc.so.2", "ok"), ("/opt/nowhere/libx.so", "limited"), ("libc.so.6:libdarshan.so", "limited")],
+)
+def test_other_preloaded_libraries(here: Surroundings, value: str, state: str) -> None:
+    """Allocators stay; another tracer, or a library that is not there, is named."""
+    found = programs.preloaded(replace(here, environment={"LD_PRELOAD": value}))
+    assert (state, True) == (found.state, all(name in found.seen for name in value.split(":")[-1:]))
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+def test_a_static_interpreter_cannot_be_reached(here: Surroundings, tmp_path: Path) -> None:
+    """A program without a dynamic linker loads nothing of ours; one with it is named with its linker."""
+    source, program = tmp_path / "static.c", tmp_path / "static"
+    source.write_text(STATIC_PROGRAM)
+    built = subprocess.run(["cc", "-static", "-o", program, source], capture_output=True, check=False)
+    if built.returncode:
+        pytest.skip("no static C library")
+    assert "missing" == programs.interpreter(replace(here, python=str(program))).state
+    assert "ld-" in (programs.dynamic_linker(Path(sys.executable).resolve()) or "")
+
+
+@pytest.mark.skipif(not shutil.which("musl-gcc"), reason="no musl")
+def test_a_musl_interpreter_is_limited(here: Surroundings, tmp_path: Path) -> None:
+    """The capture library is made for glibc."""
+    source, program = tmp_path / "musl.c", tmp_path / "musl"
+    source.write_text(STATIC_PROGRAM)
+    subprocess.run(["musl-gcc", "-o", program, source], check=True, capture_output=True)
+    assert "limited" == programs.interpreter(replace(here, python=str(program))).state
+
+
+# ------------------------------------------------------------------------------------------------ the kernel
+
+
+@pytest.mark.parametrize(
+    ("error", "paranoid", "seccomp", "to_type"),
+    [
+        (13, "3", "0", "sysctl -w kernel.perf_event_paranoid=2"),
+        (13, "4", "2", "sysctl -w kernel.perf_event_paranoid=2"),
+        (1, "2", "2", "docker run --cap-add PERFMON, or apptainer"),
+        (13, "2", "0", "sysctl -w kernel.perf_event_paranoid=1"),
+        (38, None, "0", "a kernel built with CONFIG_PERF_EVENTS=y"),
+    ],
+)
+def test_why_page_faults_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, paranoid: str | None, seccomp: str, to_type: str
+) -> None:
+    """Setting, container filter and kernel are told apart by what the machine says of itself."""
+    monkeypatch.setattr(kernel, "try_fault_event", lambda: error)
+    files = {"proc/self/status": f"Name:\tx\nSeccomp:\t{seccomp}\nSeccomp_filters:\t0\n"}
+    files |= {"proc/sys/kernel/perf_event_paranoid": f"{paranoid}\n"} if paranoid else {}
+    found = kernel.page_faults(machine(tmp_path, files))
+    assert ("missing", to_type) == (found.state, found.to_type)
+    assert os.strerror(error) in found.seen
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="number of the system call not known to the test")
+def test_page_faults_are_tried_for_real() -> None:
+    """What the trial says is what a process of another user, or with fewer rights, is told too."""
+    error = kernel.try_fault_event()
+    paranoid = (
+        int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+        if Path("/proc/sys/kernel/perf_event_paranoid").exists()
+        else 9
+    )
+    assert error != 22  # EINVAL would be a mistake of ours, not of the machine
+    assert (
+        not (os.getuid() == 0 and paranoid <= 2 and "CapEff:\t000001ffffffffff" in Path("/proc/self/status").read_text())
+        or not error
+    )
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "hidden"),
+    [
+        ("22 1 0:21 / /proc rw,nosuid - proc proc rw", "0"),
+        ("22 1 0:21 / /proc rw,nosuid - proc proc rw,hidepid=invisible", "invisible"),
+        ("22 1 0:21 / /proc rw,hidepid=2 shared:5 - proc proc rw", "2"),
+        ("", "0"),
+    ],
+)
+def test_hidden_processes(mountinfo: str, hidden: str) -> None:
+    """The option as the kernel prints it, among the options of the mount or of the file system."""
+    assert hidden == kernel.hidepid(mountinfo)
+
+
+def test_a_machine_without_anything(tmp_path: Path) -> None:
+    """An empty /proc and /sys: each check says what is missing, and raises nothing."""
+    empty = machine(tmp_path, {})
+    assert "missing" == kernel.pressure(empty).state
+    assert "missing" == kernel.process_books(empty).state
+    assert "limited" == kernel.block_delay(empty).state
+    assert "limited" == kernel.clock(empty).state
+    assert ["cgroup not mounted: no memory controller"] == [cgroups.memory_limit(empty).seen]
+    found = [only(check(empty)) for check in CHECKS if check.__module__ == kernel.__name__]
+    assert all(finding.to_type for finding in found if finding.state != "ok")
+
+
+@pytest.mark.parametrize(("current", "state"), [("tsc", "ok"), ("arch_sys_counter", "ok"), ("hpet", "limited"), ("xen", "limited")])
+def test_slow_clocks(tmp_path: Path, current: str, state: str) -> None:
+    """A clock source that needs a system call is limited, and the fast one is named where there is one."""
+    folder = "sys/devices/system/clocksource/clocksource0"
+    files = {f"{folder}/current_clocksource": f"{current}\n", f"{folder}/available_clocksource": "tsc hpet acpi_pm\n"}
+    found = kernel.clock(machine(tmp_path, files))
+    assert state == found.state
+    assert state == "ok" or found.to_type.startswith("echo tsc > ")
+
+
+def test_restricted_gpu_profiling(tmp_path: Path) -> None:
+    """The driver's own list of parameters tells whether users may profile."""
+    for value, state in ((1, "limited"), (0, "ok")):
+        files = {"proc/driver/nvidia/params": f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {value}\n"}
+        assert state == gpus.restriction(machine(tmp_path, files)).state
+
+
+# ------------------------------------------------------------------------------------------------ places and groups
+
+
+def test_mounts_are_those_that_psutil_names(tmp_path: Path) -> None:
+    """File system and mount point of folders on different mounts; a file's mount is its folder's."""
+    (tmp_path / "file").touch()
+    known = {partition.mountpoint: partition.fstype for partition in psutil.disk_partitions(all=True)}
+    for path in (Path("/proc"), Path("/dev/shm"), tmp_path, tmp_path / "file"):
+        if path.exists():
+            mount = places.mount_of(path)
+            assert known[mount.point] == mount.file_system
+            assert path.is_relative_to(mount.point)
+
+
+def test_memory_file_systems_need_no_question(here: Surroundings) -> None:
+    """tmpfs answers no RWF_NOWAIT, and need not: what it holds is in memory."""
+    if places.mount_of(Path("/dev/shm")).file_system != "tmpfs":
+        pytest.skip("/dev/shm is no tmpfs")
+    found = only(places.read_sources(replace(here, paths=(Path("/dev/shm"),))))
+    assert ("ok", "tmpfs: files are in memory") == (found.state, found.seen)
+
+
+@pytest.mark.parametrize("content", [None, b"data"])
+def test_read_sources_are_tried_for_real(here: Surroundings, tmp_path: Path, content: bytes | None) -> None:
+    """With a file of the folder, or where it is empty with a nameless one, RWF_NOWAIT is what it is for any other program."""
+    if content:
+        (tmp_path / "file").write_bytes(content)
+    found = only(places.read_sources(here))
+    expected = "ok" if places.mount_of(tmp_path).file_system in ("ext4", "xfs", "btrfs", "tmpfs") else "limited"
+    assert expected == found.state
+
+
+@pytest.mark.parametrize(
+    ("file_system", "answer", "state", "word"),
+    [
+        ("ext4", "", "ok", "exactly"),
+        ("lustre", "Operation not supported", "limited", "counters"),
+        ("fuse.sshfs", "Operation not supported", "limited", "unknown"),
+    ],
+)
+def test_what_a_file_system_means_for_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_system: str, answer: str, state: str, word: str
+) -> None:
+    """Exact, by counters, or unknown: as the capture library classifies reads there."""
+    monkeypatch.setattr(places, "_try_nowait", lambda _: answer)
+    found = places._read_source("reads", tmp_path, places.Mount("/data", file_system, "server:/data"))
+    assert (state, True) == (found.state, word in found.means)
+
+
+@pytest.mark.parametrize(
+    ("error", "state"), [("", "ok"), ("Function not implemented", "missing"), ("Operation not permitted", "missing")]
+)
+def test_why_residency_is_refused(here: Surroundings, monkeypatch: pytest.MonkeyPatch, error: str, state: str) -> None:
+    """An old kernel and another user's file call for different things."""
+    monkeypatch.setattr(places, "_try_cachestat", lambda _: error)
+    found = only(places.residency(here))
+    assert state == found.state
+    assert (error.startswith("Function")) == ("6.5" in found.to_type)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
+def test_a_folder_that_may_not_be_read_is_no_error(tmp_path: Path) -> None:
+    """Somebody else's private data: the answer is that no file in it can be read."""
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    code = f"""
+import os, sys; sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from ioprof.doctor.places import _refusal, _try_nowait
+os.setuid(65534)
+print(_refusal(Path({str(private)!r}), _try_nowait))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert "no file in it can be read\n" == ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("file_system", "free_bytes", "state", "word"),
+    [("ext4", 1 << 40, "ok", "room"), ("nfs4", 1 << 40, "limited", "network"), ("ext4", 1 << 20, "limited", "fill")],
+)
+def test_spool_folders(
+    here: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_system: str, free_bytes: int, state: str, word: str
+) -> None:
+    """A spool has to be local and to have room."""
+    monkeypatch.setattr(places, "mount_of", lambda *_: places.Mount("/", file_system, "x"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 41, 0, free_bytes))
+    found = only(places.spool_folder(replace(here, environment={"TMPDIR": str(tmp_path)})))
+    assert (state, True) == (found.state, word in found.means)
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "groups", "expected"),
+    [
+        ("30 1 0:26 / {v} rw - cgroup2 cgroup2 rw", "0::/user.slice", ("v2", "user.slice")),
+        ("30 1 0:26 / {v} rw - cgroup cgroup rw,memory", "4:memory:/job\n0::/", ("v1", "job")),
+        ("30 1 0:26 / {v} rw - cgroup cgroup rw,cpu\n31 1 0:27 / {v} rw - cgroup2 x rw", "1:cpu:/\n0::/", ("v2", ".")),
+        ("30 1 0:26 / {v} rw - cgroup2 cgroup2 rw", "0::/outside/of/the/container", ("v2", ".")),
+    ],
+)
+def test_the_group_that_limits_memory(tmp_path: Path, mountinfo: str, groups: str, expected: tuple[str, str]) -> None:
+    """Version 1, version 2, both at once, and a container that sees only its own part."""
+    for name in ("user.slice", "job"):
+        (tmp_path / name).mkdir()
+    assert (expected[0], tmp_path / expected[1]) == cgroups.memory_group(mountinfo.replace("{v}", str(tmp_path)), groups)
+
+
+def test_a_memory_limit_can_be_had_in_three_ways(tmp_path: Path) -> None:
+    """A writable group of version 2 with the memory controller, the user's own systemd, or not at all."""
+    group = tmp_path / "group"
+    files = {"proc/self/mountinfo": f"30 1 0:26 / {group} rw - cgroup2 cgroup2 rw", "proc/self/cgroup": "0::/"}
+    without = machine(tmp_path, files | {"group/cgroup.controllers": "cpu io"})
+    assert "missing" == cgroups.memory_limit(without).state
+    (tmp_path / "systemd").mkdir()
+    (tmp_path / "systemd" / "private").touch()
+    assert "systemd-run --user" in cgroups.memory_limit(replace(without, environment={"XDG_RUNTIME_DIR": str(tmp_path)})).seen
+    (group / "cgroup.controllers").write_text("cpu io memory")
+    assert "ok" == cgroups.memory_limit(without).state
+
+
+def test_every_check_is_explained() -> None:
+    """Checks have names of their own and docstrings; the list holds each once."""
+    names: list[Callable[..., object]] = list(CHECKS)
+    assert len(names) == len({check.__name__ for check in CHECKS})
+    assert all(check.__doc__ for check in CHECKS)

@@ -1,0 +1,113 @@
+"""What is said of a job whose GPU was recorded in windows: what lies outside of them is not known, and is not called waiting."""
+
+from typing import Any
+
+import polars as pl
+import pytest
+from timeline import TICK_NS, charged, timeline
+
+from ioprof.analysis.blame import blame
+from ioprof.analysis.overlap import overlap
+from ioprof.analysis.summary import summarise
+from ioprof.schema import CAUSES
+
+DRAWING = """
+    step            00000 11111 22222 33333
+    wait            0.... 1.... 2.... 3....
+    h2d             ..... .1... .2... .....
+    kernel          ..... ..11. ..222 .....
+"""
+
+
+def gpu(*windows: tuple[int, int, int, int], **other: Any) -> dict[str, Any]:
+    """`run["capture"]` with windows of rank 0: first and last whole step, start and end in characters."""
+    found = [
+        {"rank": 0, "first_step": first, "last_step": last, "start_ns": start * TICK_NS, "end_ns": end * TICK_NS, **other}
+        for first, last, start, end in windows
+    ]
+    return {"gpu": {"windows": found, "notes": [{"host": "node1", "pid": 100, "reasons": {"CUPTI was taken": 2}}]}}
+
+
+def test_kernels_are_compute_wherever_they_come_from() -> None:
+    """A run that has nothing but Kineto's records is charged as one with spans of its own."""
+    kineto, own = timeline(DRAWING), timeline(DRAWING.replace("kernel ", "compute"))
+    assert blame(own).rows() == blame(kineto).rows()
+    assert {"loader": 1, "h2d": 1, "compute": 3} == {cause: ticks for cause, ticks in charged(blame(kineto))[0, 2].items() if ticks}
+
+
+def test_steps_outside_of_the_windows_are_charged_to_nothing() -> None:
+    """Their rows are null; the others sum to their wall time as ever."""
+    trace = timeline(DRAWING, capture=gpu((1, 2, 5, 15)))
+    table = blame(trace)
+    assert [None, 50, 50, None] == table["host_ns"].is_not_null().replace_strict({True: 50, False: None}).to_list()
+    causes = (
+        table.select(pl.sum_horizontal(*(f"{cause}_ns" for cause in CAUSES))).to_series().filter(table["host_ns"].is_not_null())
+    )
+    assert [5 * TICK_NS, 5 * TICK_NS] == causes.to_list()
+    everywhere = blame(timeline(DRAWING))
+    assert everywhere.filter(pl.col("step").is_in([1, 2])).rows() == table.filter(pl.col("step").is_in([1, 2])).rows()
+
+
+def test_a_summary_speaks_of_the_steps_that_were_recorded() -> None:
+    """Shares are of their time and sum to 1; steps and rates are those of all; what is not known is said."""
+    found = summarise(timeline(DRAWING, capture=gpu((1, 2, 5, 15), left_out={"began before its launch": 3}, unrecorded_launches=4)))
+    shares = {entry.cause: entry.share for entry in found.steps.causes if entry.share}
+    assert {"compute": 0.5, "h2d": 0.2, "host": 0.1, "loader": 0.2} == pytest.approx(shares)
+    assert (4, 2) == (found.steps.count, found.steps.per_rank[0]["steps"])
+    said = "; ".join(found.capture.not_seen)
+    for words in ("recorded in 2 of 4 steps", "3 records of the GPU", "4 launches", "process 100: CUPTI was taken (2 times)"):
+        assert words in said
+
+
+def test_a_window_without_a_whole_step_gives_no_causes() -> None:
+    """Null with the reason, never 0."""
+    found = summarise(timeline(DRAWING, capture=gpu((3, 2, 7, 9))))
+    assert {None} == {entry.share for entry in found.steps.causes}
+    assert all("GPU was recorded" in str(entry.reason) for entry in found.steps.causes)
+    assert (4, None) == (found.steps.count, found.verdict.bound_by)
+
+
+def test_overlap_looks_at_the_windows_alone() -> None:
+    """A read outside of them was hidden or not, nobody knows."""
+    drawing = DRAWING + "    read w0         ##### ..##. ##... #####\n"
+    whole, inside = (overlap(timeline(drawing, **more))["storage"] for more in ({}, {"capture": gpu((1, 2, 5, 15))}))
+    assert ((14 * TICK_NS, 2 * TICK_NS), (4 * TICK_NS, 2 * TICK_NS)) == tuple(
+        (round((each.total_s or 0) * 1e9), round((each.hidden_s or 0) * 1e9)) for each in (whole, inside)
+    )
+
+
+def test_the_devices_own_rate_is_that_of_the_recorded_steps() -> None:
+    """Compute of two steps makes two batches, however many steps the job made."""
+    fetches = "    fetch w0        0.... 1.... 2.... 3....\n    read w0 10B     #.... #.... #.... #....\n"
+    found = summarise(timeline(DRAWING + fetches, capture=gpu((1, 2, 5, 15)))).demand
+    assert 2 / (5 * TICK_NS / 1e9) == pytest.approx(found.at_samples_per_s)
+    assert 10 * 2 / (5 * TICK_NS / 1e9) == pytest.approx(found.bytes_per_s)
+
+
+def test_what_the_windows_cost_is_part_of_the_overhead() -> None:
+    """The job stood still for them, and its steps took longer in them."""
+    processes = [{"host": "node1", "pid": 100, "rank": 0, "role": "rank", "first_ns": 0, "last_ns": 1_000}]
+    capture = {"ns_per_span": 1.0, **gpu((0, 1, 0, 10), cost_ns=100)}
+    found = summarise(timeline(DRAWING, capture=capture, processes=processes)).capture
+    without = summarise(timeline(DRAWING, capture={"ns_per_span": 1.0}, processes=processes)).capture
+    assert 0.1 == pytest.approx((found.overhead_ratio or 0) - (without.overhead_ratio or 0))
+    slow = timeline("step " + "".join(str(step) * (3 if step < 5 else 2) for step in range(10)), capture=gpu((0, 4, 0, 15)))
+    assert any("50% longer" in sentence for sentence in summarise(slow).capture.not_seen)
+
+
+def test_pageable_copies_are_named() -> None:
+    """With their share, and in the advice when copies are what the job waits for."""
+    drawing = """
+        step                       0000000000 1111111111
+        h2d 300B name=pageable     00000000.. 11111111..
+        h2d 100B name=pinned       00........ 11........
+        kernel                     ........00 ........11
+    """
+    found = summarise(timeline(drawing))
+    (copies,) = (entry for entry in found.steps.causes if entry.cause == "h2d")
+    assert str(copies.reason).startswith("75% of the bytes came from pageable memory")
+    assert "h2d" == found.verdict.bound_by
+    assert any("pin_memory=True" in advice.action for advice in found.verdict.advice)
+    assert (
+        None is next(e for e in summarise(timeline(drawing.replace("pageable", "pinned"))).steps.causes if e.cause == "h2d").reason
+    )
