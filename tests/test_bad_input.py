@@ -148,7 +148,7 @@ def test_a_run_on_a_full_disk_leaves_nothing_that_looks_whole(dataset, tmp_path,
     assert 1 == finished.code
     assert "No space left on device" in finished.err.splitlines()[-1]
     assert "Traceback" not in finished.out + finished.err
-    assert ["job.log"] == [path.name for path in (disk / "run").iterdir()]
+    assert ["job.log", "recording.json"] == sorted(path.name for path in (disk / "run").iterdir())
     assert list(tmp_path.glob("tmp/ioprof-*/*.ring"))
 
 

@@ -58,7 +58,8 @@ def test_causes_of_every_step_sum_to_its_wall_time(datasets, tmp_path, layout):
     spans = spans_of(tmp_path / "run")
     read_kind = "read" if layout == "files" else "fault"
     for kind in (read_kind, "decode", "transform", "collate", "fetch", "wait", "deliver", "h2d", "compute"):
-        found = spans.filter(kind=kind).select("rank", "batch").unique().sort("rank", "batch").rows()
+        of_batches = spans.filter(pl.col("kind") == kind, pl.col("batch").is_not_null())  # Python reads its libraries for none
+        found = of_batches.select("rank", "batch").unique().sort("rank", "batch").rows()
         assert [(rank, batch) for rank in range(2) for batch in range(6)] == found, kind
 
 

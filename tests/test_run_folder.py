@@ -8,7 +8,7 @@ from pathlib import Path
 import jobs
 import pytest
 
-from ioprof.cli.run_folder import check_output, create_output
+from ioprof.cli.run_folder import begin_job_log, check_output, create_output
 from ioprof.errors import CommandError
 from ioprof.schema import RUN_SCHEMA
 
@@ -45,19 +45,30 @@ def test_an_earlier_run_is_replaced_by_force_only(tmp_path):
 
     create_output(out, force=True)
 
-    assert ["job.log"] == names(out)
+    assert [] == names(out)
 
 
 def test_a_half_made_run_is_replaced_too(tmp_path):
     """A run that was killed has no run.json; the first line of its job.log says whose it is."""
     out = tmp_path / "run"
     create_output(out, force=False)
+    begin_job_log(out)
     fill(out, {"steps.parquet": ""})
     assert "--force" in refused(out, force=False)
 
     create_output(out, force=True)
 
-    assert ["job.log"] == names(out)
+    assert [] == names(out)
+
+
+def test_an_unfinished_recording_is_replaced_too(tmp_path):
+    """ioprof was killed, and its run was not gathered: the marker says whose folder it is."""
+    out = fill(tmp_path / "run", {"recording.json": '{"spool": "/tmp/ioprof-x", "host": "a"}'})
+    assert "--force" in refused(out, force=False)
+
+    create_output(out, force=True)
+
+    assert [] == names(out)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +112,7 @@ def test_an_empty_folder_is_adopted(tmp_path, monkeypatch):
     create_output(Path(), force=False)
     create_output(tmp_path / "link", force=True)
 
-    assert (["job.log"], number) == (names(tmp_path / "here"), (tmp_path / "here").stat().st_ino)
+    assert ([], number) == (names(tmp_path / "here"), (tmp_path / "here").stat().st_ino)
     assert (tmp_path / "link").is_symlink()
 
 

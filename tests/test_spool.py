@@ -350,15 +350,31 @@ def test_only_the_best_source_of_ranks_counts(sources: list[int], ranks: list[in
     assert ranks == trace_from(tmp_path, a=one, b=two).spans["rank"].to_list()
 
 
-def test_a_read_belongs_to_the_batch_that_its_thread_was_fetching(tmp_path: Path) -> None:
-    """The library knows no batches; a read that began in the course of a `fetch` of its thread was made for that batch."""
-    fetch = KINDS.index("fetch") + 1
+@pytest.mark.parametrize(("consumes", "other_thread"), [(False, 3), (True, None)])
+def test_a_read_belongs_to_the_batch_that_its_worker_was_fetching(consumes: bool, other_thread: int | None, tmp_path: Path) -> None:
+    """The library knows no batches; a read that began in the course of a `fetch` of its thread was made for that batch.
+
+    So were those of the other threads of a process that does nothing but fetch; a process that consumes batches does other things.
+    """
+    fetch, wait = KINDS.index("fetch") + 1, KINDS.index("wait") + 1
     fetches = [record(kind=fetch, start_ns=10, end_ns=20, batch=3), record(kind=fetch, start_ns=20, end_ns=30, batch=4)]
+    waits = [record(kind=wait, start_ns=40, end_ns=41, batch=3)] * consumes
     reads = [record(kind=READ, start_ns=at, end_ns=at + 1) for at in (5, 10, 19, 25, 31)]
     own = record(kind=READ, start_ns=12, end_ns=13, batch=9)
     other = chunk(record(kind=READ, start_ns=12, end_ns=13), tid=71)
-    trace = trace_from(tmp_path, a=header_bytes() + chunk(*fetches, own), b=header_bytes(writer=1) + chunk(*reads) + other)
+    files = {"a": header_bytes() + chunk(*fetches, own, *waits), "b": header_bytes(writer=1) + chunk(*reads) + other}
+    trace = trace_from(tmp_path, **files)
     found = trace.spans.filter(pl.col("kind") == "read").sort("tid", "start_ns").select("tid", "start_ns", "batch").rows()
-    zero = 5
-    expected = [(70, 5, None), (70, 10, 3), (70, 12, 9), (70, 19, 3), (70, 25, 4), (70, 31, None), (71, 12, None)]
-    assert expected == [(tid, start + zero, batch) for tid, start, batch in found]
+    expected = [(70, 5, None), (70, 10, 3), (70, 12, 9), (70, 19, 3), (70, 25, 4), (70, 31, None), (71, 12, other_thread)]
+    assert expected == [(tid, start + 5, batch) for tid, start, batch in found]
+
+
+def test_a_fault_is_told_once(tmp_path: Path) -> None:
+    """Where a thread recorded a fault itself, what the kernel told of it is not counted beside."""
+    fault = KINDS.index("fault") + 1
+    own = record(kind=fault, start_ns=10, end_ns=20, batch=3, bytes=9000)
+    told = [record(kind=fault, start_ns=start, end_ns=end, bytes=4096) for start, end in ((2, 5), (11, 14), (15, 20), (22, 25))]
+    trace = trace_from(tmp_path, a=header_bytes() + chunk(own, *told))
+    assert [(2, 4096), (10, 9000), (22, 4096)] == [
+        (start + 2, size) for start, size in trace.spans.sort("start_ns").select("start_ns", "bytes").rows()
+    ]

@@ -15,8 +15,15 @@ is_access: Final = pl.col("kind").is_in(["read", "fault"]) & (pl.col("bytes") !=
 
 
 def storage(trace: Trace) -> Storage:
-    """Accesses, bytes by source, percentiles of one read's time, and the slowest reads, over all processes of the run."""
-    accesses = trace.spans.lazy().filter(is_access).with_columns(took_ns=pl.col("end_ns") - pl.col("start_ns"))
+    """Accesses, bytes by source, percentiles of one read's time, and the slowest reads, over all processes of the run.
+
+    Of those that made batches, if any did: what a hundred processes read of Python's libraries says nothing of the dataset.
+    """
+    every = trace.spans.lazy().filter(is_access).with_columns(took_ns=pl.col("end_ns") - pl.col("start_ns"))
+    of_batch = pl.col("batch").is_not_null()
+    has_batches = bool(every.select(of_batch.any()).collect().item())
+    accesses = every.filter(of_batch) if has_batches else every
+    others = every.filter(~of_batch & has_batches).select(pl.len(), pl.col("bytes").sum()).collect()
     took = accesses.select("took_ns").collect()["took_ns"].sort()
     if not len(took):
         return Storage(0, 0, 0, 0, 0, None, None, None, ())
@@ -32,6 +39,8 @@ def storage(trace: Trace) -> Storage:
         read_p95_s=p95,
         read_p99_s=p99,
         slowest=_slowest(trace, accesses, int(took[-min(_NUM_SLOWEST, len(took))])),
+        other_accesses=int(others.item(0, 0)),
+        other_bytes=int(others.item(0, 1) or 0),
     )
 
 

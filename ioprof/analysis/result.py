@@ -73,7 +73,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Storage:
-    """What was read, and where the bytes came from."""
+    """What was read to make batches, and where the bytes came from; all that was read, in a run without batches."""
 
     accesses: int
     bytes: int
@@ -85,6 +85,9 @@ class Storage:
     read_p99_s: float | None
     slowest: tuple[dict[str, Any], ...]
     """Up to 10 reads: `path`, `seconds`, `bytes`, `source`, `rank`, `step`, `batch`, slowest first."""
+    other_accesses: int = 0
+    """Reads that made no batch: libraries, starting up, checkpoints."""
+    other_bytes: int = 0
 
 
 @dataclass(frozen=True)

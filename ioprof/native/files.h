@@ -19,7 +19,7 @@ enum nowait { NOWAIT_NEVER, NOWAIT_UNTRIED, NOWAIT_WORKS };
 
 struct file_system {
     ioprof_counter key; /* device + 1; 0: free; BEING_MADE */
-    enum medium medium;
+    _Atomic int medium; /* one of the words above */
     _Atomic int nowait; /* whether reads may ask for what is cached only: RWF_NOWAIT */
 };
 
@@ -63,14 +63,19 @@ static struct file_system unlisted = {.medium = MEDIUM_OTHER};
 static void examine(int descriptor, struct file_system *system)
 {
     struct statfs status;
-    system->medium = MEDIUM_OTHER;
+    atomic_store_explicit(&system->medium, MEDIUM_OTHER, memory_order_relaxed);
     if (fstatfs(descriptor, &status) != 0)
         return;
     for (size_t place = 0; place < sizeof media / sizeof *media; place++)
         if ((unsigned long)status.f_type == media[place].magic) {
-            system->medium = media[place].medium;
+            atomic_store_explicit(&system->medium, (int)media[place].medium, memory_order_relaxed);
             atomic_store_explicit(&system->nowait, nowait_wanted ? (int)media[place].nowait : NOWAIT_NEVER, memory_order_relaxed);
         }
+}
+
+static inline enum medium medium_of(struct file_system *system)
+{
+    return (enum medium)atomic_load_explicit(&system->medium, memory_order_relaxed);
 }
 
 static struct file_system *file_system_of(int descriptor, dev_t device)

@@ -117,7 +117,7 @@ static int64_t from_storage(struct file *file, int64_t offset, const struct fetc
     if (part->waited && part->surprised)
         stored = part->bytes;
     else if (part->waited && part->blocks == 0)
-        stored = GET(file, system)->medium == MEDIUM_BLOCKS ? part->bytes : -1;
+        stored = medium_of(GET(file, system)) == MEDIUM_BLOCKS ? part->bytes : -1;
     else if (part->waited)
         stored = part->bytes < credit + fetched ? part->bytes : credit + fetched;
     else
@@ -143,7 +143,7 @@ static void tell_fetched(struct file *file, int64_t start, int64_t end, int64_t 
         tell_part(file, start, end, offset, part->bytes, SOURCE_STORAGE);
         return;
     }
-    enum medium medium = GET(file, system)->medium;
+    enum medium medium = medium_of(GET(file, system));
     int64_t stored = medium == MEDIUM_MEMORY ? 0 : medium == MEDIUM_UNKNOWN ? -1 : from_storage(file, offset, part);
     if (stored < 0) {
         tell_part(file, start, end, offset, part->bytes, SOURCE_UNKNOWN);
@@ -290,7 +290,7 @@ static __thread int hits;
 
 static inline bool usage_tells(struct file *file)
 {
-    enum medium medium = GET(file, system)->medium;
+    enum medium medium = medium_of(GET(file, system));
     return (medium == MEDIUM_BLOCKS || medium == MEDIUM_OTHER) && !(flags_of(file) & FILE_DIRECT);
 }
 

@@ -5,8 +5,8 @@
     gpu.stop()                             # at the end of the process; also done by itself
 
 A window leaves two files in the spool: `kineto-<host>-<pid>-<n>.json`, as torch.profiler exports it, and beside it `.meta.json`
-with what Kineto does not know: the ends of steps and two readings of the wall clock, so that `ioprof.spool.kineto` can put its records
-on the monotonic clock. A file that was being written when the process was killed is called `.json.tmp`.
+with what Kineto does not know: the ends of steps and two readings of the wall clock, so that `ioprof.spool.kineto` can put its
+records on the monotonic clock. A file that was being written when the process was killed is called `.json.tmp`.
 
 CUPTI has room for one profiler. Where another is at work no window begins; where the job starts its own torch.profiler, ours ends
 first. Torch is never imported here, only found: a process that has not loaded it has no kernels.

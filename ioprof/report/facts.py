@@ -185,7 +185,8 @@ def _storage(summary: Summary) -> Fact:
     sources = (storage.bytes_from_storage, storage.bytes_from_cache, storage.bytes_unknown)
     names = ("storage", "page cache", "unknown")
     split = ", ".join(f"{share}% {name}" for share, name in zip(shares(sources), names, strict=True)) if sum(sources) else "no byte"
-    return Fact("storage", f"{count(storage.accesses)} accesses, {amount(storage.bytes)}: {split}", "measured")
+    others = f"; {amount(storage.other_bytes)} more were read for other things" if storage.other_bytes else ""
+    return Fact("storage", f"{count(storage.accesses)} accesses, {amount(storage.bytes)}: {split}{others}", "measured")
 
 
 def _reads(summary: Summary) -> Fact:

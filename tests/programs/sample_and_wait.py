@@ -11,7 +11,10 @@ spool, *rest = sys.argv[1:]
 program = Path(__file__).with_name("read_then_wait.py")
 with Sampler(spool, period_s=0.02):
     job = subprocess.Popen(
-        [sys.executable, "-S", str(program), *rest], stdin=subprocess.PIPE, env={**os.environ, "IOPROF_SPOOL": spool}
+        [sys.executable, "-S", str(program), *rest],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,  # our own is for its pid
+        env={**os.environ, "IOPROF_SPOOL": spool},
     )
     print(job.pid, flush=True)
     job.wait()
