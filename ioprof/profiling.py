@@ -62,5 +62,5 @@ def _run_facts(out: Path) -> dict[str, Any]:
     from ioprof.cli.recording import recording_facts
 
     run = recording_facts(sys.orig_argv, out, hooks=True)
-    capture = {**run["capture"], "library": False, "reads": False, "reads_by": None, "reads_reason": NO_READS}
+    capture = {**run["capture"], "library": False, "ns_per_call": None, "reads": False, "reads_by": None, "reads_reason": NO_READS}
     return {**run, "capture": capture}

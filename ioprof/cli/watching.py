@@ -1,5 +1,6 @@
 """What watches a job from outside, in the process that starts it: page faults and samples, beside what the job records itself."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from ioprof.errors import CaptureError
 from ioprof.record import preload, recorder
+from ioprof.record.call_cost import cost_per_call_ns
 from ioprof.record.faults import FaultRecorder
 from ioprof.record.samplers import Sampler
 
@@ -74,4 +76,5 @@ def capture_facts(*, hooks: bool) -> dict[str, Any]:
         "reads": library is not None or not hooks,
         "reads_by": None if library is not None or hooks else "ioprof's own loaders",
         "ns_per_span": recorder.cost_per_span_ns(),
+        "ns_per_call": cost_per_call_ns(os.environ),
     }
