@@ -2,10 +2,11 @@
 
     IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/capture_cost.py [--json] [--repeats 9] [--dftracer VENV]
 
-The loop is open, fstat, read, read, close of every file of the sample, all cached, in a process of its own: alone, with ioprof's
-capture library, and with DFTracer's preload library (`pip install dftracer` in a virtual environment of its own, named by
---dftracer; left out where there is none). All three are run in every repeat, in turn; of 20 passes over the files the fastest
-counts, because other programs only ever add to a pass, and the result is the median of the differences within a repeat.
+The loop (access_loop.c) is open, fstat, read, read, close of every file of the sample, all cached: alone, with ioprof's capture
+library, and with DFTracer's preload library (`pip install dftracer` in a virtual environment of its own, named by
+--dftracer; left out where there is none). All three are run in every repeat, in turn; of 20 accesses
+to a file the fastest counts, because other programs only ever add to one, and the result is the median of the differences within
+a repeat.
 Also: bytes that the run folder takes for each such access.
 
 The limit: five calls are timed by ten readings of the clock, and their records are 6 × 56 bytes written to memory that is mapped.
@@ -16,7 +17,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -25,23 +25,7 @@ from ioprof.cli.making import make_run_folder
 from ioprof.record import preload
 
 PASSES = 20
-LOOP = """
-import os, sys, time
-paths = sys.stdin.read().split("\\n")
-def once():
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        size = os.fstat(descriptor).st_size
-        os.read(descriptor, size)
-        os.read(descriptor, 1)
-        os.close(descriptor)
-took = []
-for _ in range(int(sys.argv[1])):
-    start = time.perf_counter_ns()
-    once()
-    took.append(time.perf_counter_ns() - start)
-print(min(took) / len(paths))
-"""
+LOOP = Path(__file__).with_name("access_loop.c")
 
 
 def main() -> None:
@@ -50,12 +34,24 @@ def main() -> None:
         print("capture cost: not measured; set IOPROF_IMAGENET_SAMPLE to a folder of images, and build the capture library")
         return
     paths = [str(path) for path in sorted(options.sample.glob("*/*.JPEG"))]
-    repeats = [one_repeat(paths, options.dftracer) for _ in range(options.repeats)]
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "access_loop")
+        subprocess.run(["cc", "-O2", "-o", program, LOOP], check=True)
+        measure(options, program, paths)
+
+
+def measure(options: argparse.Namespace, program: Path, paths: list[str]) -> None:
+    """Measure and print."""
+    repeats = [one_repeat(program, paths, options.dftracer) for _ in range(options.repeats)]
     result = {
         "files": len(paths),
         "alone_us": spread([repeat["alone"] for repeat in repeats]),
-        **{f"{tool}_adds_us": spread([repeat[tool] - repeat["alone"] for repeat in repeats]) for tool in repeats[0] if tool != "alone"},
-        "bytes_per_access": bytes_per_access(paths),
+        **{
+            f"{tool}_adds_us": spread([repeat[tool] - repeat["alone"] for repeat in repeats])
+            for tool in repeats[0]
+            if tool != "alone"
+        },
+        "bytes_per_access": bytes_per_access(program, paths),
     }
     if "dftracer" in repeats[0]:
         result["dftracer_over_ioprof"] = result["dftracer_adds_us"]["median"] / result["ioprof_adds_us"]["median"]
@@ -68,11 +64,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--sample", type=Path, default=Path(sample) if sample else None, help="a tree of images")
-    parser.add_argument("--dftracer", type=Path, default=Path(dftracer) if dftracer else None, help="a virtual environment with dftracer")
+    parser.add_argument(
+        "--dftracer", type=Path, default=Path(dftracer) if dftracer else None, help="a virtual environment with dftracer"
+    )
     return parser.parse_args()
 
 
-def one_repeat(paths: list[str], dftracer: Path | None) -> dict[str, float]:
+def one_repeat(program: Path, paths: list[str], dftracer: Path | None) -> dict[str, float]:
     """Microseconds per access, by tool."""
     with tempfile.TemporaryDirectory() as folder:
         environments = {"alone": {}, "ioprof": preload.environment(Path(folder), {}, hooks=False)}
@@ -81,26 +79,37 @@ def one_repeat(paths: list[str], dftracer: Path | None) -> dict[str, float]:
                 "LD_PRELOAD": str(library), "DFTRACER_ENABLE": "1", "DFTRACER_INIT": "PRELOAD", "DFTRACER_INC_METADATA": "1",
                 "DFTRACER_LOG_FILE": f"{folder}/dftracer", "DFTRACER_DATA_DIR": "all",
             }  # fmt: skip
-        return {tool: loop(paths, environment) / 1e3 for tool, environment in environments.items()}
+        return {tool: loop(program, paths, environment) / 1e3 for tool, environment in environments.items()}
 
 
-def loop(paths: list[str], environment: dict[str, str]) -> float:
+def loop(program: Path, paths: list[str], environment: dict[str, str]) -> float:
     """Nanoseconds per access."""
-    line = [sys.executable, "-I", "-S", "-c", LOOP, str(PASSES)]
-    ended = subprocess.run(line, input="\n".join(paths), env={**os.environ, **environment}, capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [program, str(PASSES)],
+        input="\n".join(paths),
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return float(ended.stdout.split()[-1])
 
 
-def bytes_per_access(paths: list[str]) -> float:
+def bytes_per_access(program: Path, paths: list[str]) -> float:
     """Of spans.parquet and files.parquet, for one pass of a job that reads 100 times as many files as there are names."""
     with tempfile.TemporaryDirectory() as folder:
         spool, out = Path(folder, "spool"), Path(folder, "run")
         spool.mkdir()
         out.mkdir()
-        loop(paths, preload.environment(spool, {}, hooks=False))
+        loop(program, paths, preload.environment(spool, {}, hooks=False))
         make_run_folder(spool, out, {"name": "cost"})
         size = sum((out / name).stat().st_size for name in ("spans.parquet", "files.parquet"))
         return size / (len(paths) * PASSES)
+
+
+def added(tool: str, repeats: list[dict[str, float]]) -> dict[str, float]:
+    """Microseconds more than without any tool, in the same repeat."""
+    return spread([repeat[tool] - repeat["alone"] for repeat in repeats])
 
 
 def spread(values: list[float]) -> dict[str, float]:

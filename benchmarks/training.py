@@ -1,0 +1,54 @@
+"""The job that job_cost.py measures: torch's DataLoader, Pillow's decode, random crops, a small network on the CPU.
+
+    python benchmarks/training.py TREE WORKERS EPOCHS
+
+Prints the samples per second of all epochs but the first, with the time from one epoch to the next in it.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+CROP = 160
+
+
+class Tree(Dataset):
+    """Images of class folders, a random crop of each."""
+
+    def __init__(self, root: str) -> None:
+        self.paths = sorted(Path(root).glob("*/*.JPEG"))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        with Image.open(self.paths[index]) as image:
+            pixels = np.asarray(image.convert("RGB").resize((CROP, CROP)))
+        return torch.from_numpy(pixels.copy()).permute(2, 0, 1), index % 10
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Conv2d(3, 8, 5, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader = DataLoader(Tree(sys.argv[1]), batch_size=16, shuffle=True, num_workers=int(sys.argv[2]), persistent_workers=True)
+    epochs, start = int(sys.argv[3]), 0.0
+    for epoch in range(epochs):
+        start = time.perf_counter() if epoch == 1 else start
+        for images, labels in loader:
+            loss = nn.functional.cross_entropy(model(images.float() / 255), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    print((epochs - 1) * len(loader.dataset) / (time.perf_counter() - start))
+
+
+if __name__ == "__main__":
+    main()
