@@ -15,7 +15,7 @@ PYTHONS := $(or $(PYTHON),python3 python3.11 python3.12 python3.13 python3.14)
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(CI),-qq) -c $(CONSTRAINTS)
-NATIVE := $(wildcard setup.py ioprof/native/*.c ioprof/native/*.h)
+NATIVE := $(wildcard setup.py ioprof/native/*.c ioprof/native/*.h converters/*.c)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -43,7 +43,7 @@ check: $(INSTALLED)  ## lint, format, types, and the house's own rules
 	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_house.py
 
 bench: $(INSTALLED)  ## measure what the README claims, one program of benchmarks/ after the other
-	@set -e; for program in $(sort $(wildcard benchmarks/*.py)); do \
+	@set -e; for program in $(sort $(filter-out benchmarks/training.py,$(wildcard benchmarks/*.py))); do \
 	  echo "== $$program"; $(BIN)/python "$$program"; \
 	done
 

@@ -32,12 +32,16 @@ class BuildLibraries(build_ext):
         return super().get_ext_filename(fullname)
 
 
+# Without fused multiply-add the weights of the filter are the same on every processor.
+RESIZE_FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"]
+
 headers = sorted(str(path) for path in Path("ioprof/native").glob("*.h"))
 
 setup(
     cmdclass={"build_ext": BuildLibraries},
     ext_modules=[
         Extension("ioprof._native", ["ioprof/native/spans.c"], depends=headers, extra_compile_args=FLAGS, optional=True),
+        Extension("ioprof._resize", ["converters/resize.c"], extra_compile_args=RESIZE_FLAGS, libraries=["m"], optional=True),
         Extension(
             CAPTURE, ["ioprof/native/capture.c"], depends=headers, extra_compile_args=CAPTURE_FLAGS, libraries=["dl"], optional=True
         ),

@@ -1,8 +1,9 @@
 """Datasets from images: `convert` what there is, or `generate` what looks like ImageNet.
 
-    open_source ─▶ shuffled order ─▶ ordered_map(ImageWork: read, check, transform) ─▶ Layout, in order ─▶ Dataset.save, rename
+    open_source ─▶ shuffled order ─▶ engine(ImageWork: read, check, transform) ─▶ journal ─▶ Layout, in order ─▶ manifest, rename
 
-Nothing here prints. A job is planned first, which finds everything that can be found wrong before work starts, and then run.
+Nothing here prints. A job is planned first, which finds everything that can be found wrong before work starts, and then run. A
+conversion that was killed leaves its journal and its half-made dataset beside the destination; the same one goes on from there.
 """
 
 from collections.abc import Callable
@@ -10,8 +11,12 @@ from pathlib import Path
 
 from ioprof.converters.conversion import Conversion, plan_conversion
 from ioprof.converters.destination import leftovers
+from ioprof.converters.engines import engine_for
 from ioprof.converters.generation import Generation, Synthetic, plan_generation
+from ioprof.converters.halfmade import HalfMade
 from ioprof.converters.options import ConvertOptions, GenerateOptions
+from ioprof.converters.parts import Merging, Part, plan_merge, read_part
+from ioprof.converters.verification import Verification, plan_verification
 from ioprof.dataset import Dataset
 
 __all__ = [
@@ -19,12 +24,20 @@ __all__ = [
     "ConvertOptions",
     "GenerateOptions",
     "Generation",
+    "HalfMade",
+    "Merging",
+    "Part",
     "Synthetic",
+    "Verification",
     "convert",
+    "engine_for",
     "generate",
     "leftovers",
     "plan_conversion",
     "plan_generation",
+    "plan_merge",
+    "plan_verification",
+    "read_part",
 ]
 
 
@@ -36,8 +49,8 @@ def convert(
 ) -> Dataset:
     """Make a dataset at `destination` from the images at `source`; `advance` is told how many more images are done.
 
-    Raises `CommandError` or `DatasetError`, and then leaves nothing behind. More than one worker means spawned processes, so a
-    script that calls this needs its `if __name__ == "__main__":`.
+    Raises `CommandError` or `DatasetError`; what is done by then is kept for the same call to go on from. More than one worker
+    means spawned processes, so a script that calls this needs its `if __name__ == "__main__":`.
     """
     return plan_conversion(source, destination, options or ConvertOptions()).run(advance)
 
@@ -47,5 +60,5 @@ def generate(
     options: GenerateOptions | None = None,
     advance: Callable[[int], object] = lambda _: None,
 ) -> Synthetic:
-    """Make a synthetic ImageNet at `destination`; what holds for `convert` holds here."""
+    """Make a synthetic ImageNet at `destination`; what holds for `convert` holds here, but nothing half-made is kept."""
     return plan_generation(destination, options or GenerateOptions()).run(advance)

@@ -1,38 +1,40 @@
-"""The conversion: one source, one shuffled order, a pool of processes, one writer in order, and the manifest at the end."""
+"""The conversion: one source, one shuffled order, many hands, one writer in order, and the manifest at the end."""
 
 import contextlib
+import hashlib
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from ioprof import __version__
-from ioprof.converters.destination import checked_destination, new_folder, require_space, sync_file_system
-from ioprof.converters.layouts import LAYOUTS, Layout, Record, Target
+from ioprof.converters.destination import checked_destination, require_space
+from ioprof.converters.engines import Engine, local, versions
+from ioprof.converters.halfmade import HalfMade
+from ioprof.converters.layouts import LAYOUTS
 from ioprof.converters.options import ConvertOptions
-from ioprof.converters.pool import num_cores, ordered_map
-from ioprof.converters.reading import ImageWork
+from ioprof.converters.parts import Part, part_job, part_options
+from ioprof.converters.reading import ImageWork, Made
 from ioprof.converters.sources import Source, SourceImage, open_source
-from ioprof.converters.transforms import OTHER_FORM
-from ioprof.dataset import Dataset, ImageClass, ImageFormat, RecordDigest, is_plain_name, quantiles_of
+from ioprof.converters.writing import CHUNK_IMAGES, Advance, Job, Outcome, Writing, dataset_job, in_chunks
+from ioprof.dataset import Dataset, ImageClass, ImageFormat, is_plain_name
 from ioprof.errors import CommandError, DatasetError
 
-Advance = Callable[[int], object]
-"""Is told how many more images are done."""
-
-_CHUNK_IMAGES: Final = 8
 _SPACE_MARGIN: Final = 1.05
 _RECORD_OVERHEAD_BYTES: Final = 4096  # the unused end of a file's last block, or of an LMDB value's last page
 _SURELY_SHORT: Final = 60  # characters: not 255 bytes, whatever they are and whatever the suffix
-_SUFFIXES: Final = {"jpeg": ".JPEG", "raw": ".rgb"}
+_SUFFIXES: Final = {"jpeg": ".JPEG", "png": ".png", "raw": ".rgb"}
 # Bytes of a 256 × 256 JPEG by quality: what photographs took, and a fifth.
 _RGB256_QUALITIES: Final = (1, 50, 75, 90, 95)
 _RGB256_BYTES: Final = (1_500, 11_000, 16_000, 26_500, 37_500)
+_PNG_RATIO: Final = 0.6  # of the pixels of a photograph
+_NOT_OF_THE_BYTES: Final = ("workers", "on_error", "force", "stripe", "check_md5")
+"""Options that change nothing about the dataset: a job goes on from where it was with others."""
 
 
 @dataclass(frozen=True)
@@ -44,90 +46,109 @@ class Conversion:
     options: ConvertOptions
     stored_name: Callable[[SourceImage], str]
     """What the file of an image is called."""
+    part: Part | None = None
+    """Which part of the images; null: all of them."""
+    engine: Engine | None = None
+    """Who does the work; null: processes of this machine."""
+
+    @property
+    def total(self) -> int:
+        """How many images all parts together read."""
+        return min(len(self.source.images), self.options.limit or len(self.source.images))
+
+    @cached_property
+    def places(self) -> range:
+        """Which of them this one reads."""
+        return self.part.places(self.total) if self.part else range(self.total)
 
     @property
     def images(self) -> int:
         """How many images it will read."""
-        return min(len(self.source.images), self.options.limit or len(self.source.images))
+        return len(self.places)
+
+    def done(self) -> int:
+        """How many of them the same job has done before it was interrupted."""
+        work = HalfMade.beside(self.destination)
+        return work.images_done if work.job() == self._job.identity else 0
 
     def run(self, advance: Advance = lambda _: None) -> Dataset:
-        """Do it; nothing is left behind when it fails.
+        """Do it, from the start or from where the same job was interrupted; of a part, the dataset that it would be alone.
 
         Raises `CommandError` for an image that cannot be used (unless those are quarantined), a full disk, or a worker that died.
         """
-        with new_folder(self.destination, self.options.force) as folder:
-            dataset = self._write(folder, advance)
-            sync_file_system(folder)
-            dataset.save()
-        return replace(dataset, path=self.destination)
+        told = self._job.run(self._outcomes, advance)
+        return Dataset.load(self.destination) if self.part is None else self._job.writing.manifest(self.destination, told)
 
-    def _write(self, folder: Path, advance: Advance) -> Dataset:
-        tally = _Tally()
-        image = self.options.image_format
-        labels = {wnid: label for label, wnid in enumerate(self.source.wnids)}
-        layout: Layout = LAYOUTS[self.options.layout](Target(folder, self.options.split, image, self.source.wnids))
-        with layout, contextlib.closing(self._results()) as results:
-            for chunk, outcomes in results:
-                for origin, outcome in zip(chunk, outcomes, strict=True):
-                    if isinstance(outcome, str):
-                        tally.quarantine(origin, outcome, self.options)
-                        continue
-                    record = Record(tally.records, origin.wnid, self.stored_name(origin), labels[origin.wnid], outcome)
-                    layout.add(record)
-                    tally.add(record)
-                advance(len(chunk))
-            layout.finish()
-        return self._manifest(folder, tally)
-
-    def _results(self) -> Generator[tuple[list[SourceImage], list[bytes | str]]]:
-        chunks, tasks = itertools.tee(_chunks(shuffled(self.source.images, self.options.shuffle_seed)[: self.images]))
-        with contextlib.closing(ImageWork(self.options.image_format)) as work:
-            results = ordered_map(work, tasks, min(self.options.workers or num_cores(), -(-self.images // _CHUNK_IMAGES)))
-            with contextlib.closing(results):
-                yield from zip(chunks, results, strict=True)
-
-    def _manifest(self, folder: Path, tally: "_Tally") -> Dataset:
-        if not tally.lengths:
-            raise CommandError(
-                f"all {len(tally.quarantined)} images are bad (the first: {tally.quarantined[0]['name']}, "
-                f"{tally.quarantined[0]['reason']}); nothing to make a dataset of",
-                exit_code=1,
-            )
-        return Dataset(
-            path=folder,
-            name=self.destination.name,
-            split=self.options.split,
-            layout=self.options.layout,
-            image=self.options.image_format,
-            records=tally.records,
-            bytes=sum(tally.lengths),
-            classes=tuple(ImageClass(wnid, self.source.class_names.get(wnid, wnid)) for wnid in self.source.wnids),
-            label_convention="sorted_wnid",
-            record_bytes_quantiles=quantiles_of(tally.lengths),
-            digest=tally.digest.text(),
+    @cached_property
+    def _job(self) -> Job:
+        classes = tuple(ImageClass(wnid, self.source.class_names.get(wnid, wnid)) for wnid in self.source.wnids)
+        writing = Writing(
+            destination=self.destination,
+            options=self.options if self.part is None else part_options(self.options),
+            classes=classes,
             source=self.source.description,
-            version=__version__,
-            shuffle_seed=self.options.shuffle_seed,
-            quarantined=tuple(tally.quarantined),
+            first=self.places.start,
+            images=self.images,
+            total=self.total,
         )
+        identity = {**output_options(self.options), "source": fingerprint(self.source), "versions": versions()}
+        return dataset_job(writing, identity) if self.part is None else part_job(self.part, writing, identity, self.options)
+
+    def _outcomes(self, first: int) -> Generator[list[Outcome]]:
+        order = itertools.islice(self._order, first, self.places.stop)
+        chunks, tasks = itertools.tee(in_chunks(order))
+        engine = self.engine or local(self.options.workers)
+        num_tasks = -(-(self.places.stop - first) // CHUNK_IMAGES)
+        with (
+            contextlib.closing(ImageWork(self.options.image_format)) as work,
+            contextlib.closing(engine(work, tasks, num_tasks)) as results,
+        ):
+            for chunk, found in zip(chunks, results, strict=True):
+                yield [self._outcome(origin, made) for origin, made in zip(chunk, found, strict=True)]
+
+    def _outcome(self, origin: SourceImage, made: Made | str) -> Outcome:
+        return Outcome(origin.wnid, origin.name if isinstance(made, str) else self.stored_name(origin), origin.where, made)
+
+    @cached_property
+    def _order(self) -> list[SourceImage]:
+        return self.source.order(self.options.shuffle_seed)
 
 
-def plan_conversion(source: Path, destination: Path, options: ConvertOptions) -> Conversion:
-    """Look at source, destination and free space; raises `CommandError` or `DatasetError` for what would stop the work."""
+def plan_conversion(
+    source: Path, destination: Path, options: ConvertOptions, part: Part | None = None, engine: Engine | None = None
+) -> Conversion:
+    """Look at source, destination and free space; raises `CommandError` or `DatasetError` for what would stop the work.
+
+    A part is made beside `destination`, where `plan_merge` finds it.
+    """
     if options.layout not in LAYOUTS:
         raise CommandError(f"--layout {options.layout!r}: choose one of {', '.join(LAYOUTS)}")
-    target = checked_destination(destination, options.force)
+    wanted = destination if part is None else part.beside(destination)
+    # In its place already: killed before it could remove what it no longer needs, which is what remains to be done.
+    in_place = HalfMade.beside(wanted.absolute()).is_in_place
+    target = checked_destination(wanted, options.force or in_place)
     _check_apart(source, target)
-    found = open_source(source, options.split)
+    found = open_source(source, options.split, options.check_md5)
     _check_outside(found, target)
-    conversion = Conversion(found, target, options, name_giver(found.images, options.image_format))
-    require_space(target, _needed_bytes(conversion), conversion.images if options.layout == "files" else 1)
+    conversion = Conversion(found, target, options, name_giver(found.images, options.image_format), part, engine)
+    if not conversion.images:
+        raise CommandError(f"--part {part}: there are only {conversion.total} images; make fewer parts")
+    left = conversion.images - conversion.done()
+    require_space(target, round(left * _needed_bytes(conversion)), left if options.layout == "files" and part is None else 1)
     return conversion
 
 
-def shuffled(images: list[SourceImage], seed: int) -> list[SourceImage]:
-    """The order of the records. NumPy promises that this old generator's stream never changes (NEP 19)."""
-    return [images[place] for place in np.random.RandomState(seed).permutation(len(images))]
+def output_options(options: ConvertOptions) -> dict[str, Any]:
+    """The options that decide what the dataset holds."""
+    return {key: value for key, value in asdict(options).items() if key not in _NOT_OF_THE_BYTES}
+
+
+def fingerprint(source: Source) -> str:
+    """Digest of what the images are called and where they lie in their archives, in order."""
+    found = hashlib.sha256()
+    for image in source.images:
+        found.update(repr((image.wnid, image.name, image.offset, image.size)).encode())
+    return found.hexdigest()
 
 
 def name_giver(images: Sequence[SourceImage], image: ImageFormat) -> Callable[[SourceImage], str]:
@@ -156,43 +177,16 @@ def name_giver(images: Sequence[SourceImage], image: ImageFormat) -> Callable[[S
     return name
 
 
-class _Tally:
-    """What the manifest says about the records, gathered as they are written."""
-
-    def __init__(self) -> None:
-        self.digest = RecordDigest()
-        self.lengths: list[int] = []
-        self.quarantined: list[dict[str, str]] = []
-
-    @property
-    def records(self) -> int:
-        return len(self.lengths)
-
-    def add(self, record: Record) -> None:
-        self.digest.add(record.label, record.data)
-        self.lengths.append(len(record.data))
-
-    def quarantine(self, origin: SourceImage, reason: str, options: ConvertOptions) -> None:
-        if options.on_error == "fail":
-            hint = "" if reason.endswith(OTHER_FORM) else "; to leave such images out: --on-error quarantine"
-            raise CommandError(f"{origin.where}: {reason}{hint}", exit_code=1)
-        self.quarantined.append({"name": f"{origin.wnid}/{origin.name}", "reason": reason})
-
-
-def _chunks(images: list[SourceImage]) -> Iterator[list[SourceImage]]:
-    for start in range(0, len(images), _CHUNK_IMAGES):
-        yield images[start : start + _CHUNK_IMAGES]
-
-
-def _needed_bytes(conversion: Conversion) -> int:
+def _needed_bytes(conversion: Conversion) -> float:
     image = conversion.options.image_format
+    pixels = (image.size or 0) ** 2
     if image.encoding == "source":
         mean = conversion.source.mean_image_bytes
     elif image.quality is not None:
-        mean = float(np.interp(image.quality, _RGB256_QUALITIES, _RGB256_BYTES))
+        mean = float(np.interp(image.quality, _RGB256_QUALITIES, _RGB256_BYTES)) * pixels / 256**2
     else:
-        mean = 3 * (image.size or 0) ** 2
-    return round(conversion.images * (mean + _RECORD_OVERHEAD_BYTES) * _SPACE_MARGIN)
+        mean = 3 * pixels * (_PNG_RATIO if image.encoding == "png" else 1)
+    return (mean + _RECORD_OVERHEAD_BYTES) * _SPACE_MARGIN
 
 
 def _check_apart(source: Path, destination: Path) -> None:

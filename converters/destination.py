@@ -9,6 +9,7 @@ import secrets
 import shutil
 import signal
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -23,7 +24,12 @@ SYNTHETIC_NAME: Final = "synthetic.json"
 
 SYNTHETIC_SCHEMA: Final = "ioprof.synthetic/1"
 
-_SCHEMAS: Final = {MANIFEST_NAME: DATASET_SCHEMA, SYNTHETIC_NAME: SYNTHETIC_SCHEMA}
+PART_NAME: Final = "part.json"
+"""Lies in a folder that holds a part of a dataset."""
+
+PART_SCHEMA: Final = "ioprof.part/1"
+
+_SCHEMAS: Final = {MANIFEST_NAME: DATASET_SCHEMA, SYNTHETIC_NAME: SYNTHETIC_SCHEMA, PART_NAME: PART_SCHEMA}
 _MAX_MANIFEST_BYTES: Final = 1 << 28
 _SHOWN_NAME_BYTES: Final = 150  # of a destination, in the name of its half-made folder, which is to have at most 255
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -90,9 +96,9 @@ def new_folder(destination: Path, force: bool = False) -> Iterator[Path]:
     `CommandError` for a full disk or memory, whichever part of the job met it.
     """
     try:
-        with _end_like_interrupt(), _half_made(destination) as partial:
+        with end_like_interrupt(), _half_made(destination) as partial:
             yield partial
-            _put_in_place(partial, destination, force)
+            put_in_place(partial, destination, force)
     except OSError as error:
         what = error.strerror or str(error)
         raise CommandError(f"{destination}: cannot be written ({what}); nothing was left behind", exit_code=1) from error
@@ -119,9 +125,12 @@ def _half_made(destination: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _end_like_interrupt() -> Iterator[None]:
-    # A batch system ends a job by SIGTERM and, some seconds later, SIGKILL, and a lost connection by SIGHUP: time enough to remove
-    # what is half made. A signal that is ignored (nohup) stays so.
+def end_like_interrupt() -> Iterator[None]:
+    """Within the block SIGTERM and SIGHUP end the job as Ctrl-C does.
+
+    A batch system ends a job by SIGTERM and, some seconds later, SIGKILL, and a lost connection by SIGHUP: time enough to leave
+    things in order. A signal that is ignored (nohup) stays so.
+    """
     main = threading.current_thread() is threading.main_thread()
     ours = [number for number in (signal.SIGTERM, signal.SIGHUP) if main and signal.getsignal(number) is signal.SIG_DFL]
     try:
@@ -147,8 +156,8 @@ def sync_file_system(folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------ into place
 
 
-def _put_in_place(partial: Path, destination: Path, force: bool) -> None:
-    # Afterwards `partial` is gone, or is what stood at the destination before.
+def put_in_place(partial: Path, destination: Path, force: bool) -> None:
+    """Rename `partial` to `destination`; afterwards it is gone or, with `force`, what stood at the destination before."""
     with _signals_wait():
         try:
             _move(partial, destination)
@@ -170,9 +179,7 @@ def _put_in_place(partial: Path, destination: Path, force: bool) -> None:
 
 def _appeared(destination: Path, force: bool) -> CommandError:
     todo = "give another place" if force else "give another place, or --force if ioprof made it"
-    return CommandError(
-        f"{destination}: appeared while the work was done, and was left as it is; nothing else was left behind; {todo}", exit_code=1
-    )
+    return CommandError(f"{destination}: appeared while the work was done, and was left as it is; {todo}", exit_code=1)
 
 
 def _move(partial: Path, destination: Path) -> None:
@@ -197,7 +204,8 @@ def _exchange(partial: Path, destination: Path) -> None:
 
 def _exchange_in_steps(partial: Path, destination: Path) -> None:
     # For a moment neither bears the name; both are whole all the time, and no signal comes between.
-    aside = partial.with_name(partial.name.replace(".partial-", ".replaced-"))  # no leftover to remove, should SIGKILL come now
+    # Under a name that is no leftover to remove, should SIGKILL come now.
+    aside = partial.with_name(f"{partial.name.replace('.partial-', '.replacing-')}.replaced")
     destination.rename(aside)
     try:
         partial.rename(destination)
@@ -241,8 +249,15 @@ def _signals_wait() -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------ what is there
 
 
+def partial_name(destination: Path) -> str:
+    """Of the hidden folder beside `destination` that becomes it."""
+    shown = destination.name.encode()[:_SHOWN_NAME_BYTES].decode(errors="ignore")
+    rest = destination.name[len(shown) :]
+    return f".{shown}{f'~{zlib.crc32(rest.encode()):08x}' if rest else ''}.partial"
+
+
 def _partial_prefix(destination: Path) -> str:
-    return f".{destination.name.encode()[:_SHOWN_NAME_BYTES].decode(errors='ignore')}.partial-"
+    return partial_name(destination) + "-"
 
 
 def _is_at_work(suffix: str) -> bool:

@@ -8,8 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol
 
-import numpy as np
-
 from ioprof import __version__
 from ioprof.converters.destination import (
     SYNTHETIC_NAME,
@@ -19,10 +17,9 @@ from ioprof.converters.destination import (
     require_space,
     sync_file_system,
 )
-from ioprof.converters.distribution import target_bytes
 from ioprof.converters.options import GenerateOptions
 from ioprof.converters.pool import num_cores, ordered_map
-from ioprof.converters.synthesis import synthetic_jpeg
+from ioprof.converters.synthetic_source import Planned, class_name, planned_images, synthetic_classes, synthetic_image
 from ioprof.dataset import quantiles_of, write_json_atomically
 
 Advance = Callable[[int], object]
@@ -68,19 +65,14 @@ class Generation:
     def _write(self, folder: Path, advance: Advance) -> Synthetic:
         options = self.options
         lengths: list[int] = []
-        wnids = [f"n{number:08d}" for number in range(1, options.num_classes + 1)]
-        (folder / "synset_words.txt").write_text("".join(f"{wnid} synthetic class {wnid[1:].lstrip('0')}\n" for wnid in wnids))
-        targets = target_bytes(options.images, np.random.default_rng([options.seed, 0]))
-        tasks = [
-            (options.seed, start, targets[start : start + _CHUNK_IMAGES].tolist())
-            for start in range(0, options.images, _CHUNK_IMAGES)
-        ]
+        words = "".join(f"{wnid} {class_name(wnid)}\n" for wnid in synthetic_classes(options))
+        (folder / "synset_words.txt").write_text(words)
+        planned = list(planned_images(options))
+        tasks = [(options.seed, planned[start : start + _CHUNK_IMAGES]) for start in range(0, options.images, _CHUNK_IMAGES)]
         with FORMS[options.form](folder) as writer:
             with contextlib.closing(ordered_map(_images, tasks, min(options.workers or num_cores(), len(tasks)))) as chunks:
-                for data in _flat(chunks):
-                    number = len(lengths)
-                    wnid = wnids[number * options.num_classes // options.images]
-                    writer.add(wnid, f"{wnid}_{number}.JPEG", data)
+                for image, data in zip(planned, _flat(chunks), strict=True):
+                    writer.add(image.wnid, image.name, data)
                     lengths.append(len(data))
                     advance(1)
             writer.finish()
@@ -103,9 +95,9 @@ def plan_generation(destination: Path, options: GenerateOptions) -> Generation:
     return Generation(target, options)
 
 
-def _images(task: tuple[int, int, list[int]]) -> list[bytes]:
-    seed, first, targets = task
-    return [synthetic_jpeg(target, np.random.default_rng([seed, 1, first + place])) for place, target in enumerate(targets)]
+def _images(task: tuple[int, list[Planned]]) -> list[bytes]:
+    seed, planned = task
+    return [synthetic_image(seed, image.number, image.target_bytes) for image in planned]
 
 
 def _flat(chunks: Generator[list[bytes]]) -> Iterator[bytes]:

@@ -7,10 +7,14 @@ from ioprof.dataset import ImageFormat, is_plain_name
 from ioprof.errors import CommandError
 
 IMAGES: Final = ("original", "rgb256")
-ENCODINGS: Final = ("jpeg", "raw")
+ENCODINGS: Final = ("jpeg", "png", "raw")
+RESIZES: Final = ("square", "short")
+LABELS: Final = ("ssv",)
 ON_ERROR: Final = ("fail", "quarantine")
 FORMS: Final = ("tree", "tars")
 DEFAULT_QUALITY: Final = 90
+DEFAULT_SIZE: Final = 256
+DEFAULT_SHARD_BYTES: Final = 1 << 30
 _MAX_SEED: Final = 2**32 - 1
 
 
@@ -21,9 +25,9 @@ class ConvertOptions:
     layout: str = "files"
     """A name of `LAYOUTS`."""
     image: str = "original"
-    """`original`: the source's bytes untouched. `rgb256`: centre crop to the square, 256 × 256, RGB."""
+    """`original`: the source's bytes untouched. `rgb256`: RGB, by default the centre square at 256 × 256."""
     encoding: str | None = None
-    """Of `rgb256`: `jpeg` (the default) or `raw`."""
+    """Of `rgb256`: `jpeg` (the default), `png` or `raw`."""
     quality: int | None = None
     """Of JPEG, 1 to 95; 90 unless given."""
     split: str = "train"
@@ -37,6 +41,20 @@ class ConvertOptions:
     """Only the first so many images of the shuffled order; labels stay those of the whole source."""
     force: bool = False
     """Replace a destination that ioprof made."""
+    size: int | None = None
+    """Of `rgb256`: pixels of the square's side, or of the shorter side; 256 unless given."""
+    resize: str | None = None
+    """Of `rgb256`: `square` (the default) cuts the centred square out first; `short` resizes the shorter side instead."""
+    labels: str | None = None
+    """`ssv`: also write SPLIT.ssv and label_table.ssv, "path label" and "wnid label", with absolute paths. Of `files` only."""
+    shards: int | None = None
+    """Of `lmdb`: environments; DALI reads one of them per GPU without walking through the others."""
+    shard_bytes: int | None = None
+    """Of `webdataset`: a tar ends before it gets larger, unless one image is; 1 GiB unless given."""
+    stripe: bool = False
+    """On Lustre: set the stripe layout that suits the files, before they are written."""
+    check_md5: bool = False
+    """Compare the MD5 of ImageNet's own archives with what is known of them, before work starts."""
 
     def __post_init__(self) -> None:
         _one_of("--image", self.image, IMAGES)
@@ -48,23 +66,44 @@ class ConvertOptions:
         if not is_plain_name(self.split) or self.split.startswith(".") or " " in self.split or self.split == "dataset.json":
             raise CommandError(f"--split {self.split!r} cannot be the name of a folder; give a name such as train or val")
         self._check_encoding()
+        self._check_layout()
 
     def _check_encoding(self) -> None:
         if self.encoding is not None:
             _one_of("--encoding", self.encoding, ENCODINGS)
-        if self.image == "original" and self.encoding is not None:
-            raise CommandError("--encoding applies to --image rgb256 only: original images keep their own")
+        if self.resize is not None:
+            _one_of("--resize", self.resize, RESIZES)
+        for option, value in {"--encoding": self.encoding, "--size": self.size, "--resize": self.resize}.items():
+            if self.image == "original" and value is not None:
+                raise CommandError(f"{option} applies to --image rgb256 only: original images stay as they are")
+        if self.encoding == "raw" and self.resize == "short":
+            raise CommandError("--encoding raw needs --resize square: raw pixels do not say how wide they are")
+        _in_range("--size", self.size, 1, 4096)
         if self.quality is not None and self.image_format.encoding != "jpeg":
             raise CommandError("--quality applies to --image rgb256 --encoding jpeg only: nothing else is encoded")
+
+    def _check_layout(self) -> None:
+        if self.labels is not None:
+            _one_of("--labels", self.labels, LABELS)
+        of_layout = {
+            "--labels": ("files", self.labels),
+            "--shards": ("lmdb", self.shards),
+            "--shard-bytes": ("webdataset", self.shard_bytes),
+        }
+        for option, (layout, value) in of_layout.items():
+            if value is not None and self.layout != layout:
+                raise CommandError(f"{option} applies to --layout {layout} only")
+        _in_range("--shards", self.shards, 1, 10_000)
+        _in_range("--shard-bytes", self.shard_bytes, 1 << 16, 1 << 50)
 
     @property
     def image_format(self) -> ImageFormat:
         """As the manifest says it."""
         if self.image == "original":
             return ImageFormat("original", "source")
-        if self.encoding == "raw":
-            return ImageFormat("rgb256", "raw", size=256)
-        return ImageFormat("rgb256", "jpeg", size=256, quality=self.quality or DEFAULT_QUALITY)
+        encoding, size = self.encoding or "jpeg", self.size or DEFAULT_SIZE
+        quality = (self.quality or DEFAULT_QUALITY) if encoding == "jpeg" else None
+        return ImageFormat("rgb256", encoding, size, quality, self.resize or "square")
 
 
 @dataclass(frozen=True)

@@ -7,26 +7,34 @@ half-made folder is never one. The manifest and the index are untrusted input: e
     files:  DATASET/SPLIT/WNID/NAME    one file per record; NAME ends in .JPEG, in .rgb for raw pixels, or as the source's did
             DATASET/SPLIT.txt          the index: a line `SPLIT/WNID/NAME label` per record, in the order of the records
     lmdb:   DATASET/SPLIT/data.mdb     one environment, nothing in it but records; key `%08d_NAME` (the number of the record),
-                                       value as ioprof.tensorprotos says
+                                       value as ioprof.tensorprotos says; with shards, each a folder `SPLIT-%05d-of-%05d`, and the
+                                       numbers go on from one to the next
+    webdataset: DATASET/SPLIT/SPLIT-%06d.tar   per record `KEY.jpg` (`.png`, `.rgb`), `KEY.cls` and `KEY.json`, in this order; KEY
+                                       is the number of the record (`%08d`), cls its label in digits, json its wnid, name and label
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ioprof.errors import DatasetError
 from ioprof.schema import DATASET_SCHEMA
 
+if TYPE_CHECKING:
+    import lmdb
+
 MANIFEST_NAME: Final = "dataset.json"
-LAYOUTS: Final = ("files", "lmdb")
+LAYOUTS: Final = ("files", "lmdb", "webdataset")
 TRANSFORMS: Final = ("original", "rgb256")
 ENCODINGS: Final = ("source", "jpeg", "png", "raw")
+RESIZES: Final = ("square", "short")
+MAX_SHARDS: Final = 10**6
 QUANTILES: Final = ("min", "p5", "p25", "p50", "p75", "p95", "p99", "max", "mean")
 
 
@@ -40,13 +48,15 @@ class ImageFormat:
     """What was done to each image, and how a record stores it."""
 
     transform: str
-    """`original`: the source's bytes untouched. `rgb256`: centre crop to the square, resized to 256 × 256, RGB."""
+    """`original`: the source's bytes untouched. `rgb256`: RGB, resized as `resize` and `size` say."""
     encoding: str
     """`source` (as it came), `jpeg`, `png`, or `raw` (height × width × channels bytes, RGB)."""
     size: int | None = None
-    """Side of the square in pixels; null for `original`."""
+    """Side of the square, or of the shorter side, in pixels; null for `original`."""
     quality: int | None = None
     """JPEG quality, 1 to 95; null where nothing was encoded to JPEG."""
+    resize: str | None = None
+    """`short`: the shorter side was resized to `size`, and nothing cut off. Null or `square`: centre crop to the square first."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +95,21 @@ class Dataset:
     scale: float = 1.0
     quarantined: tuple[dict[str, str], ...] = field(default=())
     """Source images that could not be used, each with its `name` and the `reason`; not counted in `records`."""
+    shards: int | None = None
+    """Into how many parts the records are divided, in order: environments of `lmdb`, tars of `webdataset`. Null: not at all."""
 
     @property
     def data_path(self) -> Path:
         """The folder of the split's data: the class folders of `files`, the environment (`data.mdb`) of `lmdb`."""
         return self.path / self.split
+
+    def shard_paths(self) -> list[Path]:
+        """In order: folders with a `data.mdb` each of `lmdb` (one, if it has no shards), tars of `webdataset`; none of `files`."""
+        if self.layout == "webdataset":
+            return [self.data_path / tar_name(self.split, number) for number in range(self.shards or 0)]
+        if self.layout == "lmdb":
+            return [self.path / name for name in environment_names(self.split, self.shards)]
+        return []
 
     @property
     def index_path(self) -> Path:
@@ -133,6 +153,37 @@ def read_index(dataset: Dataset) -> tuple[list[str], list[int]]:
     return paths, labels
 
 
+def open_environment(folder: Path) -> "lmdb.Environment":
+    """The LMDB environment in `folder`, for reading; `DatasetError` if it cannot be opened or was cut short."""
+    import lmdb
+
+    file = folder / "data.mdb"
+    if not file.is_file():  # a FIFO would be waited for until somebody writes to it
+        raise DatasetError(f"{file}: {'not a regular file' if file.exists() else 'missing'}; {_AGAIN}")
+    # No lock: nobody writes to a finished dataset, and locks fail on many cluster file systems.
+    try:
+        environment = lmdb.open(str(folder), readonly=True, lock=False, create=False, max_dbs=0)
+    except (lmdb.Error, OSError) as error:
+        raise DatasetError(f"{file}: not an LMDB environment that can be opened ({error}); {_AGAIN}") from None
+    # Touching a mapped page beyond the end of the file is SIGBUS, which no exception handler sees.
+    needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    size = file.stat().st_size
+    if size < needed:
+        environment.close()
+        raise DatasetError(f"{file}: cut short ({size} bytes, its pages need {needed}); {_AGAIN}")
+    return environment
+
+
+def tar_name(split: str, number: int) -> str:
+    """Name of a shard of `webdataset`, as `{000000..000123}` in a shard pattern expects it."""
+    return f"{split}-{number:06d}.tar"
+
+
+def environment_names(split: str, shards: int | None) -> list[str]:
+    """Names of the folders of an `lmdb` dataset's environments."""
+    return [split] if shards is None else [f"{split}-{number:05d}-of-{shards:05d}" for number in range(shards)]
+
+
 def is_plain_name(text: str) -> bool:
     """Whether `text` can be the name of one file or folder on any Linux file system and one word of a line-based index."""
     if text in ("", ".", "..") or "/" in text or len(text) > _MAX_NAME_BYTES or not text.isprintable():
@@ -156,7 +207,7 @@ def write_json_atomically(path: Path, keys: dict[str, Any]) -> None:
     sync_folder(path.parent)
 
 
-def quantiles_of(lengths: list[int]) -> dict[str, int]:
+def quantiles_of(lengths: Sequence[int]) -> dict[str, int]:
     """`record_bytes_quantiles` of records of these lengths."""
     shares = {"min": 0, "p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95, "p99": 99, "max": 100}
     values = np.percentile(lengths, list(shares.values()))
@@ -167,15 +218,21 @@ def quantiles_of(lengths: list[int]) -> dict[str, int]:
 
 
 class RecordDigest:
-    """Digest of labels and record bytes in order: sha256 over label, length (both int64, little-endian) and bytes of each."""
+    """Digest of labels and record bytes in order: sha256 over label, length (both int64, little-endian) and sha256 of each record.
+
+    Records are hashed one by one, so that many processes can do it, and a job that goes on need not read again what is there.
+    """
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
     def add(self, label: int, data: bytes | memoryview) -> None:
         """Take in the next record."""
-        self._hash.update(label.to_bytes(8, "little", signed=True) + len(data).to_bytes(8, "little"))
-        self._hash.update(data)
+        self.add_hashed(label, len(data), hashlib.sha256(data).digest())
+
+    def add_hashed(self, label: int, length: int, sha256: bytes) -> None:
+        """Take in the next record by its length and the sha256 of its bytes."""
+        self._hash.update(label.to_bytes(8, "little", signed=True) + length.to_bytes(8, "little") + sha256)
 
     def text(self) -> str:
         """The digest as it stands in the manifest."""
@@ -264,7 +321,17 @@ def _checked(path: Path, keys: object) -> Dataset:
         shuffle_seed=get("shuffle_seed", int),
         scale=float(get("scale", (int, float), lambda value: 0 < value < 1e6)),
         quarantined=_quarantined(keys.get("quarantined", []), fail),
+        shards=_shards(keys, fail),
     )
+
+
+def _shards(keys: dict[str, Any], fail: Callable[[str], DatasetError]) -> int | None:
+    shards, layout = keys.get("shards"), keys["layout"]
+    if shards is None and layout != "webdataset":
+        return None
+    if layout == "files" or type(shards) is not int or not 0 < shards <= MAX_SHARDS:
+        raise fail(f"shards is {str(shards)[:60]!r}")
+    return shards
 
 
 def _image(keys: dict[str, Any], fail: Callable[[str], DatasetError]) -> ImageFormat:
@@ -278,7 +345,10 @@ def _image(keys: dict[str, Any], fail: Callable[[str], DatasetError]) -> ImageFo
         raise fail(f"image.quality is {str(quality)[:60]!r}")
     if encoding == "raw" and size is None:
         raise fail("image.encoding is raw, and image.size is not given")
-    return ImageFormat(transform, encoding, size, quality)
+    resize = keys.get("resize")
+    if not (resize is None or resize in RESIZES) or (encoding == "raw" and resize == "short"):
+        raise fail(f"image.resize is {str(resize)[:60]!r}")
+    return ImageFormat(transform, encoding, size, quality, resize)
 
 
 def _classes(entries: list[Any], fail: Callable[[str], DatasetError]) -> tuple[ImageClass, ...]:

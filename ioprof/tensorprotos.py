@@ -6,6 +6,9 @@
 An encoded image is a STRING with dims [1]; a raw one is BYTES with dims [height, width, channels], rows first, RGB. The label
 is an INT32 with dims [1]; label 0 is written like any other, because readers take an absent number for "no label".
 DALI's `fn.readers.caffe2` reads exactly this; wire format: https://protobuf.dev/programming-guides/encoding/.
+
+Read, and never written, are Caffe's `Datum`s too: channels = 1, height = 2, width = 3, data = 4, label = 5, encoded = 7. Pixels
+that are not encoded lie there plane after plane, blue first (Caffe's `CVMatToDatum`), and are handed out as RGB, rows first.
 """
 
 from collections.abc import Iterator
@@ -22,6 +25,9 @@ Shape = tuple[int, int, int]
 """Height, width and channels of a raw image."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_PROTOS_KEY: Final = 1 << 3 | _LENGTH
+_DATUM_NUMBERS: Final = {1: "channels", 2: "height", 3: "width", 5: "label", 7: "encoded"}
+_ENCODED: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
 
 
@@ -47,6 +53,8 @@ def decode(value: bytes | memoryview) -> tuple[memoryview, Shape | None, int]:
     Raises `DatasetError`, and nothing else, for whatever is not such a value.
     """
     view = memoryview(value).cast("B")
+    if view and view[0] != _PROTOS_KEY:  # a Datum has no field 1 with a length
+        return _datum(view)
     protos = [field for number, field in _fields(view) if number == 1 and isinstance(field, memoryview)]
     if len(protos) < 2:
         raise DatasetError(f"LMDB record holds {len(protos)} tensors; an image and a label are two")
@@ -110,6 +118,33 @@ def _label(proto: memoryview) -> int:
     if kind != INT32 or len(labels) != 1 or not 0 <= labels[0] <= MAX_LABEL:
         raise DatasetError(f"LMDB record has no label (data type {kind}, values {str(labels)[:60]})")
     return labels[0]
+
+
+def _datum(message: memoryview) -> tuple[memoryview, Shape | None, int]:
+    data = memoryview(b"")
+    numbers: dict[str, int] = {}
+    for number, field in _fields(message):
+        if number == 4 and isinstance(field, memoryview):
+            data = field
+        elif number in _DATUM_NUMBERS and isinstance(field, int):
+            numbers[_DATUM_NUMBERS[number]] = field
+    label = numbers.get("label", -1)
+    if not len(data) or not 0 <= label <= MAX_LABEL:
+        raise DatasetError("LMDB record is neither a Caffe2 TensorProtos nor a Caffe Datum with an image and a label")
+    channels, height, width = (numbers.get(name, 0) for name in ("channels", "height", "width"))
+    if not numbers.get("encoded") and channels in (1, 3) and height * width and channels * height * width == len(data):
+        return _interleaved(data, channels, height * width), (height, width, 3), label
+    if numbers.get("encoded") or bytes(data[:8]).startswith(_ENCODED):  # convert_imageset sets it, older tools did not
+        return data, None, label
+    raise DatasetError(f"LMDB record's raw image has {len(data)} bytes for {channels} x {height} x {width}"[:200])
+
+
+def _interleaved(data: memoryview, channels: int, pixels: int) -> memoryview:
+    rgb = bytearray(3 * pixels)
+    for channel in range(3):
+        plane = (2 - channel) * pixels if channels == 3 else 0
+        rgb[channel::3] = data[plane : plane + pixels]
+    return memoryview(rgb)
 
 
 def _integers(field: int | memoryview) -> list[int]:

@@ -1,5 +1,8 @@
 """Making datasets and reading them back, without the loaders."""
 
+import json
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,8 @@ def tree(root: Path, images: dict[str, bytes]) -> Path:
 
 def records(dataset: Dataset) -> list[tuple[str, int, bytes]]:
     """Name, label and bytes of all records, in order, read from the disk."""
+    if dataset.layout == "webdataset":
+        return [record for shard in dataset.shard_paths() for record in _shard_records(shard)]
     if dataset.layout == "files":
         return [
             (Path(path).name, label, (dataset.path / path).read_bytes()) for path, label in zip(*read_index(dataset), strict=True)
@@ -36,6 +41,13 @@ def records(dataset: Dataset) -> list[tuple[str, int, bytes]]:
         found = [(bytes(key).decode().partition("_"), decode(value)) for key, value in transaction.cursor()]
         assert [f"{place:08d}" for place in range(len(found))] == [key[0] for key, _ in found]
         return [(key[2], label, bytes(image)) for key, (image, _, label) in found]
+
+
+def _shard_records(shard: Path) -> Iterator[tuple[str, int, bytes]]:
+    with tarfile.open(shard) as tar:
+        members = [tar.extractfile(member).read() for member in tar]
+    for image, label, about in zip(members[::3], members[1::3], members[2::3], strict=True):
+        yield json.loads(about)["name"], int(label), image
 
 
 def folder_bytes(folder: Path) -> dict[str, bytes]:

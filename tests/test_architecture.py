@@ -24,6 +24,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "clock": set(),
     "process": set(),
     "_native": set(),
+    "_resize": set(),
     "tensorprotos": {"errors"},
     "storage": {"errors"},
     # What the stages hand to each other.
@@ -31,7 +32,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "trace": {"errors", "schema"},
     # The job's side. It only writes: no trace, no analysis, no report.
     "record": {"_native", "clock", "errors", "perf", "schema", "series"},
-    "converters": {"dataset", "errors", "schema", "tensorprotos", "process"},  # process: its workers die with it
+    "converters": {"_resize", "dataset", "errors", "schema", "tensorprotos", "process"},  # process: its workers die with it
     "loaders": {"clock", "dataset", "errors", "process", "record", "schema", "tensorprotos"},  # clock: a batch's times
     "train": {
         "clock",

@@ -86,7 +86,8 @@ HOSTILE: dict[str, tuple[list[Member], str]] = {
     "an image twice": ([("n01.tar", inner(("n01_0.JPEG", b"x")))], "n01_0.JPEG twice"),
     "a class twice": ([("n01.tar", inner()), ("n01.tar", inner())], "n01.tar twice"),
     "no tar inside": ([("n01.tar", jpeg())], "n01.tar"),
-    "images outside": ([("x.JPEG", jpeg())], "one tar per class"),
+    "images outside": ([("n01.tar", inner()), ("x.JPEG", jpeg())], "one tar per class"),
+    "images without classes": ([("x.JPEG", jpeg())], "holds images without classes"),
     "an empty class": ([("n01.tar", inner()), ("n02.tar", tar([]))], "holds no image"),
     "nothing": ([("n01.tar", tar([]))], "holds no image"),
 }

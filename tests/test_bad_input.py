@@ -104,7 +104,7 @@ def test_a_run_refuses_a_corrupt_lmdb(capsys, spoiled, tmp_path):
     data.write_bytes(b"\0" * len(whole))
     assert "not an LMDB environment" in refusal(capsys, "run", spoiled, "--out", tmp_path / "run")
     data.unlink()
-    assert "not an LMDB environment" in refusal(capsys, "run", spoiled, "--out", tmp_path / "run")
+    assert "missing" in refusal(capsys, "run", spoiled, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -49,7 +49,7 @@ def test_convert_prints_the_manifest_as_json(capsys, small_tree, tmp_path):
     manifest = json.loads((tmp_path / "d" / "dataset.json").read_text())
     assert {*manifest, "path", "seconds", "passed_over"} == {*keys}
     assert {key: keys[key] for key in manifest} == manifest
-    assert ("rgb256", "jpeg", 256, 90) == tuple(keys["image"].values())
+    assert ("rgb256", "jpeg", 256, 90, "square") == tuple(keys["image"].values())
 
 
 def test_every_option_does_what_it_says(capsys, small_tree, tmp_path):
@@ -115,7 +115,7 @@ def test_generate_prints_what_it_made_as_json(capsys, tmp_path):
     [
         ("--layout tfrecord", "choose one of files, lmdb"),
         ("--image rgb512", "choose one of original, rgb256"),
-        ("--image rgb256 --encoding bmp", "choose one of jpeg, raw"),
+        ("--image rgb256 --encoding bmp", "choose one of jpeg, png, raw"),
         ("--encoding jpeg", "--image rgb256 only"),
         ("--quality 90", "--encoding jpeg only"),
         ("--image rgb256 --encoding raw --quality 90", "--encoding jpeg only"),

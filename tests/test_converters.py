@@ -15,7 +15,8 @@ from made_datasets import folder_bytes, made, records, tree
 from PIL import Image
 
 from ioprof.converters import ConvertOptions, plan_conversion
-from ioprof.converters import layouts as layouts_module
+from ioprof.converters import environments as layouts_module
+from ioprof.converters.layouts import Record, Target
 from ioprof.converters.sources import open_source
 from ioprof.converters.transforms import BadImageError, checked_original, rgb256
 from ioprof.dataset import Dataset, ImageFormat
@@ -91,10 +92,10 @@ def test_an_lmdb_outgrows_its_first_map(small_tree, tmp_path, monkeypatch):
 def test_a_map_that_cannot_grow_is_one_line(tmp_path, monkeypatch):
     """Where a batch system limits the address space."""
     monkeypatch.setattr(layouts_module, "_FIRST_MAP_BYTES", 1 << 26)
-    layout = layouts_module.LmdbLayout(layouts_module.Target(tmp_path, "train", ImageFormat("original", "source"), ("n01",)))
+    layout = layouts_module.LmdbLayout(Target(tmp_path, "train", ImageFormat("original", "source"), ("n01",)))
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
-    record = layouts_module.Record(0, "n01", "a", 0, bytes(5 << 20))
+    record = Record(0, "n01", "a", 0, bytes(5 << 20))
     resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), before[1]))
     try:
         with layout, pytest.raises(OSError, match=r"no LMDB map of 134217728 bytes.*ulimit -v"):

@@ -1,17 +1,20 @@
 """The manifest, the index and the LMDB value: what is written is read back, and nothing hostile gets through."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ioprof.dataset import Dataset, ImageClass, ImageFormat, RecordDigest, is_plain_name, quantiles_of, read_index
 from ioprof.errors import DatasetError
 from ioprof.tensorprotos import MAX_LABEL, decode, encode_image
+
+FUZZED = settings(max_examples=int(os.environ.get("IOPROF_FUZZED", "100")))
 
 
 def a_dataset(path: Path, **changes: Any) -> Dataset:
@@ -54,6 +57,7 @@ JSON = st.recursive(
 )
 
 
+@FUZZED
 @given(data=st.data())
 def test_a_manifest_with_any_other_value_is_loaded_or_refused(tmp_path_factory, data):
     """Whatever stands at any place of the manifest: a Dataset of the declared types, or a DatasetError that names the file."""
@@ -210,12 +214,14 @@ def refuses_or_decodes(value: bytes) -> None:
     assert 0 <= label <= MAX_LABEL
 
 
+@FUZZED
 @given(st.binary(max_size=200))
 def test_any_bytes_are_decoded_or_refused(value):
     """Nothing but DatasetError is ever raised."""
     refuses_or_decodes(value)
 
 
+@FUZZED
 @given(st.binary(max_size=20), st.integers(0, 1 << 20), st.data())
 def test_damaged_values_are_decoded_or_refused(data, label, draw):
     """Cut anywhere, or with any byte changed."""

@@ -1,26 +1,35 @@
-"""A conversion that does not come to its end leaves no dataset, and, if it is given the chance, nothing at all."""
+"""A conversion that does not come to its end leaves no dataset, but what it has done, and the same one goes on from there."""
 
 import contextlib
 import errno
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from images import jpeg
-from made_datasets import folder_bytes, made, tree
+from made_datasets import folder_bytes, made, records, tree
 
-from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate, leftovers
+from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate, plan_conversion
 from ioprof.converters import destination as destination_module
+from ioprof.converters import writing as writing_module
 from ioprof.converters.destination import SYNTHETIC_SCHEMA
+from ioprof.converters.journal import Journal, Quarantined, Recorded, entries, first_entries
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError, DatasetError
+
+NOISE = {f"n{number % 3:02}/{number}.JPEG": jpeg(seed=number) for number in range(800)}
+MORE: dict[str, dict[str, Any]] = {"webdataset": {"shard_bytes": 1 << 18}, "shards": {"shards": 3}}
+OPTIONS = ConvertOptions(layout="lmdb", image="rgb256", workers=2)
+"""Of the program."""
 
 PROGRAM = Path(__file__).parent / "programs" / "convert_and_wait.py"
 
@@ -42,35 +51,58 @@ def half_way(source: Path, destination: Path) -> Iterator[subprocess.Popen[str]]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupt_removes_what_was_begun(small_tree, tmp_path, number):
-    """Ctrl-C, and what a batch system sends before it kills: no file is left, no worker lives, and nothing is printed."""
+def test_an_interrupt_keeps_what_is_done(small_tree, tmp_path, number):
+    """Ctrl-C, and what a batch system sends before it kills: no dataset is there, no worker lives, and nothing is printed."""
     with half_way(small_tree, tmp_path / "dataset") as process:
         children = psutil.Process(process.pid).children()
         process.send_signal(number)
         _, errors = process.communicate()
     assert (130, "") == (process.returncode, errors)
-    assert [] == list(tmp_path.iterdir())
+    assert [".dataset.partial"] == [path.name for path in tmp_path.iterdir()]
     assert [] == psutil.wait_procs(children, timeout=10)[1]
+    assert plan_conversion(small_tree, tmp_path / "dataset", OPTIONS).done() > 0
 
 
 def test_a_kill_leaves_no_dataset(small_tree, tmp_path):
-    """SIGKILL leaves a hidden folder without a manifest; the workers end by themselves; the next conversion is not hindered."""
+    """SIGKILL leaves a hidden folder without a manifest; the workers end by themselves; the same conversion goes on from there."""
     with half_way(small_tree, tmp_path / "dataset") as process:
         children = psutil.Process(process.pid).children()
-        assert [] == leftovers(tmp_path / "dataset")  # it is at work
         process.kill()
     assert [] == psutil.wait_procs(children, timeout=10)[1]
     (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".dataset.partial-")
-    assert [left] == leftovers(tmp_path / "dataset")
-    assert [] == leftovers(tmp_path / "data")
     with pytest.raises(DatasetError):
         Dataset.load(left)
-    assert made(small_tree, tmp_path / "dataset") == Dataset.load(tmp_path / "dataset")
+    steps: list[int] = []
+    dataset = convert(small_tree, tmp_path / "dataset", OPTIONS, steps.append)
+    assert (36, 0) == (sum(steps), steps[0] % 8)
+    assert ["dataset"] == [path.name for path in tmp_path.iterdir()]
+    undisturbed = convert(small_tree, tmp_path / "undisturbed" / "dataset", OPTIONS)
+    assert records(undisturbed) == records(dataset)
+    assert undisturbed.manifest() == dataset.manifest()
+
+
+def test_another_conversion_does_not_go_on_from_there(small_tree, tmp_path):
+    """Nor does it drop what is done without being told to; the message names what differs."""
+    with half_way(small_tree, tmp_path / "dataset") as process:
+        process.kill()
+    with pytest.raises(CommandError, match=r"differs in image, layout\); .*--force or: rm -r"):
+        made(small_tree, tmp_path / "dataset")
+    assert "files" == made(small_tree, tmp_path / "dataset", force=True).layout
+    assert ["dataset"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_two_of_the_same_do_not_work_at_once(small_tree, tmp_path):
+    """The second is refused, with the host and the process of the first; which is not disturbed."""
+    with half_way(small_tree, tmp_path / "dataset") as process:
+        with pytest.raises(CommandError, match=f"another process works on it .*{process.pid}"):
+            convert(small_tree, tmp_path / "dataset", OPTIONS)
+        _, errors = process.communicate()
+    assert (0, "") == (process.returncode, errors)
+    assert 36 == Dataset.load(tmp_path / "dataset").records
 
 
 def test_a_killed_worker_is_an_error_and_not_a_hang(tmp_path):
-    """As when the kernel runs out of memory: one line, exit code 1, nothing left."""
+    """As when the kernel runs out of memory: one line, exit code 1, and what is done is kept."""
     # More images than the workers can have done before they are killed: those in flight are bounded.
     source = tree(tmp_path / "source", {f"n01/{number}.JPEG": jpeg() for number in range(200)})
     with half_way(source, tmp_path / "dataset") as process:
@@ -80,8 +112,97 @@ def test_a_killed_worker_is_an_error_and_not_a_hang(tmp_path):
         _, errors = process.communicate()
     assert 1 == process.returncode
     assert 1 == len(errors.splitlines())
-    assert "died (signal 9); out of memory, most likely: use fewer --workers" in errors
-    assert [source] == list(tmp_path.iterdir())
+    assert "died (signal 9); out of memory, most likely: use fewer --workers; what is done is kept" in errors
+    assert 200 == convert(source, tmp_path / "dataset", OPTIONS).records
+
+
+@pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset", "shards"])
+def test_killed_at_any_instant_it_ends_with_the_same_digest(tmp_path, layout):
+    """Random instants, the same command after each; `IOPROF_KILLS` of them per layout, with the real images where there are some.
+
+    Files and tars are the same to the byte; an LMDB's records are, while its pages may lie elsewhere.
+    """
+    source = Path(os.environ.get("IOPROF_IMAGENET_SAMPLE") or tree(tmp_path / "source", NOISE))
+    options = {"layout": "lmdb" if layout == "shards" else layout, "workers": 1, **MORE.get(layout, {})}
+    (tmp_path / "work").mkdir()
+    words = [source, tmp_path / "work", os.environ.get("IOPROF_KILLS", "3"), "0", json.dumps(options)]
+    command = [sys.executable, str(PROGRAM.with_name("killed_conversions.py")), *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["killed"] >= 3
+    assert [] == result["wrong"]
+
+
+INSTANTS = ["write_json_atomically", "put_in_place", "sync_file_system"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("instant", INSTANTS)
+@pytest.mark.parametrize("force", [False, True])
+def test_killed_at_the_end_it_ends_with_the_same_dataset(small_tree, tmp_path, monkeypatch, instant, after, force):
+    """Before and after each of the last acts, with and without an old dataset in the place: the same command ends well."""
+    destination = tmp_path / "dataset"
+    if force:
+        made(small_tree, destination, layout="webdataset")
+    expected = made(small_tree, tmp_path / "other" / "dataset", image="rgb256")
+    act = getattr(writing_module, instant)
+
+    def killed(*arguments: Any) -> None:
+        if after:
+            act(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    process = os.fork()
+    if not process:
+        setattr(writing_module, instant, killed)
+        with contextlib.suppress(BaseException):
+            made(small_tree, destination, image="rgb256", force=force)
+        os._exit(3)
+    assert -signal.SIGKILL == os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    assert expected.manifest() == made(small_tree, destination, image="rgb256", force=force).manifest()
+    assert folder_bytes(expected.path) == folder_bytes(destination)
+    assert ["dataset", "other"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
+def test_what_a_crash_of_the_machine_lost_is_made_again(tmp_path, layout):
+    """Under another boot nothing is believed: records are read back, and those from the first damaged one on are made again."""
+    source = tree(tmp_path / "source", NOISE)
+    options = ConvertOptions(layout=layout, workers=1)
+    expected = convert(source, tmp_path / "undisturbed" / "dataset", options)
+
+    def stop(_: int) -> None:
+        if plan_conversion(source, tmp_path / "dataset", options).done() > 600:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, tmp_path / "dataset", options, stop)
+    (tmp_path / ".dataset.partial" / "boot").write_text("another")
+    data = tmp_path / ".dataset.partial" / "dataset"
+    victim = {"files": "train/n01/*.JPEG", "lmdb": "train/data.mdb", "webdataset": "train/*.tar"}[layout]
+    path = sorted(data.glob(victim))[0]
+    content = path.read_bytes()
+    middle = len(content) // 2
+    path.write_bytes(content[:middle] + bytes(4096) + content[middle + 4096 :])
+    found = convert(source, tmp_path / "dataset", options)
+    assert expected.manifest() == found.manifest()
+    assert records(expected) == records(found)
+
+
+def test_a_journal_is_believed_as_far_as_it_is_whole(tmp_path):
+    """Whatever stands in it: its whole lines count, up to the first that is none."""
+    path = tmp_path / "journal"
+    told = [Recorded(0, 10, b"\1" * 32), Quarantined("n01/ü.JPEG", "empty file"), Recorded(7, 20, b"\2" * 32)]
+    with Journal(path) as journal:
+        journal.append(told)
+    whole = path.read_bytes()
+    assert told == [entry for entry, _ in entries(path)]
+    for rest in (b"r 1 2 ", b"\0" * 50, b"q x\n", b"r -1 2 " + b"0" * 64 + b"\n", b"\xff\n", whole[:-1]):
+        path.write_bytes(whole + rest + (whole if rest.endswith(b"\n") else b""))
+        assert told == [entry for entry, _ in entries(path)][:3]
+        assert told[:2] == list(first_entries(path, 1))
+        assert path.read_bytes() == b"".join(entry.line() for entry in told[:2])
 
 
 # ------------------------------------------------------------------------------------------------ full disks
@@ -101,20 +222,29 @@ def small_disk(tmp_path) -> Iterator[Path]:
     subprocess.run(["umount", str(path)], check=True)
 
 
-@pytest.mark.parametrize("layout", ["files", "lmdb"])
+@pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
 def test_a_disk_that_fills_up_is_one_line(small_tree, small_disk, layout):
-    """Exit code 1; what was begun is gone, and what another program wrote is still there."""
+    """Exit code 1; what another program wrote is still there; after space is made the same conversion goes on, to the same end."""
+    chance = random.Random(layout)
+    room = chance.randrange(1 << 18, 1 << 21)
 
     def fill(_: int) -> None:
         free = shutil.disk_usage(small_disk).free
         with open(small_disk / "other", "ab") as stream:
-            stream.write(bytes(max(0, free - (1 << 16))))
+            stream.write(bytes(max(0, free - room)))
 
     options = ConvertOptions(layout=layout, image="rgb256", encoding="raw", workers=1)
-    with pytest.raises(CommandError, match=r"cannot be written.*No space left on device.*nothing was left behind") as refusal:
+    with pytest.raises(
+        CommandError, match=r"cannot be written.*No space left on device.*what is done is kept: the same"
+    ) as refusal:
         convert(small_tree, small_disk / "new" / "dataset", options, fill)
     assert 1 == refusal.value.exit_code
-    assert ["other"] == [path.name for path in small_disk.iterdir()]
+    assert not (small_disk / "new" / "dataset").exists()
+    (small_disk / "other").unlink()
+    assert plan_conversion(small_tree, small_disk / "new" / "dataset", options).done() > 0
+    dataset = convert(small_tree, small_disk / "new" / "dataset", options)
+    assert ["dataset"] == [path.name for path in (small_disk / "new").iterdir()]
+    assert convert(small_tree, small_disk.parent / "undisturbed" / "dataset", options).manifest() == dataset.manifest()
 
 
 def test_space_is_looked_at_first(small_tree, small_disk):
@@ -181,11 +311,12 @@ def test_what_appears_meanwhile_is_left_alone(small_tree, tmp_path, in_steps):
     cases = {"a dataset": (other, False), "thesis": (small_tree, True), "forced": (small_tree, False)}
     for content, force in cases.values():
         options = ConvertOptions(workers=1, force=force)
-        with pytest.raises(CommandError, match=r"appeared while.*nothing else was left behind") as refusal:
+        with pytest.raises(CommandError, match=r"appeared while.*what is done is kept") as refusal:
             convert(small_tree, destination, options, lambda _, content=content: _copy(content, destination))
         assert 1 == refusal.value.exit_code
         assert folder_bytes(content) == folder_bytes(destination)
         shutil.rmtree(destination)
+        shutil.rmtree(tmp_path / ".dataset.partial")
     assert ["other"] == [path.name for path in tmp_path.iterdir()]
     convert(small_tree, destination, ConvertOptions(workers=1), lambda _: destination.mkdir(exist_ok=True))
     assert 36 == Dataset.load(destination).records
@@ -268,10 +399,11 @@ def test_a_failing_storage_is_no_bad_image(small_tree, tmp_path, on_error):
     source = tmp_path / "source"
     shutil.copytree(small_tree, source)
     options = ConvertOptions(workers=1, on_error=on_error)
-    with pytest.raises(CommandError, match=r"cannot be read \(No such file.*nothing was left behind") as refusal:
+    with pytest.raises(CommandError, match=r"cannot be read \(No such file.*what is done is kept") as refusal:
         convert(source, tmp_path / "dataset", options, lambda _: source.exists() and source.rename(tmp_path / "moved"))
     assert 1 == refusal.value.exit_code
-    assert ["moved"] == [path.name for path in tmp_path.iterdir()]
+    (tmp_path / "moved").rename(source)
+    assert 36 == convert(source, tmp_path / "dataset", options).records
 
 
 def test_too_little_memory_is_one_line(tmp_path):

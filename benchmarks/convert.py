@@ -1,0 +1,299 @@
+"""How fast a conversion is, against what bounds it and against what people use.
+
+    IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/convert.py [--json] [--repeats 3] [--images 8000] [--work DIR] [--only rgb256,...]
+
+    rgb256    real images to 256 x 256 JPEG in LMDB, against the same work on images in memory with nothing read or written, and
+              against a pool of processes with Pillow that reads and writes files; all on all cores
+    original  a tar of tars to LMDB, against `tar x` of the same tar; both to the final sync
+    memory    the most memory that the processes take, one by one and summed up, for 1,000 and for 100,000 records
+
+The images are those of the sample, under as many names as are needed. In each repeat all sides run, one after the other, and the
+medians of the paired ratios are what counts. Where other programs want the same cores, only the CPU times can be compared.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import io
+import json
+import multiprocessing
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+from PIL import Image
+
+from ioprof.converters import ConvertOptions, convert
+from ioprof.converters.pool import num_cores
+from ioprof.converters.transforms import transform_for
+
+RGB256 = {"image": "rgb256", "layout": "lmdb"}
+QUALITY = 90
+CHUNK = 16
+FEW, MANY = 1_000, 100_000
+
+
+def main() -> None:
+    options = parse()
+    if options.sample is None:
+        print("conversion: not measured; set IOPROF_IMAGENET_SAMPLE to a folder of real images")
+        return
+    result: dict = {"cores": num_cores(), "images": options.images}
+    with tempfile.TemporaryDirectory(dir=options.work, prefix="ioprof-bench-") as folder:
+        for name in options.only.split(","):
+            result[name] = MEASUREMENTS[name](options, Path(folder) / name)
+    print(json.dumps(result, indent=1) if options.json else table(result))
+
+
+def parse() -> argparse.Namespace:
+    sample = os.environ.get("IOPROF_IMAGENET_SAMPLE")
+    parser = argparse.ArgumentParser(description="How fast a conversion is.")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--images", type=int, default=8_000)
+    parser.add_argument("--work", type=Path, help="where to write; not on a RAM disk, unless that is the question")
+    parser.add_argument("--only", default=",".join(MEASUREMENTS), help="some of: " + ", ".join(MEASUREMENTS))
+    parser.add_argument("--sample", type=Path, default=Path(sample) if sample else None, help="a tree of real images")
+    parser.add_argument("--memory-of", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory_of:
+        sys.exit(memory_of(options.memory_of))
+    return options
+
+
+# ------------------------------------------------------------------------------------------------ rgb256
+
+
+def rgb256(options: argparse.Namespace, folder: Path) -> dict:
+    source = tree_of(options.sample, options.images, folder / "source")
+    files = sorted(str(path) for path in source.glob("*/*"))
+    sides: dict[str, Callable[[], object]] = {
+        "in_memory": lambda: in_memory(files),
+        "ioprof": lambda: convert(source, fresh(folder / "dataset"), ConvertOptions(**RGB256)),
+        "pillow": lambda: pillow_pool(files, fresh(folder / "pillow")),
+    }
+    return rates(sides, options.repeats, len(files), folder, bars={"in_memory": 0.95, "pillow": 1.35})
+
+
+def in_memory(files: list[str]) -> None:
+    """Decode, resize and encode, nothing else: reading is done before the clock starts, and results are dropped."""
+    cores = num_cores()
+    context = multiprocessing.get_context("fork")
+    ready, go = context.Barrier(cores + 1), context.Barrier(cores + 1)
+    workers = [context.Process(target=transform_all, args=(files[core::cores], ready, go)) for core in range(cores)]
+    for worker in workers:
+        worker.start()
+    ready.wait()
+    in_memory.started = time.perf_counter()  # type: ignore[attr-defined]
+    go.wait()
+    for worker in workers:
+        worker.join()
+
+
+def transform_all(files: list[str], ready: object, go: object) -> None:
+    data = [Path(file).read_bytes() for file in files]
+    transform = transform_for(ConvertOptions(**RGB256).image_format)
+    ready.wait()  # type: ignore[attr-defined]
+    go.wait()  # type: ignore[attr-defined]
+    for each in data:
+        transform(each)
+
+
+def pillow_pool(files: list[str], folder: Path) -> None:
+    """What a script does: a pool, one file at a time, with Pillow's own filter."""
+    folder.mkdir()
+    with multiprocessing.get_context("fork").Pool(num_cores()) as pool:
+        tasks = ((file, f"{folder}/{number}.JPEG") for number, file in enumerate(files))
+        for _ in pool.imap_unordered(by_pillow, tasks, chunksize=CHUNK):
+            pass
+
+
+def by_pillow(task: tuple[str, str]) -> None:
+    source, destination = task
+    with Image.open(source) as opened:
+        image = opened.convert("RGB")
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    image.crop((left, top, left + side, top + side)).resize((256, 256)).save(destination, quality=QUALITY)
+
+
+# ------------------------------------------------------------------------------------------------ original
+
+
+def original(options: argparse.Namespace, folder: Path) -> dict:
+    folder.mkdir()
+    tar = tar_of(options.sample, options.images, folder / "ILSVRC2012_img_train.tar")
+    sides: dict[str, Callable[[], object]] = {
+        "ioprof": lambda: convert(tar, fresh(folder / "dataset"), ConvertOptions(layout="lmdb")),
+        "tar x": lambda: unpack(tar, fresh(folder / "unpacked")),
+    }
+    result = rates(sides, options.repeats, options.images, folder, bars={"tar x": 0.7})
+    return {
+        **result,
+        "mb_per_s": {side: rate * tar.stat().st_size / options.images / 1e6 for side, rate in result["per_s"].items()},
+    }
+
+
+def unpack(tar: Path, folder: Path) -> None:
+    """`tar x` of the outer tar and of each inner one, as ImageNet's instructions say."""
+    folder.mkdir()
+    subprocess.run(["tar", "xf", tar, "-C", folder], check=True)
+    for inner in sorted(folder.glob("*.tar")):
+        inner.with_suffix("").mkdir()
+        subprocess.run(["tar", "xf", inner, "-C", inner.with_suffix("")], check=True)
+        inner.unlink()
+
+
+# ------------------------------------------------------------------------------------------------ memory
+
+
+def memory(_: argparse.Namespace, folder: Path) -> dict:
+    folder.mkdir()
+    peaks = {}
+    for images in (FEW, MANY):
+        source = tiny_tree(images, folder / str(images))
+        command = [sys.executable, __file__, "--memory-of", str(source)]
+        peaks[images] = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return {"peak_mb": peaks, "growth": peaks[MANY] / peaks[FEW]}
+
+
+def memory_of(source: Path) -> int:
+    """Convert, and print the largest resident sets of this process and of its workers together, in megabytes.
+
+    Not by getrusage: there a process begins with the largest set of the one that started it.
+    """
+    peaks: dict[int, float] = {}
+    work = threading.Thread(
+        target=convert, args=(source, source.with_name(f"{source.name}-dataset"), ConvertOptions(layout="lmdb"))
+    )
+    work.start()
+    while work.is_alive():
+        for process in [psutil.Process(), *psutil.Process().children()]:
+            with contextlib.suppress(OSError, StopIteration):  # it has ended
+                lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+                peaks[process.pid] = int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 1e3
+        work.join(0.05)
+    print(sum(peaks.values()))
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------ all
+
+
+def rates(sides: dict[str, Callable[[], object]], repeats: int, images: int, folder: Path, bars: dict[str, float]) -> dict:
+    """Images per second of each side, medians of all repeats, and the ratios of ours to the others."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    cpu_ms: dict[str, list[float]] = {name: [] for name in sides}
+    for repeat in range(repeats):
+        for name, side in list(sides.items())[:: -1 if repeat % 2 else 1]:
+            sync(folder)
+            in_memory.started = time.perf_counter()  # type: ignore[attr-defined]
+            before = sum(os.times()[:4])
+            side()
+            cpu_ms[name].append((sum(os.times()[:4]) - before) / images * 1e3)
+            sync(folder)
+            found[name].append(images / (time.perf_counter() - in_memory.started))  # type: ignore[attr-defined]
+    ratios = {
+        name: {
+            "median": statistics.median(ratio := [one / other for one, other in zip(found["ioprof"], found[name], strict=True)]),
+            "min": min(ratio),
+            "max": max(ratio),
+            "bar": bar,
+        }
+        for name, bar in bars.items()
+    }
+    medians = {name: statistics.median(each) for name, each in found.items()}
+    return {"per_s": medians, "cpu_ms": {name: statistics.median(each) for name, each in cpu_ms.items()}, "ratio_to": ratios}
+
+
+def sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    ctypes.CDLL(None).syncfs(descriptor)
+    os.close(descriptor)
+
+
+def fresh(path: Path) -> Path:
+    if path.exists():
+        started = time.perf_counter()
+        shutil.rmtree(path)
+        sync(path.parent)
+        in_memory.started += time.perf_counter() - started  # type: ignore[attr-defined]
+    return path
+
+
+def tree_of(sample: Path, images: int, folder: Path) -> Path:
+    """A tree of that many images: those of the sample, again and again."""
+    files = sorted(sample.glob("*/*.JPEG"))
+    for number in range(images):
+        file = files[number % len(files)]
+        place = folder / file.parent.name / f"{number}.JPEG"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if number < len(files):
+            shutil.copyfile(file, place)
+        else:
+            place.hardlink_to(folder / file.parent.name / f"{number % len(files)}.JPEG")
+    return folder
+
+
+def tiny_tree(images: int, folder: Path) -> Path:
+    """A hundred classes of images that take no time."""
+    stream = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(stream, "JPEG")
+    for label in range(100):
+        (folder / f"n{label:08d}").mkdir(parents=True)
+        first = folder / f"n{label:08d}" / f"n{label:08d}_0.JPEG"
+        first.write_bytes(stream.getvalue())
+        for number in range(1, images // 100):
+            first.with_name(f"n{label:08d}_{number}.JPEG").hardlink_to(first)
+    return folder
+
+
+def tar_of(sample: Path, images: int, path: Path) -> Path:
+    """A tar of one tar per class."""
+    with tarfile.open(path, "w") as outer, tempfile.TemporaryFile() as stream:
+        files = sorted(sample.glob("*/*.JPEG"))
+        for place, file in enumerate(files):
+            stream.seek(0)
+            stream.truncate()
+            with tarfile.open(fileobj=stream, mode="w") as inner:
+                for number in range(place, images, len(files)):
+                    inner.add(file, f"{number}.JPEG")
+            member = tarfile.TarInfo(f"{file.parent.name}.tar")
+            member.size = stream.tell()
+            stream.seek(0)
+            outer.addfile(member, stream)
+    return path
+
+
+def table(result: dict) -> str:
+    lines = [f"{result['cores']} cores, {result['images']} images"]
+    for name, found in result.items():
+        if name in ("rgb256", "original"):
+            lines += [
+                f"{name:9} {side:10} {rate:8.0f} images/s   {found['cpu_ms'][side]:6.2f} ms of CPU per image"
+                for side, rate in found["per_s"].items()
+            ]
+            lines += [
+                f"{name:9} / {side:8} {ratio['median']:8.2f}   ({ratio['min']:.2f}-{ratio['max']:.2f}; bar {ratio['bar']})"
+                for side, ratio in found["ratio_to"].items()
+            ]
+        elif name == "memory":
+            peaks = ", ".join(f"{images:,} records {peak:.0f} MB" for images, peak in found["peak_mb"].items())
+            lines.append(f"memory    {peaks}: x {found['growth']:.2f}")
+    return "\n".join(lines)
+
+
+MEASUREMENTS: dict[str, Callable[[argparse.Namespace, Path], dict]] = {"rgb256": rgb256, "original": original, "memory": memory}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""`synthetic:N` as a source: the images that `generate` would make, made where they are needed and never written."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ioprof.converters.distribution import target_bytes
+from ioprof.converters.options import GenerateOptions
+from ioprof.converters.origin import Source, SourceImage, made_source
+from ioprof.converters.synthesis import synthetic_jpeg
+from ioprof.errors import CommandError
+
+_FORM: Final = re.compile(r"synthetic:(\d{1,9})")
+
+
+class Planned(NamedTuple):
+    """One image that is to be made."""
+
+    number: int
+    wnid: str
+    name: str
+    target_bytes: int
+
+
+def planned_images(options: GenerateOptions) -> Iterator[Planned]:
+    """What `generate` makes with these options, class after class."""
+    targets = target_bytes(options.images, np.random.default_rng([options.seed, 0])).tolist()
+    wnids = synthetic_classes(options)
+    for number, target in enumerate(targets):
+        wnid = wnids[number * options.num_classes // options.images]
+        yield Planned(number, wnid, f"{wnid}_{number}.JPEG", target)
+
+
+def synthetic_classes(options: GenerateOptions) -> list[str]:
+    """The wnids of its classes, sorted."""
+    return [f"n{number:08d}" for number in range(1, options.num_classes + 1)]
+
+
+def synthetic_image(seed: int, number: int, target: int) -> bytes:
+    """The bytes of one of them; the same whoever makes it, and when."""
+    return synthetic_jpeg(target, np.random.default_rng([seed, 1, number]))
+
+
+def class_name(wnid: str) -> str:
+    """What a synthetic class is called."""
+    return f"synthetic class {wnid[1:].lstrip('0')}"
+
+
+def open_synthetic(path: Path) -> Source | None:
+    """The source that `path` names, if it is `synthetic:N`."""
+    if not str(path).startswith("synthetic:") or path.exists():
+        return None
+    match = _FORM.fullmatch(str(path))
+    if match is None or int(match[1]) == 0:
+        raise CommandError(f"{path}: give the number of images, such as synthetic:1000")
+    options = GenerateOptions(images=int(match[1]))
+    images = [
+        SourceImage(planned.wnid, planned.name, str(path), planned.number, planned.target_bytes, "synthetic")
+        for planned in planned_images(options)
+    ]
+    names = {wnid: class_name(wnid) for wnid in synthetic_classes(options)}
+    return made_source(str(path), images, path, path, class_names=names)
+
+
+class SyntheticReader:
+    """Makes the image."""
+
+    def read(self, image: SourceImage) -> bytes:
+        """The bytes of the image's file."""
+        return synthetic_image(0, image.offset, image.size or 0)
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,3 @@
+from typing import Any
+
+def resize(rgb: Any, size: tuple[int, int], box: tuple[int, int, int, int], out_size: tuple[int, int], /) -> bytes: ...

@@ -1,0 +1,193 @@
+"""What becomes of an image: the same bytes by whatever way it was decoded and resized, at the size that was asked for."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from images import BAD, ODD, encoded, jpeg, quadrants
+from made_datasets import made, records, tree
+from PIL import Image
+
+from ioprof.converters import ConvertOptions, transforms
+from ioprof.converters.transforms import BadImageError, resized, rgb256, transform_for
+from ioprof.errors import CommandError
+
+JPEGS = {name: data for name, (data, _) in ODD.items() if data.startswith(b"\xff\xd8")}
+
+
+def outcome(data: bytes) -> bytes | str:
+    try:
+        return rgb256(data).tobytes()
+    except BadImageError as error:
+        return str(error)
+
+
+def noise(width: int, height: int, **options: object) -> bytes:
+    pixels = np.random.default_rng(width * height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return encoded(Image.fromarray(pixels), "JPEG", **options)
+
+
+# ------------------------------------------------------------------------------------------------ laws
+
+
+@settings(max_examples=200)
+@given(data=st.data(), width=st.integers(1, 90), height=st.integers(1, 90), size=st.tuples(st.integers(1, 70), st.integers(1, 70)))
+def test_the_native_resize_is_pillows(data, width, height, size):
+    """Byte for byte, for any box within any image: so where there is no compiler the dataset is the same."""
+    if transforms.native_resize is None:
+        pytest.skip("the extension is not built: no C compiler")
+    left, top = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
+    box = (left, top, data.draw(st.integers(left + 1, width)), data.draw(st.integers(top + 1, height)))
+    pixels = np.random.default_rng(width).choice([0, 17, 128, 255], (height, width, 3)).astype(np.uint8)
+    with pytest.MonkeyPatch.context() as patch:
+        native = resized(pixels, box, size)
+        patch.setattr(transforms, "native_resize", None)
+        assert resized(pixels, box, size).tobytes() == native.tobytes()
+
+
+@pytest.mark.parametrize("box", [(0, 0, 5, 4), (-1, 0, 4, 4), (2, 0, 2, 4), (0, 0, 4, 5)])
+def test_the_native_resize_takes_no_box_outside(box):
+    """Nor an image of another length than its size says."""
+    if transforms.native_resize is None:
+        pytest.skip("the extension is not built: no C compiler")
+    with pytest.raises(ValueError, match="no box within it"):
+        transforms.native_resize(bytes(48), (4, 4), box, (2, 2))
+    with pytest.raises(ValueError, match="no RGB image of this size"):
+        transforms.native_resize(bytes(47), (4, 4), (0, 0, 4, 4), (2, 2))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *JPEGS.values(),
+        *(data for data, _ in BAD.values()),
+        *(noise(70, 50, subsampling=sampling, quality=quality) for sampling in ("4:4:4", "4:2:2", "4:2:0") for quality in (40, 95)),
+        noise(1030, 1025),
+        noise(9, 700),
+        noise(200, 150)[:-200] + b"\xff\xd9",
+        noise(200, 150).replace(b"\xff\xda", b"\xff\xda\x00", 1),
+    ],
+)
+def test_the_quick_decoder_changes_nothing(data, monkeypatch):
+    """The same pixels or the same words as by Pillow alone, for good, odd and bad images."""
+    if transforms.simplejpeg is None:
+        pytest.skip("simplejpeg is not installed")
+    quick = outcome(data)
+    monkeypatch.setattr(transforms, "simplejpeg", None)
+    monkeypatch.setattr(transforms, "native_resize", None)
+    assert outcome(data) == quick
+
+
+def test_real_images_come_out_alike_by_both_ways(sample, monkeypatch):
+    """Every fifth of 500."""
+    files = [path.read_bytes() for path in sorted(sample.glob("*/*.JPEG"))[::5]]
+    convert = transform_for(ConvertOptions(image="rgb256").image_format)
+    quick = [convert(data) for data in files]
+    monkeypatch.setattr(transforms, "simplejpeg", None)
+    monkeypatch.setattr(transforms, "native_resize", None)
+    assert quick == [convert(data) for data in files]
+
+
+@given(data=st.binary(max_size=200), place=st.integers(0, 2000))
+def test_damage_is_a_reason_and_never_a_crash(data, place):
+    """An image, or a few words; nothing else is raised."""
+    good = JPEGS["rgb"]
+    for hostile in (data, b"\xff\xd8\xff" + data, good[:place] + data + good[place + len(data) :]):
+        assert outcome(hostile)
+
+
+# ------------------------------------------------------------------------------------------------ sizes and encodings
+
+
+@pytest.mark.parametrize("side", [1, 64, 300])
+@pytest.mark.parametrize(("resize", "shape"), [("square", (1, 1)), ("short", (2, 3))])
+def test_size_is_of_the_square_or_of_the_shorter_side(side, resize, shape):
+    """A picture of 90 × 60: a square of that side, or 3 by 2."""
+    for turned in (Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180):
+        image = rgb256(encoded(Image.effect_noise((90, 60), 50).transpose(turned), "PNG"), side, resize)
+        expected = (round(side * shape[1] / shape[0]), side)
+        assert sorted(expected) == sorted(image.size)
+
+
+def test_short_cuts_nothing_off():
+    """The corners of the source are those of the result."""
+    pixels = np.asarray(rgb256(encoded(quadrants().resize((128, 64), Image.Resampling.NEAREST), "PNG"), 64, "short"))
+    assert [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)] == [
+        tuple(pixels[y, x]) for y, x in ((0, 0), (0, -1), (-1, 0), (-1, -1))
+    ]
+
+
+def test_a_strip_of_pixels_does_not_become_gigabytes():
+    """It is a bad image for a shorter side, and a good one for the square."""
+    strip = encoded(Image.new("RGB", (30_000, 1)), "PNG")
+    with pytest.raises(BadImageError, match="a shorter side of 256 would make it 7680000 x 256"):
+        rgb256(strip, 256, "short")
+    assert (256, 256) == rgb256(strip).size
+
+
+def test_encodings_hold_the_same_pixels(small_tree, tmp_path):
+    """PNG and raw exactly, JPEG nearly; the names end as they should."""
+    options = {"image": "rgb256", "size": 96}
+    png, raw, lossy = (made(small_tree, tmp_path / kind, encoding=kind, **options) for kind in ("png", "raw", "jpeg"))
+    for (name, label, data), (_, same, pixels), (_, _, lossy_data) in zip(records(png), records(raw), records(lossy), strict=True):
+        decoded = np.asarray(Image.open(io.BytesIO(data)))
+        assert (".png", label, (96, 96, 3)) == (name[-4:], same, decoded.shape)
+        assert decoded.tobytes() == pixels
+        assert np.abs(np.asarray(Image.open(io.BytesIO(lossy_data)), dtype=int) - decoded).mean() < 12
+    assert (96, "square", None) == (png.image.size, png.image.resize, png.image.quality)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"size": 64}, "--size applies to --image rgb256 only"),
+        ({"resize": "short"}, "--resize applies to --image rgb256 only"),
+        ({"image": "rgb256", "resize": "warp"}, "choose one of square, short"),
+        ({"image": "rgb256", "encoding": "raw", "resize": "short"}, "--encoding raw needs --resize square"),
+        ({"image": "rgb256", "size": 0}, "from 1 to 4096"),
+        ({"labels": "ssv", "layout": "lmdb"}, "--labels applies to --layout files only"),
+        ({"shards": 2}, "--shards applies to --layout lmdb only"),
+        ({"shard_bytes": 1 << 20}, "--shard-bytes applies to --layout webdataset only"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, words):
+    with pytest.raises(CommandError, match=words):
+        ConvertOptions(**options)
+
+
+# ------------------------------------------------------------------------------------------------ ImageNet's odd files
+
+
+def test_files_like_the_odd_ones_of_imagenet(tmp_path):
+    """The PNG and the CMYK under their names, and the one whose EXIF is broken: all become RGB squares, none is left out.
+
+    `original` keeps their bytes.
+    """
+    files = {
+        "n02105855/n02105855_2933.JPEG": ODD["png named jpeg"][0],
+        "n01739381/n01739381_1309.JPEG": ODD["cmyk"][0],
+        "n04152593/n04152593_17460.JPEG": ODD["broken exif"][0],
+        "n02077923/n02077923_14822.JPEG": ODD["grey"][0],
+    }
+    source = tree(tmp_path / "source", files)
+    for _, _, data in records(made(source, tmp_path / "rgb256", image="rgb256", layout="lmdb")):
+        image = Image.open(io.BytesIO(data))
+        assert ("JPEG", "RGB", (256, 256)) == (image.format, image.mode, image.size)
+    kept = {f"{name.partition('_')[0]}/{name}": data for name, _, data in records(made(source, tmp_path / "original"))}
+    assert files == kept
+
+
+def test_a_jpeg_that_lies_on_its_side_is_turned(tmp_path):
+    """By its EXIF orientation, which the quick decoder knows nothing of."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    lying = encoded(
+        quadrants().resize((256, 256), Image.Resampling.NEAREST).transpose(Image.Transpose.ROTATE_90), "JPEG", exif=exif, quality=95
+    )
+    pixels = np.asarray(rgb256(lying)).astype(int)
+    expected = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)]
+    found = [pixels[y, x] for y, x in ((64, 64), (64, 192), (192, 64), (192, 192))]
+    assert np.abs(np.subtract(expected, found)).max() < 40
+    assert jpeg() != lying
