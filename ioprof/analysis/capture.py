@@ -143,7 +143,12 @@ def _reads(trace: Trace) -> Iterator[str]:
         yield f"{ratio:.1%} of the read time has no known source: file system and counters do not say whether memory served it"
     by = mapping(trace.run.get("capture")).get("reads_by")
     if by:
-        yield f"only reads made by {by} are recorded: a read or a page fault elsewhere in the job would not be seen"
+        why = " (the capture library is not built)" if _library_is_missing(trace) else ""
+        yield f"only reads made by {by} are recorded{why}: a read or a page fault elsewhere in the job would not be seen"
+
+
+def _library_is_missing(trace: Trace) -> bool:
+    return mapping(trace.run.get("capture")).get("library") is False
 
 
 def _unobserved(trace: Trace) -> Iterator[str]:
@@ -167,7 +172,7 @@ def _noted(trace: Trace) -> Iterator[str]:
 
 def _unseen_processes(trace: Trace) -> Iterator[str]:
     unseen = [mapping(entry) for entry in mapping(trace.run.get("capture")).get("unseen_processes") or []]
-    if unseen:
+    if unseen and not _library_is_missing(trace):  # else it is in none
         names = sorted({str(entry.get("name", "?")) for entry in unseen})
         shown = ", ".join(names[:_MOST_NAMES]) + (" and others" if len(names) > _MOST_NAMES else "")
         yield f"{len(unseen)} process{'' if len(unseen) == 1 else 'es'} without the capture library ({shown}): {_UNSEEN_CAUSES}"
