@@ -1,9 +1,10 @@
 """What every test gets: nothing may be left behind, and two folders of images."""
 
 import os
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -115,3 +116,23 @@ def _changed_folder(before: Path) -> Iterator[str]:
     if Path.cwd() != before:
         yield f"working directory {Path.cwd()}"
         os.chdir(before)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Mounts a file system of so many bytes, and of so many files if that is given; skips where that is not allowed."""
+    mounted: list[Path] = []
+
+    def mount(size_bytes: int, files: int | None = None) -> Path:
+        folder = tmp_path / f"disk{len(mounted)}"
+        folder.mkdir()
+        options = f"size={size_bytes}" + (f",nr_inodes={files}" if files else "")
+        ended = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, text=True)
+        if ended.returncode:
+            pytest.skip(f"a small file system cannot be mounted: {ended.stderr.strip() or 'needs root'}")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", folder], check=True)

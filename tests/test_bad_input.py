@@ -1,6 +1,5 @@
 """Bad input gets one clear line, exit code 2 or 1, no traceback, and leaves nothing that looks whole."""
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -119,25 +118,6 @@ def test_a_run_on_a_damaged_record_fails_in_one_line_that_names_it(small_tree, t
     assert 1 == finished.code
     assert victim.name in finished.err
     assert "Traceback" not in finished.out + finished.err
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A function that mounts a disk of so many bytes; needs root."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small disk needs root")
-    mounted = []
-
-    def mount(size_bytes):
-        folder = tmp_path / f"disk{len(mounted)}"
-        folder.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "none", str(folder)], check=True)
-        mounted.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_run_on_a_full_disk_leaves_nothing_that_looks_whole(dataset, tmp_path, small_disk):

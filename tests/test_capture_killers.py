@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -122,20 +122,9 @@ def test_an_unwritable_spool_stops_nothing(tmp_path: Path) -> None:
     assert "3\n" == run_python(tmp_path / "spool", "print(len(open('/proc/self/comm').read()[:3]))", IOPROF_SPOOL="relative")
 
 
-@pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for one file's header and first window, and little more."""
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", mount], capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"a small file system cannot be mounted: {mounted.stderr.strip() or 'needs root'}")
-    yield mount
-    subprocess.run(["umount", mount], check=True)
-
-
-def test_a_full_spool_costs_spans_and_not_the_job(killers: Path, folder: Path, full_disk: Path) -> None:
+def test_a_full_spool_costs_spans_and_not_the_job(killers: Path, folder: Path, small_disk: Callable[[int], Path]) -> None:
     """What finds no room is counted as lost; the program reads on."""
+    full_disk = small_disk(300_000)  # one file's header and first window, and little more
     run_captured(full_disk, killers, "storm", folder)
     (process,) = captured(full_disk).run["processes"]
     assert process["lost"] > 0

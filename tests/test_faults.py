@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -179,8 +179,10 @@ def test_lmdb_reads_are_faults_of_its_file(tmp_path: Path) -> None:
     assert spans["offset"].max() < path.stat().st_size
 
 
-def test_a_fault_lasts_as_long_as_the_thread_waited(tmp_path: Path) -> None:
-    """On a disk that gives one page in 10 ms the faults add up to the time that the loop took."""
+def read_slowly(
+    tmp_path: Path, pages_per_s: int, how: str, pages: Iterable[int], *, minor: bool | None = None
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """The faults of a program that touches these pages of a cold file on a disk held to a crawl, and what it says itself."""
     if reason := slow_storage.missing():
         pytest.skip(reason)
     with slow_storage.throttled_disk(tmp_path, 32 << 20) as disk:
@@ -188,11 +190,17 @@ def test_a_fault_lasts_as_long_as_the_thread_waited(tmp_path: Path) -> None:
         path.parent.mkdir()
         path.write_bytes(os.urandom(PAGES * mmap.PAGESIZE))
         slow_storage.evict(path.parent)
-        disk.throttle(100 * mmap.PAGESIZE)
-        command = [sys.executable, PROGRAMS / "touch_pages.py", path, "plain", *some_pages(150)]
-        job = Recorded(tmp_path / "spool", *command, preexec_fn=disk.join)
+        disk.throttle(pages_per_s * mmap.PAGESIZE)
+        command = [sys.executable, PROGRAMS / "touch_pages.py", path, how, *pages]
+        job = Recorded(tmp_path / "spool", *command, minor=minor, preexec_fn=disk.join)
         spans, reader = job.of(path), job.readers[0]
         slow_storage.evict(path.parent)
+    return spans, reader
+
+
+def test_a_fault_lasts_as_long_as_the_thread_waited(tmp_path: Path) -> None:
+    """On a disk that gives one page in 10 ms the faults add up to the time that the loop took."""
+    spans, reader = read_slowly(tmp_path, 100, "plain", some_pages(150))
     blocked_ns = spans.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
     assert 150 == len(spans)
     assert 0.8 * reader["slept_ns"] <= blocked_ns <= reader["took_ns"]
@@ -200,18 +208,7 @@ def test_a_fault_lasts_as_long_as_the_thread_waited(tmp_path: Path) -> None:
 
 def test_who_reads_in_order_waits_in_minor_faults(tmp_path: Path) -> None:
     """For readahead: the kernel calls few of them major, but all of them together last as long as the reader waited."""
-    if reason := slow_storage.missing():
-        pytest.skip(reason)
-    with slow_storage.throttled_disk(tmp_path, 32 << 20) as disk:
-        path = disk.path / "data" / "a.bin"
-        path.parent.mkdir()
-        path.write_bytes(os.urandom(PAGES * mmap.PAGESIZE))
-        slow_storage.evict(path.parent)
-        disk.throttle(PAGES * mmap.PAGESIZE)
-        command = [sys.executable, PROGRAMS / "touch_pages.py", path, "stream", *range(PAGES)]
-        job = Recorded(tmp_path / "spool", *command, minor=True, preexec_fn=disk.join)
-        spans, reader = job.of(path), job.readers[0]
-        slow_storage.evict(path.parent)
+    spans, reader = read_slowly(tmp_path, PAGES, "stream", range(PAGES), minor=True)
     blocked_ns = spans.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
     assert 2 * reader["faults"] < len(spans)
     assert 0.8 * reader["slept_ns"] <= blocked_ns <= reader["took_ns"]

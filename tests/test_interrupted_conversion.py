@@ -208,56 +208,44 @@ def test_a_journal_is_believed_as_far_as_it_is_whole(tmp_path):
 # ------------------------------------------------------------------------------------------------ full disks
 
 
-@pytest.fixture
-def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of 24 MB and 100 files."""
-    if os.geteuid() != 0 or not shutil.which("mount"):
-        pytest.skip("a small file system needs root and mount")
-    path = tmp_path / "disk"
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=24m,nr_inodes=100", "tmpfs", str(path)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("no tmpfs can be mounted here")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
-
-
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
 def test_a_disk_that_fills_up_is_one_line(small_tree, small_disk, layout):
     """Exit code 1; what another program wrote is still there; after space is made the same conversion goes on, to the same end."""
+    disk = small_disk(24 << 20, files=100)
     chance = random.Random(layout)
     room = chance.randrange(1 << 18, 1 << 21)
 
     def fill(_: int) -> None:
-        free = shutil.disk_usage(small_disk).free
-        with open(small_disk / "other", "ab") as stream:
+        free = shutil.disk_usage(disk).free
+        with open(disk / "other", "ab") as stream:
             stream.write(bytes(max(0, free - room)))
 
     options = ConvertOptions(layout=layout, image="rgb256", encoding="raw", workers=1)
     with pytest.raises(
         CommandError, match=r"cannot be written.*No space left on device.*what is done is kept: the same"
     ) as refusal:
-        convert(small_tree, small_disk / "new" / "dataset", options, fill)
+        convert(small_tree, disk / "new" / "dataset", options, fill)
     assert 1 == refusal.value.exit_code
-    assert not (small_disk / "new" / "dataset").exists()
-    (small_disk / "other").unlink()
-    assert plan_conversion(small_tree, small_disk / "new" / "dataset", options).done() > 0
-    dataset = convert(small_tree, small_disk / "new" / "dataset", options)
-    assert ["dataset"] == [path.name for path in (small_disk / "new").iterdir()]
-    assert convert(small_tree, small_disk.parent / "undisturbed" / "dataset", options).manifest() == dataset.manifest()
+    assert not (disk / "new" / "dataset").exists()
+    (disk / "other").unlink()
+    assert plan_conversion(small_tree, disk / "new" / "dataset", options).done() > 0
+    dataset = convert(small_tree, disk / "new" / "dataset", options)
+    assert ["dataset"] == [path.name for path in (disk / "new").iterdir()]
+    assert convert(small_tree, disk.parent / "undisturbed" / "dataset", options).manifest() == dataset.manifest()
 
 
 def test_space_is_looked_at_first(small_tree, small_disk):
     """What is needed and what there is, in bytes or in files, before anything is written."""
-    source = tree(small_disk.parent / "source", {f"n01/{number}.JPEG": jpeg() for number in range(130)})
+    disk = small_disk(24 << 20, files=100)
+    source = tree(disk.parent / "source", {f"n01/{number}.JPEG": jpeg() for number in range(130)})
     with pytest.raises(CommandError, match=r"needs about 0\.027 GB.*has 0\.025 GB free"):
-        made(source, small_disk / "dataset", layout="lmdb", image="rgb256", encoding="raw")
+        made(source, disk / "dataset", layout="lmdb", image="rgb256", encoding="raw")
     with pytest.raises(CommandError, match=r"needs 130 files.*inodes for.*--layout lmdb"):
-        made(source, small_disk / "dataset")
+        made(source, disk / "dataset")
     with pytest.raises(CommandError, match="needs about"):
-        generate(small_disk / "images", GenerateOptions(images=1000))
-    assert [] == list(small_disk.iterdir())
-    assert 130 == made(source, small_disk / "dataset", layout="lmdb").records
+        generate(disk / "images", GenerateOptions(images=1000))
+    assert [] == list(disk.iterdir())
+    assert 130 == made(source, disk / "dataset", layout="lmdb").records
 
 
 # ------------------------------------------------------------------------------------------------ what was there before

@@ -1,7 +1,7 @@
 """Ctrl-C and its kin while a job is recorded: counted, and answered where nothing is lost by it."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
@@ -29,12 +29,19 @@ class Interrupts:
 
 @contextmanager
 def held() -> Iterator[Interrupts]:
-    """Count these signals in this block; those that were ignored before (`nohup`, a shell's `&`) stay ignored."""
+    """Count these signals in this block."""
     interrupts = Interrupts()
-    heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, interrupts.note) for number in heard}
-    try:
+    with handled(_ENDING, interrupts.note):
         yield interrupts
+
+
+@contextmanager
+def handled(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Give these signals to `handler` in this block; those that were ignored before (`nohup`, a shell's `&`) stay ignored."""
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)

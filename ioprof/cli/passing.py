@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
 
+from ioprof.cli.interrupts import handled
+
 _PASSED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """What ends a job or warns it; ioprof itself goes on until the job has ended."""
 _OF_THE_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
@@ -46,15 +48,10 @@ class Passing:
 
 @contextmanager
 def passed_on() -> Iterator[Passing]:
-    """Pass these signals on in this block; those that were ignored before (`nohup`) stay ignored, here and in the job."""
+    """Pass these signals on in this block; the job, too, goes on ignoring those that were ignored before."""
     passing = Passing()
-    heard = [number for number in _PASSED if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, passing.note) for number in heard}
-    try:
+    with handled(_PASSED, passing.note):
         yield passing
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _in_foreground() -> bool:

@@ -14,7 +14,6 @@ first. Torch is never imported here, only found: a process that has not loaded i
 
 # ruff: noqa: SLF001 - torch tells only its own modules whether a profiler is at work, and what one is made of
 
-import atexit
 import json
 import os
 import re
@@ -29,6 +28,7 @@ from weakref import WeakSet
 
 from ioprof import clock
 from ioprof.errors import CaptureError
+from ioprof.record.endings import call_at_end
 from ioprof.record.span import emit
 
 DEFAULT_WINDOW: Final = "2s/30s"
@@ -74,7 +74,6 @@ def plan(setting: str) -> Plan | None:
 
 
 _session: "Session | None" = None
-_hooked = False
 
 
 def start(
@@ -94,7 +93,7 @@ def start(
     for name, reason in _OTHER_PROFILERS.items():
         if name in (environment or {}):
             _session.give_up(reason)
-    _stop_at_exit()
+    call_at_end(stop, _forget_in_child, _BEFORE_THE_RING)
 
 
 def step(number: int) -> int:
@@ -117,17 +116,6 @@ def cost_ns() -> int:
 def notes() -> dict[str, int]:
     """Why windows were not recorded, or ended early, and how often."""
     return dict(_session.notes) if _session is not None else {}
-
-
-def _stop_at_exit() -> None:
-    global _hooked
-    if not _hooked:
-        _hooked = True
-        atexit.register(stop)
-        os.register_at_fork(after_in_child=_forget_in_child)
-    util = sys.modules.get("multiprocessing.util")  # its children end by os._exit, after its finalizers
-    if util is not None:
-        util.Finalize(None, stop, exitpriority=_BEFORE_THE_RING)
 
 
 def _forget_in_child() -> None:

@@ -4,10 +4,8 @@ A forked child records nothing until `start` is called there. A process that is 
 that does not say `closed`.
 """
 
-import atexit
 import os
 import struct
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any, Final
 from ioprof import clock
 from ioprof.errors import CaptureError
 from ioprof.record import ring, span
+from ioprof.record.endings import call_at_end
 from ioprof.schema import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, KINDS, MAGIC, RANK_SOURCES, ROLES
 
 try:
@@ -32,7 +31,6 @@ _RANK_SOURCE: Final = struct.Struct("<I"), 156
 
 _twin: ring.Ring | None = None
 _path = ""
-_hooked = False
 _last_words: list[Callable[[], None]] = []
 
 
@@ -53,7 +51,7 @@ def start(spool: Path, *, rank: int = -1, role: str = "other", worker: int = -1,
         _open(os.path.join(os.path.abspath(spool), name), _header(rank, role, worker), _native is not None and native is not False)
     except OSError as error:
         raise CaptureError(f"{spool}: no capture file can be made there ({error.strerror}); give a writable folder") from None
-    _stop_at_exit()
+    call_at_end(stop, _forget_in_child, _AFTER_ALL_OTHERS)
 
 
 def identify(rank: int, role: str, worker: int = -1, rank_source: str | None = None) -> None:
@@ -173,18 +171,6 @@ def _header(rank: int, role: str, worker: int) -> bytes:
 
 def _host() -> str:
     return os.uname().nodename
-
-
-def _stop_at_exit() -> None:
-    global _hooked
-    if not _hooked:
-        _hooked = True
-        atexit.register(stop)
-        os.register_at_fork(after_in_child=_forget_in_child)
-    # Children of multiprocessing end by os._exit, after its finalizers; whoever is such a child has loaded it.
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        util.Finalize(None, stop, exitpriority=_AFTER_ALL_OTHERS)
 
 
 def _forget_in_child() -> None:
