@@ -22,3 +22,11 @@ def die_with_parent(number: signal.Signals = signal.SIGKILL, parent: int | None 
         return
     if os.getppid() != parent:  # it died before the request
         os.kill(os.getpid(), number)
+
+
+def signal_name(number: int) -> str:
+    """What a signal is called; real-time ones have only numbers."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

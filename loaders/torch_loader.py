@@ -20,7 +20,7 @@ from ioprof.errors import DatasetError, IoprofError, LoaderError
 from ioprof.loaders.base import Batch, LoaderOptions, Record, Records
 from ioprof.loaders.images import load_sample, sample_random
 from ioprof.loaders.order import BatchRequest, batch_requests
-from ioprof.process import die_with_parent
+from ioprof.process import die_with_parent, signal_name
 from ioprof.record import recorder
 from ioprof.record.span import emit, span
 
@@ -244,4 +244,4 @@ def _ended(code: int) -> str:
         return f"exited with {code}"
     if -code == signal.SIGBUS:  # the kernel does not say which of its mappings it was
         return f"was killed by SIGBUS: /dev/shm is full, or a dataset file was cut short while it was read; {_LARGER}, or {_LESS}"
-    return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by {signal_name(-code)}"

@@ -358,8 +358,9 @@ def test_a_file_of_the_same_name_makes_no_folder_ours(small_tree, tmp_path, text
 
 def test_a_mount_point_is_refused(small_tree, small_disk):
     """It cannot be renamed over: a folder inside it is what to type."""
-    with pytest.raises(CommandError, match=f"is a mount point.*{small_disk}/dataset"):
-        made(small_tree, small_disk)
+    disk = small_disk(1 << 20)
+    with pytest.raises(CommandError, match=f"is a mount point.*{disk}/dataset"):
+        made(small_tree, disk)
 
 
 def test_a_source_reached_by_links_is_never_replaced(small_tree, tmp_path):

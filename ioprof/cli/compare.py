@@ -13,9 +13,7 @@ from ioprof.trace import Trace
 
 
 def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Two or more folders made by `ioprof run`; the first is the yardstick.", show_default=False)
-    ],
+    runs: Annotated[list[Path], typer.Argument(help="Two or more run folders; the first is the yardstick.", show_default=False)],
     json: Annotated[bool, typer.Option("--json", help="Print the summaries as a JSON array, and nothing else.")] = False,
 ) -> int:
     """Compare runs: rates against the first, and what each waited for."""

@@ -32,5 +32,5 @@ def gather(
     say(f"run folder: {whole}")
     show(recorded, json)
     if not json:
-        next_command("ioprof", "report", whole, "--html", "report.html")
+        next_command("ioprof", "report", whole)
     return 0

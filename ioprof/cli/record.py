@@ -2,7 +2,6 @@
 
 import shlex
 import shutil
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ from ioprof.cli.passing import Passing, passed_on
 from ioprof.cli.recording import Recording, recording_facts
 from ioprof.cli.run_folder import check_output
 from ioprof.errors import CommandError
+from ioprof.process import signal_name
 from ioprof.record import gpu, preload
 from ioprof.report.text import summary_text
 
@@ -47,7 +47,7 @@ def record(
         recorded = recording.finish(**outcome)
     if recorded is not None and not quiet:
         messages.print(summary_text(recorded.summary), markup=False)
-        next_command("ioprof", "report", folder, "--html", "report.html")
+        next_command("ioprof", "report", folder)
     return int(outcome["exit_code"])
 
 
@@ -55,13 +55,6 @@ def _outcome(child: "subprocess.Popen[bytes]", passing: Passing) -> dict[str, An
     passing.to(child.pid)
     code = child.wait()
     status = "interrupted" if passing.interrupted and code else "failed" if code else "complete"
-    what = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
+    what = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
     failures = [{"rank": None, "what": f"{shlex.quote(str(child.args[0]))} {what}"}] if status == "failed" else []  # type: ignore[index]
     return {"status": status, "failures": failures, "exit_code": code if code >= 0 else _SIGNALLED - code}
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"

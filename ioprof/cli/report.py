@@ -13,7 +13,7 @@ from ioprof.trace import Trace
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Folder made by `ioprof run`.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
     html: Annotated[
         Path | None, typer.Option(help="Also write the report as one HTML file that opens offline.", show_default=False)
     ] = None,

@@ -14,7 +14,7 @@ from ioprof.record.samplers import Sampler
 
 
 class Watching:
-    """What `watching` yields; `facts()` is whole after its block."""
+    """Page faults and samples of a job; `facts()` is whole after the `block`."""
 
     def __init__(self) -> None:
         self._faults: dict[str, Any] = {}
@@ -56,14 +56,6 @@ class Watching:
         finally:
             sampler.stop()
             self._samplers = sampler.facts()
-
-
-@contextmanager
-def watching(spool: Path) -> Iterator[Watching]:
-    """Record the page faults, and sample the processes, of what this thread starts in the block, into `spool`."""
-    watched = Watching()
-    with watched.block(spool):
-        yield watched
 
 
 def capture_facts(*, hooks: bool) -> dict[str, Any]:

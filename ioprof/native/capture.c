@@ -9,6 +9,13 @@
 
 #include <dirent.h>
 
+/* What `ioprof.record.preload.sees_reads` asks: a reader that would record its own reads leaves them to the library. */
+__attribute__((visibility("default"))) int ioprof_capture_is_recording(void);
+int ioprof_capture_is_recording(void)
+{
+    return recording();
+}
+
 /* ---------------------------------------------------------------------------------------- open */
 
 /* The third argument is there with O_CREAT and with O_TMPFILE, of which O_DIRECTORY is a part (open(2)). */

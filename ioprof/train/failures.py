@@ -2,10 +2,10 @@
 
 import json
 import re
-import signal
 from pathlib import Path
 from typing import Any, Final
 
+from ioprof.process import signal_name
 from ioprof.train.config import JobConfig
 
 _KILLED, _OWN, _ECHO, _SILENT = range(4)
@@ -48,11 +48,4 @@ def _signals_in_log(log: Path) -> dict[int, str]:
     """Ranks that torchrun saw killed, and by which signal, from the table it prints (`rank : 1 (...)`, `exitcode : -9 (...)`)."""
     text = log.read_text(errors="replace")
     found = re.findall(r"rank\s*:\s*(\d+) \(local_rank.*\n\s*exitcode\s*:\s*-(\d+)", text)
-    return {int(rank): _signal_name(int(number)) for rank, number in found}
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return {int(rank): signal_name(int(number)) for rank, number in found}
