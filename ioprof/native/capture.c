@@ -28,39 +28,40 @@ int ioprof_capture_is_recording(void)
         va_end(values); \
     }
 
-#define OPEN_BODY(call, folder_of) \
+#define OPEN_BODY(call, folder_of, looked_up) \
     if (!recording()) \
         return call; \
-    int64_t start = ring_now(); \
+    const struct key key = looked_up; \
+    int64_t start = clock_now(); \
     int descriptor = call; \
-    end_open(descriptor, start, folder_of, path, flags); \
+    end_open(descriptor, start, folder_of, path, flags, &key); \
     return descriptor;
 
 #define OPEN(name) \
     int hook_##name(const char *path, int flags, ...) \
     { \
-        TAKE_MODE OPEN_BODY(REAL(name)(path, flags, mode), AT_FDCWD) \
+        TAKE_MODE OPEN_BODY(REAL(name)(path, flags, mode), AT_FDCWD, look_up(path)) \
     }
 #define OPENAT(name) \
     int hook_##name(int above, const char *path, int flags, ...) \
     { \
-        TAKE_MODE OPEN_BODY(REAL(name)(above, path, flags, mode), above) \
+        TAKE_MODE OPEN_BODY(REAL(name)(above, path, flags, mode), above, look_up(path)) \
     }
 #define OPEN_CHECKED(name) \
     int hook_##name(const char *path, int flags) \
     { \
-        OPEN_BODY(REAL(name)(path, flags), AT_FDCWD) \
+        OPEN_BODY(REAL(name)(path, flags), AT_FDCWD, look_up(path)) \
     }
 #define OPENAT_CHECKED(name) \
     int hook_##name(int above, const char *path, int flags) \
     { \
-        OPEN_BODY(REAL(name)(above, path, flags), above) \
+        OPEN_BODY(REAL(name)(above, path, flags), above, look_up(path)) \
     }
 #define CREAT(name) \
     int hook_##name(const char *path, mode_t mode) \
     { \
         const int flags = O_WRONLY; \
-        OPEN_BODY(REAL(name)(path, mode), AT_FDCWD) \
+        OPEN_BODY(REAL(name)(path, mode), AT_FDCWD, look_up(path)) \
     }
 
 OPEN(open)
@@ -78,7 +79,7 @@ CREAT(creat64)
     int hook_##name parameters \
     { \
         const int flags = O_RDWR; \
-        OPEN_BODY(REAL(name) arguments, AT_FDCWD) \
+        OPEN_BODY(REAL(name) arguments, AT_FDCWD, NO_KEY) \
     }
 
 MAKE_TEMPORARY(mkstemp, (char *path), (path))
@@ -180,7 +181,7 @@ int hook_close(int descriptor)
         return REAL(close)(descriptor);
     int32_t number = number_of(descriptor);
     forget_file(descriptor);
-    int64_t start = ring_now();
+    int64_t start = clock_now();
     int result = REAL(close)(descriptor);
     END_SHORT(start, "close", number);
     return result;
@@ -202,12 +203,6 @@ void hook_closefrom(int first)
 }
 
 /* ---------------------------------------------------------------------------------------- read */
-
-static inline ssize_t read_one(int descriptor, void *buffer, size_t size, int64_t offset)
-{
-    struct iovec part = {buffer, size};
-    return read_recorded(&(struct request){descriptor, 1, &part, offset, 0});
-}
 
 ssize_t hook_read(int descriptor, void *buffer, size_t size)
 {
@@ -281,6 +276,7 @@ PREADV2(preadv64v2)
         return call; \
     struct reading reading; \
     bool is_file = begin_other_reading(from, (from_offset) == NULL ? PLAIN : 0, &reading); \
+    reading.uncounted = !(counted); \
     ssize_t copied = call; \
     if (copied > 0 && (from_offset) != NULL) \
         reading.position = *(from_offset) - copied; \
@@ -306,7 +302,7 @@ ssize_t hook_copy_file_range(int from, off_t *from_offset, int to, off_t *to_off
     COPY_BODY(REAL(copy_file_range)(from, from_offset, to, to_offset, size, flags), from, from_offset, true)
 }
 
-/* What splice moves out of a pipe the kernel does not count as read. */
+/* What splice moves the kernel does not count as read. */
 ssize_t hook_splice(int from, off_t *from_offset, int to, off_t *to_offset, size_t size, unsigned flags)
 {
     COPY_BODY(REAL(splice)(from, from_offset, to, to_offset, size, flags), from, from_offset, false)
@@ -317,7 +313,7 @@ ssize_t hook_splice(int from, off_t *from_offset, int to, off_t *to_offset, size
 /* A file that is mapped will be read by page faults, which only the kernel sees; that it was mapped is told as an open. */
 static void end_mmap(int descriptor, int64_t start, size_t length, off_t offset)
 {
-    int64_t end = ring_now();
+    int64_t end = clock_now();
     struct file *file = regular_file(descriptor);
     if (file == NULL)
         return;
@@ -333,7 +329,7 @@ static void end_mmap(int descriptor, int64_t start, size_t length, off_t offset)
     { \
         if (descriptor < 0 || (flags & MAP_ANONYMOUS) || !recording()) \
             return REAL(name)(address, length, protection, flags, descriptor, offset); \
-        int64_t start = ring_now(); \
+        int64_t start = clock_now(); \
         void *mapped = REAL(name)(address, length, protection, flags, descriptor, offset); \
         if (mapped != MAP_FAILED) \
             end_mmap(descriptor, start, length, offset); \
@@ -352,7 +348,7 @@ static void end_asynchronous(const struct aiocb *request, ssize_t result)
         return;
     struct file *file = regular_file(request->aio_fildes);
     int saved_errno = errno;
-    int64_t now = ring_now();
+    int64_t now = clock_now();
     hands_off();
     tally_read(result > 0 ? (uint64_t)result : 0);
     if (result > 0 && file != NULL)
@@ -479,7 +475,7 @@ __attribute__((no_sanitize("address"))) long hook_syscall(long number, ...)
     { \
         if (!recording()) \
             return REAL(name) arguments; \
-        int64_t start = ring_now(); \
+        int64_t start = clock_now(); \
         result_type result = REAL(name) arguments; \
         END_SHORT(start, what, number); \
         return result; \
@@ -527,7 +523,7 @@ static void learn_from(int descriptor, const void *status)
     { \
         if (!recording()) \
             return REAL(name) arguments; \
-        int64_t start = ring_now(); \
+        int64_t start = clock_now(); \
         int result = REAL(name) arguments; \
         END_SHORT(start, "stat", number_of(descriptor)); \
         if (result == 0) \
@@ -556,7 +552,7 @@ static int32_t number_at(int above, const char *path, int flags)
     { \
         if (!recording()) \
             return REAL(name) arguments; \
-        int64_t start = ring_now(); \
+        int64_t start = clock_now(); \
         int result = REAL(name) arguments; \
         END_SHORT(start, "stat", number_at(above, path, flags)); \
         if (result == 0 && is_about_descriptor(path, flags)) \
@@ -631,6 +627,31 @@ static void outlive_exec(void)
         return result; \
     }
 
+/* The arguments of a call that are listed one by one, up to NULL; what follows is the environment, if the call has one. */
+#define EXEC_LIST(name, real, parameter, has_environment) \
+    int hook_##name(const char *parameter, const char *first, ...) \
+    { \
+        va_list values; \
+        size_t count = 0; \
+        va_start(values, first); \
+        for (const char *next = first; next != NULL; next = va_arg(values, const char *)) \
+            count++; \
+        va_end(values); \
+        char *arguments[count + 1]; \
+        va_start(values, first); \
+        for (size_t place = 0; place <= count; place++) \
+            arguments[place] = place == 0 ? (char *)(uintptr_t)first : va_arg(values, char *); \
+        char *const *environment = (has_environment) ? va_arg(values, char *const *) : environ; \
+        va_end(values); \
+        heed_exec(environment); \
+        int result = real; \
+        outlive_exec(); \
+        return result; \
+    }
+
+EXEC_LIST(execl, REAL(execv)(path, arguments), path, false)
+EXEC_LIST(execlp, REAL(execvp)(file, arguments), file, false)
+EXEC_LIST(execle, REAL(execve)(path, arguments, environment), path, true)
 EXEC(execv, (const char *path, char *const *arguments), (path, arguments), environ)
 EXEC(execvp, (const char *file, char *const *arguments), (file, arguments), environ)
 EXEC(execve, (const char *path, char *const *arguments, char *const *environment), (path, arguments, environment), environment)
@@ -669,7 +690,15 @@ WAIT(pid_t, wait4, (pid_t pid, int *status, int options, struct rusage *usage), 
      result > 0)
 WAIT(int, waitid, (idtype_t whose, id_t id, siginfo_t *information, int options), (whose, id, information, options),
      !(options & WNOHANG), result == 0 && !(options & WNOWAIT))
-WAIT(int, system, (const char *command), (command), true, result >= 0)
+int hook_system(const char *command)
+{
+    before_fork();
+    compare_around_child(false);
+    int result = REAL(system)(command);
+    if (result >= 0)
+        compare_around_child(true);
+    return result;
+}
 
 #define EXIT(name) \
     __attribute__((noreturn)) void hook_##name(int status) \

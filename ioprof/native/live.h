@@ -5,8 +5,10 @@
 #ifndef IOPROF_LIVE_H
 #define IOPROF_LIVE_H
 
+#include "clock.h"
 #include "real.h"
 #include "vfork.h"
+#include "watch.h"
 
 #include <stdlib.h>
 #include <sys/utsname.h>
@@ -122,16 +124,22 @@ static void before_fork(void)
     __atomic_fetch_add(&ioprof_forks, 1, __ATOMIC_RELAXED);
 }
 
+static bool is_wanted(const char *variable)
+{
+    const char *text = getenv(variable);
+    return text == NULL || strcmp(text, "off") != 0;
+}
+
 /* The environment is read here and never again: another thread of the job may be changing it later. */
 static enum mode decide(void)
 {
-    const char *folder = getenv("IOPROF_SPOOL"), *nowait = getenv("IOPROF_CAPTURE_NOWAIT");
+    const char *folder = getenv("IOPROF_SPOOL");
     struct utsname system;
     if (folder == NULL || folder[0] != '/' || strlen(folder) >= sizeof spool || uname(&system) != 0)
         return OFF;
     spool_length = strlen(folder);
     memcpy(spool, folder, spool_length + 1);
-    nowait_wanted = nowait == NULL || strcmp(nowait, "off") != 0;
+    nowait_wanted = is_wanted("IOPROF_CAPTURE_NOWAIT");
     header = (struct ioprof_file_header){.magic = IOPROF_MAGIC_BYTES,
                                          .version = IOPROF_FORMAT_VERSION,
                                          .record_bytes = IOPROF_RECORD_BYTES,
@@ -153,6 +161,11 @@ static __attribute__((constructor)) void begin_program(void)
     int saved_errno = errno;
     hands_off();
     atomic_store(&mode, decide());
+    if (atomic_load(&mode) == ON) {
+        clock_setup();
+        if (is_wanted("IOPROF_CAPTURE_WATCH"))
+            watch_setup();
+    }
     for (int function = 0; atomic_load(&mode) == ON && function < NUM_REAL; function++)
         real_address(function); /* dlsym may allocate, which is better done now than inside somebody's read */
     hands_on();
@@ -447,25 +460,37 @@ static inline void tell(const struct told *span)
     ring_publish(&writer, 1);
 }
 
-#define TALLY(field, more) ring_tally(&ring, &writer, offsetof(struct ioprof_chunk, field), more)
-
 static inline void tally_read(uint64_t bytes)
 {
-    TALLY(calls, 1);
-    if (bytes > 0)
-        TALLY(bytes, bytes);
+    struct ioprof_chunk *tallies = ring_tallies(&ring, &writer);
+    if (tallies == NULL)
+        return;
+    ring_add(&tallies->calls, 1);
+    ring_add(&tallies->bytes, bytes);
 }
 
 static inline void tally_short(int64_t duration_ns)
 {
-    TALLY(short_calls, 1);
-    TALLY(short_ns, (uint64_t)duration_ns);
+    struct ioprof_chunk *tallies = ring_tallies(&ring, &writer);
+    if (tallies == NULL)
+        return;
+    ring_add(&tallies->short_calls, 1);
+    ring_add(&tallies->short_ns, (uint64_t)duration_ns);
 }
 
+static __attribute__((noinline, cold)) void compare_now(int64_t now)
+{
+    int saved_errno = errno;
+    compare_books(now, false);
+    errno = saved_errno;
+}
+
+/* Of all that is done after a call that went as expected, this and a home that is full are what may touch errno, and both put it
+ * back. */
 static inline void compare_when_due(int64_t now)
 {
     if (__builtin_expect(now >= atomic_load_explicit(&live->compare_at_ns, memory_order_relaxed), 0))
-        compare_books(now, false);
+        compare_now(now);
 }
 
 #endif

@@ -8,6 +8,7 @@
 
 #define KNOWN_PATHS (1 << 17) /* 2 MiB at most, touched as it fills; a path that was displaced is written again */
 #define PATH_ROOM (2 * PATH_MAX)
+#define PAGE_BYTES 4096 /* the smallest page there is */
 
 /* A path's hash and its string: two words without a lock. A reader that finds one of this path and one of another cannot be misled,
  * because `check` is the hash xored with the value (Hyatt's lockless hashing). */
@@ -23,37 +24,72 @@ static inline uint64_t mixed(uint64_t a, uint64_t b)
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* In the manner of wyhash: eight bytes a step, 64 good bits. */
-static inline uint64_t text_hash(const char *text, size_t length)
+static inline uint64_t eight_bytes(const char *text)
 {
-    uint64_t hash = 0x9e3779b97f4a7c15 ^ length, word;
-    for (; length >= 8; text += 8, length -= 8) {
-        memcpy(&word, text, 8);
-        hash = mixed(hash ^ word, 0xa0761d6478bd642f);
-    }
-    word = 0;
+    uint64_t word;
+    memcpy(&word, text, 8);
+    return word;
+}
+
+static inline uint64_t few_bytes(const char *text, size_t length)
+{
+    uint64_t word = 0;
     for (size_t place = 0; place < length; place++)
         word |= (uint64_t)(unsigned char)text[place] << (8 * place);
-    return mixed(hash ^ word, 0xe7037ed1a0b428db);
+    return word;
+}
+
+/* In the manner of wyhash: eight bytes a step, of which the last ones may have been taken before; 64 good bits. */
+static inline uint64_t text_hash(const char *text, size_t length)
+{
+    const char *last = text + length - 8;
+    uint64_t hash = 0x9e3779b97f4a7c15 ^ length;
+    if (length < 8)
+        return mixed(hash ^ few_bytes(text, length), 0xe7037ed1a0b428db);
+    for (; text < last; text += 8)
+        hash = mixed(hash ^ eight_bytes(text), 0xa0761d6478bd642f);
+    return mixed(hash ^ eight_bytes(last), 0xe7037ed1a0b428db);
+}
+
+/* What a text is looked up by. */
+struct key {
+    const char *text; /* NULL: it was not looked up */
+    size_t length;
+    uint64_t hash;
+};
+
+#define NO_KEY ((struct key){NULL, 0, 0})
+
+/* Of as many paths as a dataset has, the table's entry is not in the processor's cache: it is sent for. */
+static inline struct key key_of(const char *text, size_t length)
+{
+    struct key key = {text, length, text_hash(text, length)};
+    __builtin_prefetch(&known_paths[key.hash % KNOWN_PATHS]);
+    return key;
 }
 
 /* The string's number, -1 where there is no room for it. Under hands_off. */
-static inline int32_t text_number(const char *text, size_t length)
+static inline int32_t key_number(const struct key *key)
 {
     uint64_t generation = atomic_load_explicit(&ring.generation, memory_order_relaxed);
-    uint64_t hash = text_hash(text, length);
-    struct known_path *known = &known_paths[hash % KNOWN_PATHS];
+    struct known_path *known = &known_paths[key->hash % KNOWN_PATHS];
     uint64_t value = atomic_load_explicit(&known->value, memory_order_relaxed);
     uint64_t check = atomic_load_explicit(&known->check, memory_order_relaxed);
-    if ((check ^ value) == hash && value >> 32 == generation)
+    if ((check ^ value) == key->hash && value >> 32 == generation)
         return (int32_t)((uint32_t)value - 1);
-    int32_t number = ring_string(&ring, &writer, text, length);
+    int32_t number = ring_string(&ring, &writer, key->text, key->length);
     if (number >= 0) {
         value = generation << 32 | (uint32_t)(number + 1);
         atomic_store_explicit(&known->value, value, memory_order_relaxed);
-        atomic_store_explicit(&known->check, hash ^ value, memory_order_relaxed);
+        atomic_store_explicit(&known->check, key->hash ^ value, memory_order_relaxed);
     }
     return number;
+}
+
+static inline int32_t text_number(const char *text, size_t length)
+{
+    struct key key = key_of(text, length);
+    return key_number(&key);
 }
 
 #define NAME(text) text_number(text, sizeof text - 1)
@@ -119,11 +155,13 @@ static size_t folder_path(int descriptor, char *into)
 static __attribute__((noinline)) int32_t relative_number(int descriptor, const char *path, size_t length)
 {
     char absolute[PATH_ROOM];
+    int saved_errno = errno;
     while (length > 2 && path[0] == '.' && path[1] == '/') {
         path += 2;
         length -= 2;
     }
     size_t above = folder_path(descriptor, absolute);
+    errno = saved_errno;
     if (above == 0)
         return -1;
     if (absolute[above - 1] != '/')
@@ -137,6 +175,38 @@ static int32_t path_number(int descriptor, const char *path)
 {
     size_t length = strnlen(path, PATH_MAX);
     return path[0] == '/' ? text_number(path, length) : relative_number(descriptor, path, length);
+}
+
+/* ---------------------------------------------------------------------------------------- before the kernel has the path */
+
+#define TEXT_PAGES 64
+
+/* Pages in which this thread had a path that the kernel could read. */
+static __thread uintptr_t text_pages[TEXT_PAGES];
+
+static inline void trust_page(const char *path)
+{
+    text_pages[(uintptr_t)path / PAGE_BYTES % TEXT_PAGES] = (uintptr_t)path / PAGE_BYTES;
+}
+
+/* An absolute path is looked up before it is opened, so that the table's entry arrives while the kernel is busy: it took 0.1 µs of
+ * each open. Whether the path lies at an address at all only the kernel knows, so that is done where there has been one before. */
+static inline struct key look_up(const char *path)
+{
+    uintptr_t page = (uintptr_t)path / PAGE_BYTES;
+    if (page == 0 || text_pages[page % TEXT_PAGES] != page || path[0] != '/')
+        return NO_KEY;
+    size_t room = PAGE_BYTES - (uintptr_t)path % PAGE_BYTES, length = strnlen(path, room);
+    return length == room ? NO_KEY : key_of(path, length);
+}
+
+/* The number of a path that was opened. */
+static inline int32_t opened_number(const struct key *key, int folder, const char *path)
+{
+    if (key->text != NULL)
+        return key_number(key);
+    trust_page(path);
+    return path_number(folder, path);
 }
 
 static __attribute__((noinline)) int32_t descriptor_number(int descriptor)

@@ -16,7 +16,6 @@
 #define MOST_BYTES 0x7ffff000 /* of one read, whatever was asked (read(2)) */
 #define MOST_PARTS 16         /* of a readv that may be made in two halves */
 #define SLOW_NS 10000         /* a call without bytes is a span of its own from here on */
-#define PAGE 4096             /* the smallest page; caches hold whole ones */
 #define LARGE 262144          /* a read beside which asking for usage costs little: 2 % */
 #define PLAIN (-1)            /* a request's offset: at the descriptor's position */
 
@@ -27,19 +26,21 @@ static inline void tell_short(int64_t start, int64_t end, int32_t path, int32_t 
     tell(&(struct told){start, end, -1, -1, path, name, KIND_OPEN, SOURCE_NONE});
 }
 
-/* A call ended that moved no bytes: a span only if it took long. `number` gives the path, where there is need of it. */
+/* A call that began at `start` has just ended, and moved no bytes: it is a span of its own only if it took long. `number` gives the
+ * path, where there is need of it. */
 #define END_SHORT(start, what, number) \
     do { \
-        int64_t end_ = ring_now(); \
-        int saved_errno_ = errno; \
+        int64_t end_ = clock_now(); \
         hands_off(); \
-        if (__builtin_expect(end_ - (start) < SLOW_NS, 1)) \
+        if (__builtin_expect(end_ - (start) < SLOW_NS, 1)) { \
             tally_short(end_ - (start)); \
-        else \
+        } else { \
+            int saved_errno_ = errno; \
             tell_short(start, end_, saved_errno_ == EFAULT ? -1 : (number), NAME(what)); \
+            errno = saved_errno_; \
+        } \
         compare_when_due(end_); \
         hands_on(); \
-        errno = saved_errno_; \
     } while (0)
 
 static int32_t number_of(int descriptor)
@@ -51,48 +52,50 @@ static int32_t number_of(int descriptor)
 
 /* ---------------------------------------------------------------------------------------- files that are opened */
 
-static void tell_open(int descriptor, int64_t start, int64_t end, int folder_of, const char *path, int flags)
+static void tell_open(int descriptor, int64_t start, int64_t end, int32_t number, int flags)
 {
-    if (descriptor < 0 && end - start < SLOW_NS) {
-        tally_short(end - start);
-        return;
-    }
-    int32_t number = path_number(folder_of, path);
     if (descriptor >= 0)
         add_file(descriptor, flags, number);
     tell(&(struct told){start, end, -1, -1, number, -1, KIND_OPEN, SOURCE_NONE});
     compare_when_due(end);
 }
 
-/* The job opened a file, or failed to. The library's own files are none of the job's. */
-static void end_open(int descriptor, int64_t start, int folder_of, const char *path, int flags)
+/* The job opened a file, or failed to: `key` is its path's, if that was looked up. The library's own files are none of the job's. */
+static void end_open(int descriptor, int64_t start, int folder_of, const char *path, int flags, const struct key *key)
 {
-    int64_t end = ring_now();
-    int saved_errno = errno;
+    int64_t end = clock_now();
     hands_off();
-    bool is_readable = path != NULL && !(descriptor < 0 && saved_errno == EFAULT);
-    if (!is_readable || in_spool(path)) {
-        if (descriptor >= 0)
-            forget_file(descriptor);
+    if (__builtin_expect(descriptor < 0, 0)) {
+        int saved_errno = errno;
+        if (end - start < SLOW_NS)
+            tally_short(end - start);
+        else if (saved_errno != EFAULT && !in_spool(path))
+            tell_open(descriptor, start, end, opened_number(key, folder_of, path), flags);
+        errno = saved_errno;
+    } else if (!in_spool(path)) {
+        tell_open(descriptor, start, end, opened_number(key, folder_of, path), flags);
     } else {
-        tell_open(descriptor, start, end, folder_of, path, flags);
+        forget_file(descriptor);
     }
     hands_on();
-    errno = saved_errno;
 }
 
 /* ---------------------------------------------------------------------------------------- where bytes came from */
 
 struct usage {
     int64_t blocks, waits;
+    int64_t preemptions;
 };
 
-static inline struct usage usage_now(void)
+/* When it was last asked. */
+static __thread struct usage usage_known;
+
+static struct usage usage_now(void)
 {
     struct rusage usage;
     if (getrusage(RUSAGE_THREAD, &usage) != 0)
-        return (struct usage){0, 0};
-    return (struct usage){usage.ru_inblock, usage.ru_nvcsw};
+        return (struct usage){0, 0, 0};
+    return usage_known = (struct usage){usage.ru_inblock, usage.ru_nvcsw, usage.ru_nivcsw};
 }
 
 /* How a part of a read went. */
@@ -132,6 +135,15 @@ static void tell_part(struct file *file, int64_t start, int64_t end, int64_t off
 {
     if (bytes > 0)
         tell(&(struct told){start, end, bytes, offset, GET(file, path), -1, KIND_READ, source});
+}
+
+/* A read that moved no bytes. */
+static void tell_nothing(struct file *file, int64_t start, int64_t end, int64_t position)
+{
+    if (end - start >= SLOW_NS)
+        tell(&(struct told){start, end, 0, position, GET(file, path), -1, KIND_READ, SOURCE_UNKNOWN});
+    else
+        tally_short(end - start);
 }
 
 /* A part whose bytes are of two sources is told as two spans. What was cached took no time to speak of. */
@@ -269,7 +281,7 @@ static int64_t read_cached(struct file *file, const struct request *request)
  * stops at the end; at the end of a page, what the process was told of the size must decide. */
 static inline bool is_end(const struct file *file, int64_t place)
 {
-    return place % PAGE != 0 || place == GET(file, size);
+    return place % PAGE_BYTES != 0 || place == GET(file, size);
 }
 
 /* ---------------------------------------------------------------------------------------- the whole */
@@ -282,6 +294,7 @@ struct reading {
     struct usage before, between, after; /* between: after the attempt to find all in the cache */
     bool asked;                          /* whether usage was read */
     bool missed, surprised;              /* the attempt failed; and usage had not been read before it */
+    bool uncounted;                      /* by the kernel, and so not here */
 };
 
 /* How many more reads of this thread are expected to miss the cache: its first, and those after a miss. */
@@ -336,13 +349,18 @@ static ssize_t make_rest(const struct request *request, struct reading *reading)
     return reading->cached + (got > 0 ? got : 0);
 }
 
+static inline bool has_waited(const struct reading *reading)
+{
+    return reading->after.waits > reading->before.waits;
+}
+
 /* Whether what was not found had to be fetched. It may have arrived before the read began to wait for it: then the attempt to
  * find it had started to fetch it, or another thread had. Where neither is so, the attempt only stopped at the page that says
  * "read ahead now", as it does in Linux 5.9 and after. */
 static bool had_to_wait(const struct reading *reading)
 {
     bool is_fetching = reading->between.blocks > reading->before.blocks || reading->after.blocks == reading->between.blocks;
-    return reading->after.waits > reading->before.waits || (reading->missed && is_fetching);
+    return has_waited(reading) || (reading->missed && is_fetching);
 }
 
 static void tell_reading(const struct reading *reading, int64_t got, int64_t end)
@@ -350,11 +368,10 @@ static void tell_reading(const struct reading *reading, int64_t got, int64_t end
     int64_t blocks = reading->after.blocks - reading->before.blocks;
     struct fetched cached = {reading->cached, reading->cached == got ? blocks : 0, false, false};
     struct fetched rest = {got - reading->cached, blocks, had_to_wait(reading), reading->surprised};
-    tally_read(got > 0 ? (uint64_t)got : 0);
-    if (got <= 0 && end - reading->start >= SLOW_NS)
-        tell(&(struct told){reading->start, end, 0, reading->position, GET(reading->file, path), -1, KIND_READ, SOURCE_UNKNOWN});
-    else if (got <= 0)
-        tally_short(end - reading->start);
+    if (!reading->uncounted)
+        tally_read(got > 0 ? (uint64_t)got : 0);
+    if (got <= 0)
+        tell_nothing(reading->file, reading->start, end, reading->position);
     tell_fetched(reading->file, reading->start, cached.bytes == got ? end : reading->middle, reading->position, &cached);
     tell_fetched(reading->file, reading->middle, end, reading->position + cached.bytes, &rest);
     compare_when_due(end);
@@ -371,13 +388,11 @@ static void end_reading(const struct reading *reading, int64_t got, int64_t end)
 }
 
 /* A read that is counted but not told. */
-static void count_read(int64_t bytes)
+static inline void count_read(int64_t bytes)
 {
-    int saved_errno = errno;
     hands_off();
     tally_read(bytes > 0 ? (uint64_t)bytes : 0);
     hands_on();
-    errno = saved_errno;
 }
 
 /* A read behind the end of a file on a local file system, the last of every loop, waits for nothing and moves nothing: it is
@@ -389,7 +404,7 @@ static ssize_t read_at_end(struct file *file, const struct request *request, int
     if (got <= 0)
         return got;
     int saved_errno = errno;
-    int64_t now = ring_now();
+    int64_t now = clock_now();
     if (request->offset == PLAIN)
         atomic_fetch_add_explicit(&file->position, got, memory_order_relaxed);
     SET(file, size, -1);
@@ -406,7 +421,7 @@ static ssize_t read_rest(const struct request *request, struct reading *reading,
     if (reading->missed)
         atomic_fetch_add_explicit(&live->own_calls, 1, memory_order_relaxed); /* the attempt */
     if (reading->cached > 0)
-        reading->middle = ring_now();
+        reading->middle = clock_now();
     if (reading->asked && reading->missed)
         reading->between = usage_now();
     reading->surprised = reading->missed && !reading->asked;
@@ -426,22 +441,69 @@ static ssize_t read_regular(struct file *file, const struct request *request)
     bool try_cached = may_try_cached(file, request, reading.position, wanted);
     if (!try_cached || expects_miss(file, wanted))
         ask_before(&reading);
-    reading.start = reading.middle = ring_now();
+    reading.start = reading.middle = clock_now();
     ssize_t got = reading.cached = try_cached ? read_cached(file, request) : 0;
     bool is_whole = got > 0 && (got == wanted || is_end(file, reading.position + got));
-    if (try_cached)
-        hits = is_whole ? hits + (hits < EXPECTED_MISSES) : 0;
     reading.missed = try_cached && !is_whole;
     if (!is_whole)
         got = read_rest(request, &reading, saved_errno);
-    int64_t end = ring_now();
+    int64_t end = clock_now();
     ask_after(&reading);
+    if (try_cached || reading.asked)
+        hits = is_whole || (!try_cached && !has_waited(&reading)) ? hits + (hits < EXPECTED_MISSES) : 0;
     if (request->offset == PLAIN && got > 0)
         atomic_fetch_add_explicit(&file->position, got, memory_order_relaxed);
     if (try_cached && request->offset == PLAIN)
         give_position(file);
     end_reading(&reading, got, end);
     return got;
+}
+
+/* ---------------------------------------------------------------------------------------- a read that was watched */
+
+/* Of a thread whose last reads all found their bytes in memory, the next one is made as it is, and only watched for a switch. */
+static inline bool may_watch(struct file *file, int64_t wanted)
+{
+    return hits >= EXPECTED_MISSES && wanted > 0 && wanted < LARGE && GET(file, credit) == 0 && usage_tells(file) && watch_can();
+}
+
+/* The thread was switched out during the read: it waited, or it was preempted. What tells is what it did since it was last asked; if
+ * it was preempted at some time and waited at another without a block, nobody knows which of them was now. */
+static __attribute__((noinline, cold)) void tell_switched(struct file *file, int64_t start, int64_t end, int64_t position,
+                                                          int64_t got)
+{
+    int saved_errno = errno;
+    struct usage before = usage_known, after = usage_now();
+    struct fetched part = {got, after.blocks - before.blocks, after.waits > before.waits, false};
+    if (part.waited && part.blocks == 0 && after.preemptions > before.preemptions)
+        tell_part(file, start, end, position, got, SOURCE_UNKNOWN);
+    else
+        tell_fetched(file, start, end, position, &part);
+    if (part.waited)
+        hits = 0;
+    errno = saved_errno;
+}
+
+static inline void end_watched(struct file *file, int64_t start, int64_t position, int64_t got, bool switched)
+{
+    int64_t end = clock_now();
+    hands_off();
+    tally_read(got > 0 ? (uint64_t)got : 0);
+    if (__builtin_expect(got <= 0, 0)) {
+        tell_nothing(file, start, end, position);
+    } else if (__builtin_expect(switched, 0)) {
+        tell_switched(file, start, end, position, got);
+    } else {
+        SET(file, next, position + got);
+        tell_part(file, start, end, position, got, SOURCE_PAGE_CACHE);
+    }
+    compare_when_due(end);
+    hands_on();
+}
+
+static inline ssize_t make_one(int descriptor, void *buffer, size_t size, int64_t offset)
+{
+    return offset == PLAIN ? REAL(read)(descriptor, buffer, size) : REAL(pread64)(descriptor, buffer, size, offset);
 }
 
 /* Pipes, sockets, terminals: whose reads wait for somebody and not for storage. */
@@ -458,6 +520,23 @@ static inline ssize_t read_recorded(const struct request *request)
     return file == NULL ? read_other(request) : read_regular(file, request);
 }
 
+/* The same for the plainest of requests. */
+static inline ssize_t read_one(int descriptor, void *buffer, size_t size, int64_t offset)
+{
+    struct file *file = regular_file(descriptor);
+    int64_t position = file == NULL || offset != PLAIN ? offset : position_of(descriptor, file);
+    if (file == NULL || is_behind(file, position) || !may_watch(file, (int64_t)size))
+        return read_recorded(&(struct request){descriptor, 1, &(struct iovec){buffer, size}, offset, 0});
+    int64_t start = clock_now();
+    watch_begin();
+    ssize_t got = make_one(descriptor, buffer, size, offset);
+    bool switched = !watch_end();
+    if (offset == PLAIN && got > 0)
+        atomic_fetch_add_explicit(&file->position, got, memory_order_relaxed);
+    end_watched(file, start, position, got, switched);
+    return got;
+}
+
 /* ---------------------------------------------------------------------------------------- reads that something else makes */
 
 /* A read by sendfile, stdio and the like: of a regular file, beginning at its position, to be ended by `end_other_reading`. */
@@ -471,7 +550,7 @@ static bool begin_other_reading(int descriptor, int64_t offset, struct reading *
     if (offset == PLAIN)
         reading->position = position_of(descriptor, file);
     ask_before(reading);
-    reading->start = reading->middle = ring_now();
+    reading->start = reading->middle = clock_now();
     errno = saved_errno;
     return true;
 }
@@ -479,7 +558,7 @@ static bool begin_other_reading(int descriptor, int64_t offset, struct reading *
 static void end_other_reading(struct reading *reading, int64_t got)
 {
     int saved_errno = errno;
-    int64_t end = ring_now();
+    int64_t end = clock_now();
     ask_after(reading);
     end_reading(reading, got, end);
     errno = saved_errno;

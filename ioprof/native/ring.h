@@ -461,12 +461,14 @@ static size_t ring_cut(const char *text)
     return length;
 }
 
-/* Add to a tally of the thread's home, which only its owner writes; does nothing where it has none. */
-static inline void ring_tally(struct ioprof_ring *ring, struct ioprof_writer *writer, size_t field, uint64_t more)
+/* The thread's home, whose tallies only it changes; NULL: it has none. */
+static inline struct ioprof_chunk *ring_tallies(struct ioprof_ring *ring, struct ioprof_writer *writer)
 {
-    if (ring_reserve(ring, writer, 0) == NULL)
-        return;
-    uint64_t *tally = (uint64_t *)(void *)((char *)writer->chunk + field);
+    return ring_reserve(ring, writer, 0) == NULL ? NULL : writer->chunk;
+}
+
+static inline void ring_add(uint64_t *tally, uint64_t more)
+{
     __atomic_store_n(tally, *tally + more, __ATOMIC_RELAXED);
 }
 

@@ -4,7 +4,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "ring.h"
+#include "clock.h"
 
 #define MAX_KINDS 254
 #define FREE_SPANS 32
@@ -295,7 +295,7 @@ static void span_dealloc(PyObject *self)
 
 static PyObject *span_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    ((Span *)self)->record.start_ns = ring_now();
+    ((Span *)self)->record.start_ns = clock_now();
     return Py_NewRef(self);
 }
 
@@ -303,7 +303,7 @@ static PyObject *span_exit(PyObject *self, PyObject *const *Py_UNUSED(args), Py_
 {
     Span *span = (Span *)self;
     struct ioprof_ring *ring = current_ring();
-    span->record.end_ns = ring_now();
+    span->record.end_ns = clock_now();
     if (span->generation == atomic_load_explicit(&ring->generation, memory_order_relaxed) && span->record.start_ns != 0)
         ring_write(ring, &writer, &span->record);
     Py_RETURN_NONE;
@@ -552,6 +552,7 @@ static PyObject *native_start(PyObject *Py_UNUSED(module), PyObject *args)
     else if (header.len != sizeof(struct ioprof_file_header))
         PyErr_SetString(PyExc_ValueError, "header: 216 bytes");
     else if (take_kinds(names) == 0) {
+        clock_setup();
         result = ring_open(ring, PyBytes_AS_STRING(path), header.buf);
         if (result < 0)
             PyErr_SetFromErrnoWithFilename(PyExc_OSError, PyBytes_AS_STRING(path));

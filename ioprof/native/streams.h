@@ -75,7 +75,7 @@ static void end_filling(struct filling *filling, const FILE *stream, int64_t tak
 static FILE *end_stream_open(FILE *stream, int64_t start, const char *path)
 {
     const int untracked = O_RDWR;
-    end_open(stream == NULL ? -1 : stream->_fileno, start, AT_FDCWD, path, untracked);
+    end_open(stream == NULL ? -1 : stream->_fileno, start, AT_FDCWD, path, untracked, &NO_KEY);
     return stream;
 }
 
@@ -84,7 +84,7 @@ static FILE *end_stream_open(FILE *stream, int64_t start, const char *path)
     { \
         if (!recording()) \
             return REAL(name)(path, mode); \
-        int64_t start = ring_now(); \
+        int64_t start = clock_now(); \
         return end_stream_open(REAL(name)(path, mode), start, path); \
     }
 #define FREOPEN(name) \
@@ -93,7 +93,7 @@ static FILE *end_stream_open(FILE *stream, int64_t start, const char *path)
         if (!recording()) \
             return REAL(name)(path, mode, stream); \
         forget_file(stream->_fileno); \
-        int64_t start = ring_now(); \
+        int64_t start = clock_now(); \
         return end_stream_open(REAL(name)(path, mode, stream), start, path); \
     }
 
@@ -115,10 +115,16 @@ int hook_fclose(FILE *stream)
         return REAL(fclose)(stream);
     int32_t number = number_of(stream->_fileno);
     forget_file(stream->_fileno);
-    int64_t start = ring_now();
+    int64_t start = clock_now();
     int result = REAL(fclose)(stream);
     END_SHORT(start, "close", number);
     return result;
+}
+
+FILE *hook_popen(const char *command, const char *mode)
+{
+    before_fork();
+    return REAL(popen)(command, mode);
 }
 
 int hook_pclose(FILE *stream)
