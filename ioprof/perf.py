@@ -19,7 +19,7 @@ sample_id_all, so that each record but a sample ends with the same `pid` u32, `t
     COMM     (3)    pid u32, tid u32, name, 0 ...                  misc says whether by execve
     LOST     (2)    id u64, lost u64                               so many records found no room in the ring
 
-Times are CLOCK_MONOTONIC in nanoseconds; `pgoff` is in bytes. A file may end anywhere.
+Times are the kernel's own CLOCK_MONOTONIC in nanoseconds; `pgoff` is in bytes. A file may end anywhere.
 """
 
 from dataclasses import dataclass
@@ -66,6 +66,10 @@ HEADER_DTYPE: Final = np.dtype(
         ("anchor_after_ns", "<i8"),  # CLOCK_MONOTONIC just after
         ("host", "S64"),
         ("attributes", "V104"),  # struct perf_event_attr, as far as PERF_ATTR_SIZE_VER4
+        (
+            "shift_ns",
+            "<i8",
+        ),  # what to add to the records' times to get those of the job's CLOCK_MONOTONIC; not 0 in time namespaces
     ]
 )
 """The start of a perf file, little-endian."""

@@ -8,15 +8,13 @@ need the library that is loaded before a process begins. The run folder is made 
 """
 
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from ioprof.errors import CaptureError
+from ioprof.errors import CaptureError, IoprofError
 from ioprof.record import hooks, recorder
 from ioprof.record.hooks.session import session
 
@@ -29,33 +27,37 @@ def profile(out: "Path | str", force: bool = False) -> Iterator[None]:
 
     Loaders whose workers were started before are seen from this side only, and spawned workers not at all. What the block raises
     is raised, and the run says so. Raises `CommandError` for an `out` that cannot be made or would be overwritten, and
-    `CaptureError` if this process is recorded already; both before the block begins.
+    `CaptureError` if this process is recorded already; both before the block begins. If the run folder cannot be made after it, the
+    recording stays, and a `CommandError`, or a note to what the block raised, says where, and how to make a run of it.
     """
-    from ioprof.cli.making import make_run_folder
-    from ioprof.cli.run_folder import create_output
+    from ioprof.cli.unfinished import Unfinished
 
     if recorder.is_recording():
         raise CaptureError("this process is being recorded already; leave ioprof.profile out of a script that runs under ioprof")
-    folder = Path(out)
-    create_output(folder, force)
-    run = _run_facts(folder)
-    spool = Path(tempfile.mkdtemp(prefix="ioprof-"))
-    try:
-        session.begin(spool, None, os.environ)
+    run = _run_facts(Path(out))
+    recording = Unfinished(Path(out), force, run)
+    recording.begin()
+    with recording.kept():
+        session.begin(recording.spool, None, os.environ)
         hooks.install()
+
+    def end(**ended: Any) -> None:
+        session.end()
+        hooks.remove()
+        with recording.kept():
+            recording.make({**run, **ended})
+
+    try:
+        yield
+    except BaseException as error:
+        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        failures = [{"rank": max(session.who.rank, 0), "what": f"{type(error).__name__}: {error}"}]
         try:
-            yield
-            run["status"] = "complete"
-        except BaseException as error:
-            run["status"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            run["failures"] = [{"rank": max(session.who.rank, 0), "what": f"{type(error).__name__}: {error}"}]
-            raise
-        finally:
-            session.end()
-            hooks.remove()
-            make_run_folder(spool, folder, run)
-    finally:
-        shutil.rmtree(spool, ignore_errors=True)
+            end(status=status, failures=failures)
+        except IoprofError as lost:
+            error.add_note(f"ioprof: {lost}")
+        raise
+    end(status="complete")
 
 
 def _run_facts(out: Path) -> dict[str, Any]:

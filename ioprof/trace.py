@@ -242,6 +242,7 @@ _RUN_RULES: Final[_Rules] = {
     "failures": _joined,
     "hosts": _joined,
     "processes": _joined,
+    "storage": _joined,
     "clocks": lambda parts: _merged(parts, {"anchors": _joined, "uncertainty_ns": max}),
     "capture": lambda parts: _merged(
         parts, {"reads": all, "native": all, "ns_per_span": max, "damaged": _joined, "bytes_by_kernel": _joined}

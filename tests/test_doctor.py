@@ -1,12 +1,12 @@
 """`ioprof doctor` on this machine as it is, and with one thing at a time made different."""
 
+import errno
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,11 +14,13 @@ from typing import Any, Final
 
 import psutil
 import pytest
+from captures import PROGRAMS
 from repository import ROOT
 
 import ioprof
 from ioprof.cli import main
 from ioprof.doctor import CHECKS, STATES, Finding, Surroundings, cgroups, examine, gpus, kernel, places, programs
+from ioprof.record import faults, perf_events
 
 PACKAGE: Final = Path(ioprof.__file__).parent
 STATIC_PROGRAM: Final = "int main(void) { return 0; }"
@@ -138,6 +140,26 @@ def test_a_check_that_fails_is_a_finding(here: Surroundings, monkeypatch: pytest
     assert [("broken", "limited"), ("ptrace", "ok")] == [(finding.name, finding.state) for finding in examine(here)]
 
 
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyError("fields"), TypeError("of None")])
+def test_what_a_check_found_before_it_failed_is_kept(here: Surroundings, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Findings of a check of several things come one by one; whatever fails, no other finding is lost with it."""
+
+    def several(_: Surroundings) -> Iterator[Finding]:
+        yield Finding("first", "ok", "seen", "fine")
+        raise error
+
+    monkeypatch.setattr("ioprof.doctor.examination.CHECKS", (several, kernel.tracing))
+    assert ["first", "several", "ptrace"] == [finding.name for finding in examine(here)]
+
+
+def test_a_path_that_fails_costs_no_other_path(here: Surroundings, tmp_path: Path) -> None:
+    """A mount that went away is a finding of its own; the folders after it are looked at."""
+    lost = tmp_path / "lost"
+    found = list(places.read_sources(replace(here, paths=(lost, tmp_path))))
+    assert [f"read sources of {lost}", f"read sources of {tmp_path}"] == [finding.name for finding in found]
+    assert [True, False] == ["could not be tried" in finding.seen for finding in found]
+
+
 # ------------------------------------------------------------------------------------------------ programs
 
 
@@ -219,41 +241,53 @@ def test_a_musl_interpreter_is_limited(here: Surroundings, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("error", "paranoid", "seccomp", "to_type"),
+    ("error", "paranoid", "seen", "to_type"),
     [
-        (13, "3", "0", "sysctl -w kernel.perf_event_paranoid=2"),
-        (13, "4", "2", "sysctl -w kernel.perf_event_paranoid=2"),
-        (1, "2", "2", "docker run --cap-add PERFMON, or apptainer"),
-        (13, "2", "0", "sysctl -w kernel.perf_event_paranoid=1"),
-        (38, None, "0", "a kernel built with CONFIG_PERF_EVENTS=y"),
+        (errno.EACCES, 3, "kernel.perf_event_paranoid is 3", "sysctl -w kernel.perf_event_paranoid=2"),
+        (errno.EPERM, 2, "forbidden, as containers do by seccomp", "docker run --cap-add PERFMON"),
+        (errno.EPERM, None, "forbidden, as containers do by seccomp", "docker run --cap-add PERFMON"),
+        (errno.EINVAL, 2, "too old for it", "Linux 4.3 or newer"),
+        (errno.ENOSYS, None, "no perf events", "a kernel built with CONFIG_PERF_EVENTS=y"),
+        (errno.EMFILE, 2, "too few file descriptors", "ulimit -n 4096"),
+        (errno.EIO, 2, os.strerror(errno.EIO), "dmesg"),
     ],
 )
 def test_why_page_faults_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, paranoid: str | None, seccomp: str, to_type: str
+    here: Surroundings, monkeypatch: pytest.MonkeyPatch, error: int, paranoid: int | None, seen: str, to_type: str
 ) -> None:
-    """Setting, container filter and kernel are told apart by what the machine says of itself."""
-    monkeypatch.setattr(kernel, "try_fault_event", lambda: error)
-    files = {"proc/self/status": f"Name:\tx\nSeccomp:\t{seccomp}\nSeccomp_filters:\t0\n"}
-    files |= {"proc/sys/kernel/perf_event_paranoid": f"{paranoid}\n"} if paranoid else {}
-    found = kernel.page_faults(machine(tmp_path, files))
-    assert ("missing", to_type) == (found.state, found.to_type)
-    assert os.strerror(error) in found.seen
+    """The finding is the recorder's own refusal, in two parts: what stands in the way, and what to type."""
+    refused = perf_events._refused(error, paranoid)
+    monkeypatch.setattr(kernel, "refusal", lambda: refused)
+    found = kernel.page_faults(here)
+    assert ("missing", refused.seen, refused.to_type) == (found.state, found.seen, found.to_type)
+    assert (True, True) == (seen in found.seen, found.to_type.startswith(to_type))
+    assert str(refused) == f"page faults of mapped files cannot be recorded: {found.seen}; what would allow it: {found.to_type}"
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="number of the system call not known to the test")
-def test_page_faults_are_tried_for_real() -> None:
-    """What the trial says is what a process of another user, or with fewer rights, is told too."""
-    error = kernel.try_fault_event()
-    paranoid = (
-        int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
-        if Path("/proc/sys/kernel/perf_event_paranoid").exists()
-        else 9
-    )
-    assert error != 22  # EINVAL would be a mistake of ours, not of the machine
-    assert (
-        not (os.getuid() == 0 and paranoid <= 2 and "CapEff:\t000001ffffffffff" in Path("/proc/self/status").read_text())
-        or not error
-    )
+def test_page_faults_are_tried_for_real(here: Surroundings) -> None:
+    """What the trial says is what a recording would find, here and where a container's filter forbids the call."""
+    found, refused = kernel.page_faults(here), faults.refusal()
+    assert (found.state == "ok") == (refused is None)
+    assert refused is None or "too old" not in refused.seen  # that would be a mistake of ours, not of the machine
+    program = f"""
+import runpy
+runpy.run_path({str(PROGRAMS / "without_perf_events.py")!r}, run_name="__main__")
+from ioprof.doctor import kernel
+print(kernel.page_faults(None).seen)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert "forbidden" in ended.stdout.splitlines()[-1]
+
+
+def test_page_faults_need_their_rings(here: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events that can be opened are of no use where no memory may be locked for what they say."""
+    if faults.refusal() is not None:
+        pytest.skip("page faults cannot be recorded here")
+    monkeypatch.setattr(perf_events, "_map", lambda *_: None)
+    before = os.listdir("/proc/self/fd")
+    found = kernel.page_faults(here)
+    assert ("missing", True) == (found.state, "no locked memory" in found.seen)
+    assert before == os.listdir("/proc/self/fd")
 
 
 @pytest.mark.parametrize(

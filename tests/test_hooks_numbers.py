@@ -45,7 +45,7 @@ def test_a_task_that_nobody_speaks_of_has_no_number(tmp_path: Path) -> None:
     """A worker whose consumer is not recorded, or left a file that was cut, says -1."""
     worker = Followed(tmp_path, 1, 11)
     assert -1 == worker.number(0)
-    (tmp_path / "batches-1").write_bytes(b"half an entry")
+    (tmp_path / f"batches-{os.uname().nodename}-1").write_bytes(b"half an entry")
     assert -1 == worker.number(0)
     assert -1 == Series(Allotment()).number(3)
 

@@ -1,6 +1,8 @@
 """The reader of capture files: one clock, one numbering of files, and no file that it cannot survive."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from ioprof.layout import RECORD_DTYPE
 from ioprof.record.span import emit, intern
 from ioprof.schema import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, KINDS, SPAN_COLUMNS
 from ioprof.spool import read_spool
+from ioprof.spool.joining import without_told_twice
 from ioprof.trace import Trace, table_schema
 
 READ = KINDS.index("read") + 1
@@ -378,3 +381,87 @@ def test_a_fault_is_told_once(tmp_path: Path) -> None:
     assert [(2, 4096), (10, 9000), (22, 4096)] == [
         (start + 2, size) for start, size in trace.spans.sort("start_ns").select("start_ns", "bytes").rows()
     ]
+
+
+FAULT = KINDS.index("fault") + 1
+faults_of_threads = st.lists(
+    st.tuples(st.sampled_from([7, 8]), st.sampled_from([70, 71]), st.integers(0, 12), st.integers(0, 6), st.booleans()), max_size=12
+)
+"""Process, thread, start, length, and whether the thread told of it itself; a thread's own do not overlap."""
+
+
+@given(faults_of_threads)
+def test_a_fault_is_told_twice_if_it_ended_within_one_of_its_own_thread(rows: list[tuple[int, int, int, int, bool]]) -> None:
+    """By one rule for each pair of spans: same host, process and thread, and an end that lies within. All others stay, in order."""
+    own: list[tuple[int, int, int, int, bool]] = []
+    for row in (row for row in rows if row[4]):
+        if all(row[:2] != other[:2] or row[2] > other[2] + other[3] or row[2] + row[3] < other[2] for other in own):
+            own.append(row)
+    spans = [*own, *(row for row in rows if not row[4])]
+    twice = {
+        place
+        for place, (pid, tid, start, length, is_own) in enumerate(spans)
+        if not is_own and any((pid, tid) == other[:2] and other[2] <= start + length <= other[2] + other[3] for other in own)
+    }
+    columns = {
+        "kind": ["fault"] * len(spans),
+        "host": ["a"] * len(spans),
+        "pid": [row[0] for row in spans],
+        "tid": [row[1] for row in spans],
+        "start_ns": [row[2] for row in spans],
+        "end_ns": [row[2] + row[3] for row in spans],
+        "batch": [5 if row[4] else None for row in spans],
+        "step": list(range(len(spans))),
+    }
+    known = {name: dtype for name, dtype in table_schema(SPAN_COLUMNS).items() if name in columns}
+    found = without_told_twice(pl.DataFrame(columns, schema=known))
+    assert [place for place in range(len(spans)) if place not in twice] == found["step"].to_list()
+
+
+def test_other_threads_hosts_and_kinds_are_no_second_telling(tmp_path: Path) -> None:
+    """A fault of another thread, process or host at the same time is another fault; a read within one is a read."""
+    own, told = record(kind=FAULT, start_ns=10, end_ns=20, batch=3), record(kind=FAULT, start_ns=11, end_ns=15, step=1)
+    read = record(kind=READ, start_ns=11, end_ns=15, step=2)
+    trace = trace_from(
+        tmp_path,
+        a=header_bytes() + chunk(own, read) + chunk(told, tid=71),
+        b=header_bytes(pid=8) + chunk(told),
+        c=header_bytes(host=b"elsewhere") + chunk(told),
+    )
+    assert [None, 1, 1, 1, 2] == trace.spans.sort("step")["step"].to_list()
+
+
+# ------------------------------------------------------------------------------------------------ beside the capture files
+
+
+def test_damage_is_told_in_the_same_words_of_every_kind_of_file(tmp_path: Path) -> None:
+    """Once is not "(1 times)"; what was known to be damaged before stays on the list."""
+    (tmp_path / "x.perf").write_bytes(b"")
+    (tmp_path / "x.ring").write_bytes(b"")
+    trace = read_spool(tmp_path, {"capture": {"damaged": [{"file": "y", "what": "gone"}]}})
+    empty = "empty: the {} ended while it began"
+    expected = ["gone", f"{empty.format('process')} to record", empty.format("recorder")]
+    assert expected == damage(trace)
+
+
+def test_hosts_that_share_a_spool_do_not_share_files(tmp_path: Path) -> None:
+    """Process 7 of one host and process 7 of another tell of themselves in files of their own, and number their own batches."""
+    program = f"""
+import os, sys
+os.getpid = lambda: 7
+os.uname = lambda: os.uname_result(("Linux", sys.argv[1], "", "", ""))
+from pathlib import Path
+from ioprof.record.hooks.numbers import Allotment, Followed, Series
+from ioprof.record.hooks.session import session
+spool = session.spool = Path({str(tmp_path)!r})
+series = Series(Allotment(), 11)
+series.begin_epoch()
+series.send(0, spool, int(sys.argv[2]))
+session.tell(workers=int(sys.argv[2]))
+follower = Followed(spool, 7, 11)
+assert (0, int(sys.argv[2])) == (follower.number(0), follower.rank)
+"""
+    for rank, host in enumerate(("a", "b", "a")):
+        subprocess.run([sys.executable, "-c", program, host, str(3 + rank % 2)], check=True)
+    assert ["batches-a-7", "batches-b-7", "facts-a-7.jsonl", "facts-b-7.jsonl"] == sorted(path.name for path in tmp_path.iterdir())
+    assert '{"workers": 4}\n' == (tmp_path / "facts-b-7.jsonl").read_text()

@@ -51,7 +51,7 @@ class Facts:
             layout=dataset.get("layout"),
             image=mapping(dataset.get("image")).get("transform"),
             reads_captured=mapping(run.get("capture")).get("reads") is not False,
-            uncertainty_ns=whole(mapping(run.get("clocks")).get("uncertainty_ns")) or 0,
+            uncertainty_ns=_uncertainty_ns(mapping(run.get("clocks"))),
         )
 
     @property
@@ -68,6 +68,12 @@ def mapping(value: Any) -> dict[str, Any]:
 def whole(value: Any) -> int | None:
     """The value if it is a whole number, not negative."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _uncertainty_ns(clocks: dict[str, Any]) -> int:
+    """Longer than any run where clocks had to be tied and nothing says how well; 0 where nothing is said of clocks at all."""
+    known = whole(clocks.get("uncertainty_ns"))
+    return known if known is not None else 1 << 62 if clocks.get("ties") else 0
 
 
 def number(value: Any) -> float | None:

@@ -1,5 +1,6 @@
 """`ioprof record -- COMMAND`: any command under capture, unchanged."""
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Final
 from typer import Argument, Option
 
 from ioprof.cli.console import messages, next_command
+from ioprof.cli.parts import name_of_job
 from ioprof.cli.passing import Passing, passed_on
 from ioprof.cli.recording import Recording, recording_facts
 from ioprof.cli.run_folder import check_output
@@ -26,7 +28,7 @@ _SIGNALLED: Final = 128
 
 def record(
     command: Annotated[list[str], Argument(help="The command and its arguments, best after --.")],
-    out: Annotated[Path | None, Option(help="Run folder to make. [default: runs/TIME]")] = None,
+    out: Annotated[Path | None, Option(help="Run folder to make, the same for all tasks. [default: runs/TIME or runs/JOB]")] = None,
     force: Annotated[bool, Option("--force", help="Replace an earlier run in --out.")] = False,
     quiet: Annotated[bool, Option("--quiet", help="Print no summary at the end.")] = False,
     gpu_window: Annotated[
@@ -38,14 +40,14 @@ def record(
     if program is None:
         raise CommandError(f"{command[0]}: no such program; give its path", exit_code=_NOT_FOUND)
     gpu.plan(gpu_window)
-    folder = out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    folder = out or Path("runs") / (name_of_job(os.environ) or time.strftime("%Y%m%d-%H%M%S"))
     check_output(folder, force)
     with Recording(folder, force, recording_facts(command, folder, hooks=True), hooks=True) as recording:
         with passed_on() as passing, recording.watched():
             environment = {**recording.environment, preload.GPU_WINDOW_VARIABLE: gpu_window}
             outcome = _outcome(subprocess.Popen(command, env=environment), passing)
         recorded = recording.finish(**outcome)
-    if recorded is not None and not quiet:
+    if recorded is not None and recording.part is None and not quiet:
         messages.print(summary_text(recorded.summary), markup=False)
         next_command("ioprof", "report", folder)
     return int(outcome["exit_code"])

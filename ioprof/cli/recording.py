@@ -1,29 +1,25 @@
 """One job's recording, from before the job starts to its run folder; what `ioprof run` and `ioprof record` have in common."""
 
-import json
 import os
 import shlex
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 from ioprof import clock
 from ioprof.cli import facts
 from ioprof.cli.console import say
-from ioprof.cli.making import Recorded, make_run_folder
-from ioprof.cli.run_folder import MARKER, create_output
+from ioprof.cli.making import Recorded
+from ioprof.cli.parts import own_part, part_folder
+from ioprof.cli.unfinished import JOB, Unfinished, interrupted_recording
 from ioprof.cli.watching import Watching, capture_facts
-from ioprof.dataset import write_json_atomically
-from ioprof.errors import CommandError, IoprofError
 from ioprof.record import preload
+from ioprof.record.kernel_clocks import clock_facts, wall_error_ns
 
-JOB: Final = "job.json"
-"""In the spool: what is known of the run, for `ioprof gather` in case ioprof itself is killed."""
+__all__ = ["JOB", "Recording", "interrupted_recording", "own_command", "recording_facts"]
 
 
 def recording_facts(command: list[str], out: Path, *, hooks: bool) -> dict[str, Any]:
@@ -37,7 +33,7 @@ def recording_facts(command: list[str], out: Path, *, hooks: bool) -> dict[str, 
         "hosts": [facts.host_facts()],
         "versions": facts.versions(),
         "environment": facts.environment(),
-        "clocks": {"method": "one host, one monotonic clock", "uncertainty_ns": 0},
+        "clocks": {"method": "one host, one monotonic clock", "uncertainty_ns": 0, **clock_facts()},
         "capture": capture_facts(hooks=hooks),
     }
 
@@ -46,22 +42,29 @@ class Recording:
     """A recording in its `with` block: a spool while the job runs, a run folder `out` after `finish`.
 
     Whatever goes wrong in the block is said with the place where the capture files lie. `run` are the facts of the run so far.
+    Where a launcher started this command several times, each of them makes a part of the run, in a folder of its own beside `out`.
     """
 
     def __init__(self, out: Path, force: bool, run: dict[str, Any], *, hooks: bool) -> None:
-        self.spool = Path()
         self.environment: dict[str, str] = {}
         """For the job's processes."""
-        self._out, self._force, self._run, self._hooks = out, force, run, hooks
+        self.part = own_part(os.environ) if hooks else None
+        """Which part of the run this is; None: all of it."""
+        self._whole = out
+        self._run = run if self.part is None else {**run, "part": self.part.facts()}
+        self._unfinished = Unfinished(out if self.part is None else part_folder(out, self.part), force, self._run)
+        self._hooks = hooks
         self._watching = Watching()
-        self._meter = facts.CpuMeter()
+        self._meter, self._anchor = facts.CpuMeter(), clock.anchor()
+
+    @property
+    def spool(self) -> Path:
+        """Where the job's processes leave what they record."""
+        return self._unfinished.spool
 
     def __enter__(self) -> "Recording":
-        create_output(self._out, self._force)
-        self.spool = Path(tempfile.mkdtemp(prefix="ioprof-"))
+        self._unfinished.begin()
         self.environment = preload.environment(self.spool, os.environ, hooks=self._hooks)
-        write_json_atomically(self.spool / JOB, {**self._run, "launcher_pid": os.getpid(), "out": str(self._out.resolve())})
-        write_json_atomically(self._out / MARKER, {"spool": str(self.spool), "host": os.uname().nodename})
         return self
 
     @contextmanager
@@ -75,75 +78,31 @@ class Recording:
         ended = {"status": status, "failures": failures, "exit_code": exit_code}
         hosts = [{**host, **self._others(status)} for host in self._run["hosts"]]
         capture = {**self._run["capture"], **self._watching.facts()}
-        recorded = make_run_folder(self.spool, self._out, {**self._run, **ended, "hosts": hosts, "capture": capture})
+        clocks = {**self._run["clocks"], "wall_error_ns": self._wall_error_ns()}
+        recorded = self._unfinished.make({**self._run, **ended, "hosts": hosts, "clocks": clocks, "capture": capture})
         if self.spool.exists():
             say(f"could not be removed, and is not needed: {self.spool}")
-        say(f"run folder: {self._out}")
+        say(f"run folder: {self._unfinished.out}")
+        if self.part is not None:
+            whole = shlex.quote(str(self._whole))
+            say(f"which is part {self.part.number + 1} of {self.part.of}; when all have ended: ioprof gather {whole}")
         return recorded
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if isinstance(error, KeyboardInterrupt):
-            raise CommandError(f"interrupted before the run folder was whole{self._kept()}", exit_code=130) from None
-        if isinstance(error, OSError):
-            what = f"{error.filename or self.spool}: {error.strerror or error}"
-            raise CommandError(f"{what}; mend that and run again{self._kept()}", exit_code=1) from None
-        if isinstance(error, IoprofError):
-            raise CommandError(f"{error}{self._kept()}", exit_code=1) from None
-        if error is not None:  # a defect of ioprof's: shown with its traceback
-            error.add_note(f"ioprof: the job has ended{self._kept()}")
+        if error is not None:
+            self._unfinished.give_up(error)
 
-    def _kept(self) -> str:
-        """Where the recording lies, as the end of a sentence; a spool without one is removed."""
-        if any(self.spool.glob("*.ring")):
-            return (
-                f" (the capture files stay in {self.spool}; make the run folder with: ioprof gather {shlex.quote(str(self._out))})"
-            )
-        shutil.rmtree(self.spool, ignore_errors=True)
-        (self._out / MARKER).unlink(missing_ok=True)
-        return ""
+    def _wall_error_ns(self) -> int | None:
+        """How far the wall clock may have been off, at the worst, and how far it was set meanwhile."""
+        errors = (self._run["clocks"]["wall_error_ns"], wall_error_ns())
+        moved_ns = abs(clock.anchor().offset_ns - self._anchor.offset_ns)
+        return None if None in errors else max(errors) + moved_ns
 
     def _others(self, status: str) -> dict[str, Any]:
         if status == "complete":
             return {"others_cpu_ratio": self._meter.others_ratio()}
         reason = "processes of the job that were killed cannot be told from other programs"
         return {"others_cpu_ratio": None, "others_cpu_reason": reason}
-
-
-def interrupted_recording(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Spool and facts of a run whose ioprof ended before its run folder was whole; `folder` is the run folder or the spool.
-
-    Raises `CommandError` where there is nothing to gather, or where it is going on still.
-    """
-    spool = folder
-    if (folder / MARKER).is_file():
-        spool = Path(str(_read(folder / MARKER).get("spool", "")))
-    elif not (folder / JOB).is_file():
-        raise CommandError(f"{folder}: nothing to gather: neither an unfinished run folder nor a spool folder of ioprof")
-    if not spool.is_dir():
-        host = _read(folder / MARKER).get("host", "?")
-        raise CommandError(f"{spool}: the capture files of {folder} are not there; gather on the host that made them: {host}")
-    run = _read(spool / JOB)
-    launcher = run.pop("launcher_pid", None)
-    if isinstance(launcher, int) and _is_ioprof(launcher):
-        raise CommandError(f"{folder}: still being recorded by process {launcher}; wait for its end")
-    return spool, run
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CommandError(f"{path}: cannot be read ({error}); its run cannot be completed") from None
-    if not isinstance(content, dict):
-        raise CommandError(f"{path}: not a description of a run; its run cannot be completed")
-    return content
-
-
-def _is_ioprof(pid: int) -> bool:
-    try:
-        return b"ioprof" in Path(f"/proc/{pid}/cmdline").read_bytes() and pid != os.getpid()
-    except OSError:
-        return False
 
 
 def own_command() -> list[str]:

@@ -17,12 +17,11 @@ class Watching:
     """Page faults and samples of a job; `facts()` is whole after the `block`."""
 
     def __init__(self) -> None:
-        self._faults: dict[str, Any] = {}
-        self._samplers: dict[str, Any] = {}
+        self._facts: dict[str, Any] = {}
 
     def facts(self) -> dict[str, Any]:
-        """What goes into `run["capture"]`: what was recorded by what, at what cost, and why what was not."""
-        return {"faults": self._faults, "samplers": self._samplers}
+        """What goes into `run["capture"]`: what was recorded by what, at what cost, and why what was not, or not all of it."""
+        return self._facts
 
     @contextmanager
     def block(self, spool: Path) -> Iterator[None]:
@@ -35,27 +34,31 @@ class Watching:
         try:
             faults = FaultRecorder(spool)
         except CaptureError as error:
-            self._faults = {"by": None, "reason": str(error)}
+            self._facts["faults"] = {"by": None, "reason": str(error)}
             yield
             return
         try:
             yield
         finally:
-            self._faults = {"by": "perf events", "reason": None, **faults.stop()}
+            found = faults.stop()
+            self._facts["faults"] = {"by": "perf events", "reason": None, **found}
+            if found["error"]:
+                what = f"page faults are missing at its end: {found['error']}"
+                self._facts["damaged"] = [{"file": Path(found["path"]).name, "what": what}]
 
     @contextmanager
     def _sampling(self, spool: Path) -> Iterator[None]:
         try:
             sampler = Sampler(str(spool)).start()
         except OSError as error:
-            self._samplers = {"reason": f"{error.filename or spool}: {error.strerror or error}"}
+            self._facts["samplers"] = {"reason": f"{error.filename or spool}: {error.strerror or error}"}
             yield
             return
         try:
             yield
         finally:
             sampler.stop()
-            self._samplers = sampler.facts()
+            self._facts["samplers"] = sampler.facts()
 
 
 def capture_facts(*, hooks: bool) -> dict[str, Any]:

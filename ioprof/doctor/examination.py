@@ -1,13 +1,11 @@
 """All checks in the order in which they are shown, and how they are run."""
 
-import subprocess
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from ioprof.doctor import cgroups, gpus, kernel, places, programs
-from ioprof.doctor.finding import Finding, Surroundings, limited
-from ioprof.errors import IoprofError
+from ioprof.doctor.finding import Finding, Surroundings, untried
 
 Check = Callable[[Surroundings], Finding | Iterable[Finding]]
 
@@ -47,10 +45,11 @@ def examine(surroundings: Surroundings) -> list[Finding]:
 
 
 def _made(check: Check, surroundings: Surroundings) -> list[Finding]:
+    made: list[Finding] = []
     try:
         found = check(surroundings)
-        return [found] if isinstance(found, Finding) else list(found)
-    except (OSError, ValueError, IndexError, IoprofError, subprocess.SubprocessError) as error:
-        name = check.__name__.replace("_", " ")
-        why = str(error) or type(error).__name__
-        return [limited(name, f"could not be tried: {why}", "not known before a run; its report will say", "ioprof doctor --json")]
+        for finding in [found] if isinstance(found, Finding) else found:
+            made.append(finding)  # one by one: what was found before a failure stays found
+    except Exception as error:
+        made.append(untried(check.__name__.replace("_", " "), error))
+    return made

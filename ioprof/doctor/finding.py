@@ -62,6 +62,12 @@ def limited(name: str, seen: str, means: str, to_type: str) -> Finding:
     return Finding(name, "limited", seen, means, to_type)
 
 
+def untried(name: str, error: Exception) -> Finding:
+    """Not known, since the trial itself failed."""
+    seen = f"could not be tried: {str(error) or type(error).__name__}"
+    return limited(name, seen, "not known before a run; its report will say", "ioprof doctor --json")
+
+
 def missing(name: str, seen: str, means: str, to_type: str) -> Finding:
     """Not seen."""
     return Finding(name, "missing", seen, means, to_type)

@@ -1,65 +1,26 @@
 """What the kernel lets this user see."""
 
-import ctypes
-import errno
 import os
-import platform
 import resource
-import struct
 from typing import Final
 
 from ioprof.doctor.finding import Finding, Surroundings, content, limited, missing, ok
+from ioprof.record.faults import RING_BYTES, refusal
 
-_PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "riscv64": 241}
-"""Number of the system call by machine (asm/unistd.h)."""
-_SOFTWARE, _MAJOR_FAULTS, _ATTRIBUTE_BYTES = 1, 6, 64  # <linux/perf_event.h>: PERF_TYPE_SOFTWARE, ..._FAULTS_MAJ, ATTR_SIZE_VER0
-_DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 0, 1 << 1, 1 << 5, 1 << 6
-_CLOSE_ON_EXEC: Final = 8
-_RING_KIB: Final = 516  # 128 pages of data and one of state, per CPU: the kernel's own default
+_RING_KIB: Final = (RING_BYTES + resource.getpagesize()) // 1024  # of each CPU, with the kernel's page of state
 _FEWEST_FILES: Final = 1024
 _FAST_CLOCKS: Final = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "timebase", "riscv_clocksource")
 """Clock sources that a process reads without a system call."""
 
 
-def page_faults(surroundings: Surroundings) -> Finding:
-    """Whether page faults of the job can be counted by the kernel for us."""
-    name = "page faults"
-    error = try_fault_event()
-    if not error:
-        return ok(
-            name, "the kernel counts major page faults of other processes of this user", "memory-mapped reads (LMDB) are seen"
-        )
+def page_faults(_surroundings: Surroundings) -> Finding:
+    """Whether the kernel tells us of the job's page faults: all that a recording opens is opened, and closed again."""
+    refused = refusal()
+    if refused is None:
+        seen = "the kernel tells of major page faults of other processes of this user"
+        return ok("page faults", seen, "memory-mapped reads (LMDB) are seen")
     means = "memory-mapped reads (LMDB, np.memmap) are seen only where ioprof's hooks run, without file and offset"
-    paranoid = surroundings.kernel_setting("kernel.perf_event_paranoid")
-    seen = f"perf_event_open: {os.strerror(error)}; kernel.perf_event_paranoid is {paranoid or 'absent'}"
-    if error == errno.ENOSYS or paranoid is None:
-        return missing(name, seen, means, "a kernel built with CONFIG_PERF_EVENTS=y")
-    if paranoid.lstrip("-").isdigit() and int(paranoid) > 2:
-        return missing(name, seen, means, "sysctl -w kernel.perf_event_paranoid=2")
-    if is_filtered(content(surroundings.proc / "self/status") or ""):
-        return missing(name, f"{seen}; this container filters system calls", means, "docker run --cap-add PERFMON, or apptainer")
-    return missing(name, seen, means, "sysctl -w kernel.perf_event_paranoid=1")
-
-
-def try_fault_event() -> int:
-    """Open a counter of major page faults as a recording would, and close it: 0, or the error number (man perf_event_open)."""
-    number = _PERF_EVENT_OPEN.get(platform.machine())
-    if number is None:
-        return errno.ENOSYS
-    flags = _DISABLED | _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR
-    attribute = struct.pack("=IIQQQQQ", _SOFTWARE, _ATTRIBUTE_BYTES, _MAJOR_FAULTS, 1, 0, 0, flags).ljust(_ATTRIBUTE_BYTES, b"\0")
-    cpu = min(os.sched_getaffinity(0))
-    library = ctypes.CDLL(None, use_errno=True)
-    descriptor = library.syscall(ctypes.c_long(number), ctypes.c_char_p(attribute), 0, cpu, -1, ctypes.c_ulong(_CLOSE_ON_EXEC))
-    if descriptor < 0:
-        return ctypes.get_errno()
-    os.close(descriptor)
-    return 0
-
-
-def is_filtered(status: str) -> bool:
-    """Whether /proc/self/status shows a seccomp filter: in a container, system calls may be refused that the kernel allows."""
-    return any(line.split()[1:] == ["2"] for line in status.splitlines() if line.startswith("Seccomp:"))
+    return missing("page faults", refused.seen, means, refused.to_type)
 
 
 def locked_memory(surroundings: Surroundings) -> Finding:

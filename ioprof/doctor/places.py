@@ -12,27 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ioprof.doctor.finding import Finding, Surroundings, limited, missing, ok
+from ioprof.doctor.finding import Finding, Surroundings, limited, missing, ok, untried
+from ioprof.record.file_systems import is_in_memory, is_shared, keeps_own_books
 
 _CACHESTAT: Final = 451  # the same on every architecture since 6.5 (asm-generic/unistd.h)
-_IN_MEMORY: Final = ("tmpfs", "ramfs", "hugetlbfs", "devtmpfs")
-_OWN_BOOKS: Final = ("fuse", "gpfs", "beegfs")
-_SHARED: Final = (
-    "nfs",
-    "nfs4",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "ceph",
-    "cifs",
-    "smb3",
-    "9p",
-    "afs",
-    "panfs",
-    "wekafs",
-    "pvfs2",
-    "orangefs",
-)
 _SPOOL_BYTES: Final = 1 << 30
 _LOOKED_AT: Final = 200  # entries of a folder, to find one file in it
 
@@ -44,11 +27,6 @@ class Mount:
     point: str
     file_system: str
     source: str
-
-    @property
-    def shared(self) -> bool:
-        """Whether other hosts see the same files: then this host's page cache is not the whole story, and locks are dear."""
-        return self.file_system in _SHARED or self.file_system.startswith("fuse")
 
 
 def mount_of(path: Path, proc: Path = Path("/proc")) -> Mount:
@@ -70,19 +48,22 @@ def mount_of(path: Path, proc: Path = Path("/proc")) -> Mount:
 def read_sources(surroundings: Surroundings) -> Iterator[Finding]:
     """For every path: whether a read can be told to have come from storage or from the page cache."""
     for path in surroundings.paths:
-        mount = mount_of(path, surroundings.proc)
-        yield _read_source(f"read sources of {path}", path, mount)
+        name = f"read sources of {path}"
+        try:
+            yield _read_source(name, path, mount_of(path, surroundings.proc))
+        except (OSError, ValueError) as error:  # such as a mount that went away: the other paths are still there
+            yield untried(name, error)
 
 
 def _read_source(name: str, path: Path, mount: Mount) -> Finding:
     kind = mount.file_system
-    if kind in _IN_MEMORY:
+    if is_in_memory(kind):
         return ok(name, f"{kind}: files are in memory", "its reads are page cache, all of them")
     refused = _refusal(path, _try_nowait)
     if not refused:
         return ok(name, f"{kind} answers RWF_NOWAIT", "each read is told to be storage or page cache, exactly")
     seen = f"{kind}: RWF_NOWAIT: {refused}"
-    if kind.startswith(_OWN_BOOKS):
+    if keeps_own_books(kind):
         means = "reads are timed, and their source is unknown: this file system shows neither blocks nor cached pages"
         return limited(name, seen, means, f"no setting allows it; a copy on ext4, xfs or btrfs does: cp -r {path} FOLDER")
     means = "a read is told to be storage or page cache by the thread's own counters; reads that met another's read stay unknown"
@@ -171,7 +152,7 @@ def spool_folder(surroundings: Surroundings) -> Iterator[Finding]:
         return
     mount, free = mount_of(folder, surroundings.proc), shutil.disk_usage(folder).free
     seen = f"{folder} on {mount.file_system}, {free / 1e9:.1f} GB free"
-    if mount.shared:
+    if is_shared(mount.file_system):
         means = "a recording over the network slows the job down, and loses what a killed process had not written back"
         yield limited(name, seen, means, "export TMPDIR=/a/local/folder, such as /dev/shm or the node's own disk")
     elif free < _SPOOL_BYTES:
@@ -182,5 +163,5 @@ def spool_folder(surroundings: Surroundings) -> Iterator[Finding]:
         yield ok(
             name,
             seen,
-            "there is room for recordings, on this host" + (", in its memory" if mount.file_system in _IN_MEMORY else ""),
+            "there is room for recordings, on this host" + (", in its memory" if is_in_memory(mount.file_system) else ""),
         )

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.doctor.finding import Finding, Surroundings, content, limited, missing, ok
+from ioprof.record import preload
+from ioprof.record.variables import DEBUG_VARIABLE, SPOOL_VARIABLE
 
 _TRIAL_BYTES: Final = 1 << 20
 _PATIENCE_S: Final = 60
@@ -30,17 +32,15 @@ _BUILD: Final = (
 def capture_library(surroundings: Surroundings) -> Finding:
     """Whether reads of any program are seen: a file is read by `cat` under the library, and its bytes are counted."""
     name, blind = "capture library", "reads are seen only where ioprof's own loaders make them"
-    library = next(iter(sorted(surroundings.package.glob("_capture*.so"))), None)
+    library = preload.library(surroundings.package)
     if library is None:
-        return missing(name, f"not built: there is no _capture*.so in {surroundings.package}", blind, _BUILD)
+        return missing(name, f"not built: there is no _capture.so in {surroundings.package}", blind, _BUILD)
     with tempfile.TemporaryDirectory(prefix="ioprof-doctor-") as folder:
         data = Path(folder) / "data"
         data.write_bytes(os.urandom(_TRIAL_BYTES))
         spool = Path(folder) / "spool"
         spool.mkdir()
-        others = surroundings.environment.get("LD_PRELOAD")
-        preload = f"{library}:{others}" if others else str(library)
-        ended = _run(_reader(surroundings, data), {**surroundings.environment, "LD_PRELOAD": preload, "IOPROF_SPOOL": str(spool)})
+        ended = _run(_reader(surroundings, data), _environment(surroundings, spool, hooks=False))
         if ended.returncode or ended.stdout != data.read_bytes():
             return missing(name, f"{library.name} does not work here: {_last_line(ended)}", blind, _BUILD)
         seen_bytes = _recorded_bytes(spool, data)
@@ -69,30 +69,18 @@ def _recorded_bytes(spool: Path, data: Path) -> int:
 def python_hooks(surroundings: Surroundings) -> Finding:
     """Whether a Python process of a job starts to record by itself."""
     name, means = "Python hooks", "batches, waits, decode and steps of a Python job are not seen, only its reads"
-    site = surroundings.package / "record" / "site"
-    if not (site / "sitecustomize.py").is_file():
-        return missing(
-            name,
-            f"there is no {site / 'sitecustomize.py'}",
-            means,
-            "install ioprof anew: pip install --force-reinstall --no-deps ioprof",
-        )
+    start = preload.site(surroundings.package) / "sitecustomize.py"
+    if not start.is_file():
+        anew = "install ioprof anew: pip install --force-reinstall --no-deps ioprof"
+        return missing(name, f"there is no {start}", means, anew)
     with tempfile.TemporaryDirectory(prefix="ioprof-doctor-") as folder:
-        inherited = surroundings.environment.get("PYTHONPATH")
-        path = os.pathsep.join([str(site), *([inherited] if inherited else [])])
-        ended = _run(
-            [surroundings.python, "-c", _ASK_HOOKS], {**surroundings.environment, "PYTHONPATH": path, "IOPROF_SPOOL": folder}
-        )
+        environment = _environment(surroundings, Path(folder), hooks=True)
+        ended = _run([surroundings.python, "-c", _ASK_HOOKS], environment)
     if ended.stdout.strip() == b"recording":
-        return ok(
-            name, "a Python process started here records by itself", "batches, waits, decode and steps of Python jobs are seen"
-        )
-    return missing(
-        name,
-        f"a Python process started here does not record: {_last_line(ended)}",
-        means,
-        f"IOPROF_DEBUG=1 PYTHONPATH={path} IOPROF_SPOOL=/tmp {surroundings.python} -c ''",
-    )
+        seen = "a Python process started here records by itself"
+        return ok(name, seen, "batches, waits, decode and steps of Python jobs are seen")
+    again = f"{DEBUG_VARIABLE}=1 PYTHONPATH={environment['PYTHONPATH']} {SPOOL_VARIABLE}=/tmp {surroundings.python} -c ''"
+    return missing(name, f"a Python process started here does not record: {_last_line(ended)}", means, again)
 
 
 def span_extension(_surroundings: Surroundings) -> Finding:
@@ -150,6 +138,11 @@ def dynamic_linker(program: Path) -> str | None:
         if kind == _INTERPRETER_HEADER:
             return data[offset : offset + length].rstrip(b"\0").decode(errors="replace")
     return None
+
+
+def _environment(surroundings: Surroundings, spool: Path, *, hooks: bool) -> dict[str, str]:
+    """What a job's processes get."""
+    return preload.environment(spool, surroundings.environment, hooks=hooks, package=surroundings.package)
 
 
 def _run(command: list[str], environment: Mapping[str, str]) -> "subprocess.CompletedProcess[bytes]":

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ioprof.record import hooks
 from ioprof.record.hooks.session import session
+from ioprof.record.variables import GPU_WINDOW_VARIABLE, HOOKS_VARIABLE, SPOOL_VARIABLE
 
 
 def start() -> None:
@@ -12,8 +13,8 @@ def start() -> None:
 
     Does nothing in a process of no recorded job, nor in one of ioprof's own, which emits its spans itself. Raises `CaptureError`.
     """
-    spool = os.environ.get("IOPROF_SPOOL")
-    if not spool or os.environ.get("IOPROF_HOOKS") == "off" or session.is_on:
+    spool = os.environ.get(SPOOL_VARIABLE)
+    if not spool or os.environ.get(HOOKS_VARIABLE) == "off" or session.is_on:
         return
-    session.begin(Path(spool), os.environ.get("IOPROF_GPU_WINDOW"), os.environ)
+    session.begin(Path(spool), os.environ.get(GPU_WINDOW_VARIABLE), os.environ)
     hooks.install()

@@ -13,7 +13,7 @@ MAP_POPULATE, MADV_POPULATE_READ and O_DIRECT into mapped memory (the kernel cou
 program with the setuid bit, which the kernel watches no longer; and CPUs that came online later.
 
 The kernel writes into one ring per CPU; a thread here copies what explains a fault to one file. `ioprof/perf.py` tells its bytes,
-`ioprof/faults.py` reads it.
+`ioprof/spool/faults.py` reads it.
 """
 
 import contextlib
@@ -23,13 +23,17 @@ import os
 import select
 import threading
 import time
+from types import TracebackType
 from typing import Any, Final
 
 from ioprof import clock
 from ioprof.errors import CaptureError
+from ioprof.record.host import host
+from ioprof.record.kernel_clocks import monotonic_shift_ns
 from ioprof.record.perf_events import (
     SET_OUTPUT,
     Events,
+    RefusedError,
     allowed_cpus,
     close_rings,
     drain,
@@ -50,12 +54,15 @@ _DECISION_NS: Final = 100_000_000  # between two decisions on minor faults
 _PATIENCE_S: Final = 10.0  # for the copying thread to end
 
 
-def refusal() -> str | None:
-    """Why a job's page faults cannot be recorded here, and what would allow it; None where they can."""
+def refusal() -> RefusedError | None:
+    """Why a job's page faults cannot be recorded here, and what would allow it; None where they can. Found by trying all of it."""
     try:
-        open_events([min(os.sched_getaffinity(0))], RING_BYTES).close()
-    except CaptureError as error:
-        return str(error)
+        with contextlib.ExitStack() as tried:
+            events = open_events(allowed_cpus(), RING_BYTES)
+            tried.callback(events.close)
+            close_rings(map_rings(events.descriptors, RING_BYTES))
+    except RefusedError as error:
+        return error
     return None
 
 
@@ -74,6 +81,12 @@ class FaultRecorder:
         minor: bool | None = None,
     ) -> None:
         """`minor`: tell of minor faults that slept: always, never, or (None) while there are major ones and the cost allows it."""
+        self._period_ms = int(period_s * 1000)
+        self._stopping = False
+        self._facts: dict[str, Any] | None = None
+        self._switches, self._cpu_s, self._began_ns = 0, 0.0, clock.monotonic_ns()
+        self._shift_ns = monotonic_shift_ns()
+        self._thread = threading.Thread(target=self._run, name="ioprof-faults", daemon=True)
         with contextlib.ExitStack() as made:
             self._events = open_events(allowed_cpus(), ring_bytes)
             made.callback(self._events.close)
@@ -81,17 +94,23 @@ class FaultRecorder:
             made.callback(close_rings, self._rings)
             self._minor = _MinorFaults(self._events, minor)
             made.callback(self._minor.close)
-            name = f"{os.uname().nodename}-{os.getpid()}-{clock.monotonic_ns()}.perf"
-            self._writer = _Writer(os.path.join(os.fspath(spool), name), self._header())
+            self._writer = made.enter_context(_Writer(self._path(spool)))
+            self._writer.write(self._header())
+            self._begin(made)
+            self._made = made.pop_all()
+
+    def _path(self, spool: str | os.PathLike[str]) -> str:
+        from ioprof.perf import SUFFIX
+
+        return os.path.join(os.fspath(spool), f"{host()}-{os.getpid()}-{self._began_ns}{SUFFIX}")
+
+    def _begin(self, made: contextlib.ExitStack) -> None:
+        try:
             self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             made.callback(os.close, self._wake)
-            self._made = made.pop_all()
-        self._period_ms = int(period_s * 1000)
-        self._stopping = False
-        self._facts: dict[str, Any] | None = None
-        self._switches, self._cpu_s = 0, 0.0
-        self._thread = threading.Thread(target=self._copy, name="ioprof-faults", daemon=True)
-        self._thread.start()
+            self._thread.start()
+        except (OSError, RuntimeError) as error:  # RuntimeError: this user may have no more threads
+            raise CaptureError(f"page faults of mapped files cannot be recorded: {error}; see: ulimit -a") from None
 
     def stop(self) -> dict[str, Any]:
         """End the recording, also of what still runs; the facts of it, the same if it is asked again.
@@ -114,7 +133,7 @@ class FaultRecorder:
         if self._thread.is_alive():  # it waits for a disk: what it uses must stay
             self._writer.error = "the disk took longer than the recording could wait"
         else:
-            self._writer.close(self._header(closed=1, faults=faults, lost=lost))
+            self._writer.finish(self._header(closed=1, faults=faults, lost=lost))
             self._made.close()
         return {
             "path": self._writer.path,
@@ -129,8 +148,19 @@ class FaultRecorder:
             "error": self._writer.error,
         }
 
+    def _run(self) -> None:
+        """The copying thread. Whatever ends it early, the job goes on, and the report says since when faults are missing."""
+        try:
+            self._copy()
+        except Exception as error:
+            after_s = (clock.monotonic_ns() - self._began_ns) / 1e9
+            self._writer.error = f"the recorder failed after {after_s:.1f} s ({type(error).__name__}: {error})"
+            with contextlib.suppress(OSError):  # what nobody takes out of the rings should cost the job nothing
+                self._events.switch(on=False)
+                self._minor.stop(clock.monotonic_ns())
+
     def _copy(self) -> None:
-        """The copying thread: wait until a ring is a quarter full or the period is over, and take all that is there."""
+        """Wait until a ring is a quarter full or the period is over, and take all that is there."""
         poller = select.poll()
         for descriptor in (*self._events.descriptors, self._wake):
             poller.register(descriptor, select.POLLIN)
@@ -140,7 +170,7 @@ class FaultRecorder:
                 if happened & (select.POLLHUP | select.POLLERR) and descriptor != self._wake:
                     poller.unregister(descriptor)  # the thread that opened it is gone; its children write on
             now_ns = clock.monotonic_ns()
-            self._pass_on(thinner, now_ns - _SETTLED_NS)
+            self._pass_on(thinner, now_ns - self._shift_ns - _SETTLED_NS)
             self._minor.decide(now_ns, thinner.majors, thinner.minors)
         self._minor.stop(clock.monotonic_ns())
         self._pass_on(thinner, None)
@@ -156,8 +186,8 @@ class FaultRecorder:
 
         anchor, size = clock.anchor(), self._rings[0].size
         here = (mmap.PAGESIZE, len(self._rings), size, faults, lost, anchor.before_ns, anchor.wall_ns, anchor.after_ns)
-        host, attributes = os.uname().nodename.encode(), self._events.attributes
-        fields = (MAGIC, VERSION, HEADER_BYTES, os.getpid(), closed, int(self._events.kernel), *here, host, attributes)
+        said = (host().encode(), self._events.attributes, self._shift_ns)
+        fields = (MAGIC, VERSION, HEADER_BYTES, os.getpid(), closed, int(self._events.kernel), *here, *said)
         return np.array([fields], HEADER_DTYPE).tobytes().ljust(HEADER_BYTES, b"\0")
 
 
@@ -259,9 +289,9 @@ class _Thinner:
 
 
 class _Writer:
-    """The perf file. A disk that is full ends the writing, not the job, and is told."""
+    """The perf file. Its `with` block leaves none if it fails. A disk that is full ends the writing, not the job, and is told."""
 
-    def __init__(self, path: str, header: bytes) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
         self.error: str | None = None
         self.bytes = 0
@@ -269,7 +299,14 @@ class _Writer:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise CaptureError(f"{path}: {error.strerror}; set TMPDIR to a folder with room") from None
-        self.write(header)
+
+    def __enter__(self) -> "_Writer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._descriptor)
+        if error is not None:
+            os.unlink(self.path)
 
     def write(self, data: bytes) -> None:
         while data and self.error is None:
@@ -281,9 +318,9 @@ class _Writer:
             self.bytes += written
             data = data[written:]
 
-    def close(self, header: bytes) -> None:
+    def finish(self, header: bytes) -> None:
+        """Write the header again, as it is in the end."""
         try:
             os.pwrite(self._descriptor, header, 0)
         except OSError as error:
             self.error = self.error or error.strerror
-        os.close(self._descriptor)

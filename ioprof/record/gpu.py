@@ -29,6 +29,7 @@ from weakref import WeakSet
 from ioprof import clock
 from ioprof.errors import CaptureError
 from ioprof.record.endings import call_at_end
+from ioprof.record.host import host
 from ioprof.record.span import emit
 
 DEFAULT_WINDOW: Final = "2s/30s"
@@ -309,15 +310,15 @@ class Session:
         new = reason not in self.notes
         self.notes[reason] += 1
         if new:  # the process may be killed: each reason is on the disk at once, its count may be old
-            self._write(os.path.join(self._spool, f"gpu-{_host()}-{os.getpid()}.json"), {
-                "schema": META_SCHEMA, "host": _host(), "pid": os.getpid(), "rank": self._rank, "notes": dict(self.notes),
+            self._write(os.path.join(self._spool, f"gpu-{host()}-{os.getpid()}.json"), {
+                "schema": META_SCHEMA, "host": host(), "pid": os.getpid(), "rank": self._rank, "notes": dict(self.notes),
             })  # fmt: skip
 
     def _path(self, window: _Window) -> str:
-        return os.path.join(self._spool, f"kineto-{_host()}-{os.getpid()}-{window.number}.json")
+        return os.path.join(self._spool, f"kineto-{host()}-{os.getpid()}-{window.number}.json")
 
     def _write_meta(self, window: _Window) -> None:
-        about = {"schema": META_SCHEMA, "host": _host(), "pid": os.getpid(), "rank": self._rank, **self._facts, **asdict(window)}
+        about = {"schema": META_SCHEMA, "host": host(), "pid": os.getpid(), "rank": self._rank, **self._facts, **asdict(window)}
         self._write(self._path(window).removesuffix(".json") + ".meta.json", about)
 
     def _write(self, path: str, content: dict[str, Any]) -> None:
@@ -391,7 +392,3 @@ def _device_facts() -> dict[str, Any]:
 
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
-
-
-def _host() -> str:
-    return os.uname().nodename

@@ -19,6 +19,8 @@ from ioprof.errors import CaptureError
 
 NUMBERS: Final = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319}  # of perf_event_open, by machine
 _PARANOID: Final = "/proc/sys/kernel/perf_event_paranoid"
+_MOST_PARANOID: Final = 2
+"""Up to this, every user may watch programs of his own, outside of the kernel."""
 
 # <linux/perf_event.h>
 _TYPE_SOFTWARE: Final = 1
@@ -34,6 +36,15 @@ _FLAGS: Final = {
 }  # fmt: skip
 _ATTRIBUTES: Final = struct.Struct("<IIQQQQQIIQQQQIiQ")  # struct perf_event_attr up to PERF_ATTR_SIZE_VER4 (Linux 4.1)
 _HEAD, _TAIL = 1024, 1032  # data_head and data_tail in struct perf_event_mmap_page
+
+
+class RefusedError(CaptureError):
+    """Page faults cannot be recorded here: `seen` is what stands in the way, `to_type` what would allow it."""
+
+    def __init__(self, seen: str, to_type: str) -> None:
+        super().__init__(f"page faults of mapped files cannot be recorded: {seen}; what would allow it: {to_type}")
+        self.seen = seen
+        self.to_type = to_type
 
 
 # ------------------------------------------------------------------------------------------------ events
@@ -70,7 +81,7 @@ class Events:
 
 
 def open_events(cpus: list[int], ring_bytes: int) -> Events:
-    """Events of the calling thread and what it starts, with as much as this kernel and this user's rights give."""
+    """Events of the calling thread and what it starts, with as much as kernel and rights give. Raises `RefusedError`."""
     refused = 0
     for kernel, counts_lost in ((True, True), (True, False), (False, True), (False, False)):
         attributes = _attributes(kernel, counts_lost, ring_bytes // 4)
@@ -86,7 +97,7 @@ def open_events(cpus: list[int], ring_bytes: int) -> Events:
                 return Events(found, attributes, kernel, counts_lost)
         for _, descriptor in found:
             os.close(descriptor)
-    raise CaptureError(_reason(refused))
+    raise _refused(refused, _paranoid())
 
 
 def _attributes(kernel: bool, counts_lost: bool, watermark: int) -> bytes:
@@ -134,23 +145,20 @@ def allowed_cpus() -> list[int]:
         os.sched_setaffinity(0, before)
 
 
-def _reason(refused: int) -> str:
-    """A sentence for an errno of perf_event_open: what happened, and what would allow it."""
-    what = "page faults of mapped files cannot be recorded"
-    if refused in (errno.EACCES, errno.EPERM):
-        level = _paranoid()
-        if level is not None and level > 2:
-            allow = "an administrator can allow it: sysctl kernel.perf_event_paranoid=2"
-            return f"{what}: kernel.perf_event_paranoid is {level}; {allow}"
-        allow = "allow the system call perf_event_open (docker: --security-opt seccomp=FILE, or --cap-add PERFMON)"
-        return f"{what}: perf_event_open is forbidden, as containers do by seccomp; {allow}"
-    if refused in (errno.EINVAL, errno.E2BIG):
-        return f"{what}: this kernel is too old for it (Linux 4.3 is needed, this is {platform.release()})"
-    if refused in (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP):
-        return f"{what}: this kernel has no perf events (CONFIG_PERF_EVENTS)"
-    if refused == errno.EMFILE:
-        return f"{what}: too few file descriptors, one per CPU is needed; raise it: ulimit -n 4096"
-    return f"{what}: perf_event_open: {os.strerror(refused)}"
+def _refused(error: int, level: int | None) -> RefusedError:
+    """What an errno of perf_event_open means where kernel.perf_event_paranoid is `level`; None: there is no such setting."""
+    if error in (errno.EACCES, errno.EPERM):
+        if level is not None and level > _MOST_PARANOID:
+            return RefusedError(f"kernel.perf_event_paranoid is {level}", f"sysctl -w kernel.perf_event_paranoid={_MOST_PARANOID}")
+        seen = "perf_event_open is forbidden, as containers do by seccomp"
+        return RefusedError(seen, "docker run --cap-add PERFMON (or --security-opt seccomp=FILE), or apptainer")
+    if error in (errno.EINVAL, errno.E2BIG):
+        return RefusedError(f"this kernel is too old for it: {platform.release()}", "Linux 4.3 or newer")
+    if error in (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP):
+        return RefusedError("this kernel has no perf events", "a kernel built with CONFIG_PERF_EVENTS=y")
+    if error == errno.EMFILE:
+        return RefusedError("too few file descriptors, one per CPU is needed", "ulimit -n 4096")
+    return RefusedError(f"perf_event_open: {os.strerror(error)}", "dmesg (the kernel may say there why)")
 
 
 def _paranoid() -> int | None:
@@ -200,7 +208,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def map_rings(descriptors: list[int], ring_bytes: int) -> list[Ring]:
-    """Rings of `ring_bytes`, or of as much less as this user may lock; all of the same size."""
+    """Rings of `ring_bytes`, or of as much less as this user may lock; all of the same size. `RefusedError` if not even a page."""
     size = max(ring_bytes, mmap.PAGESIZE)
     while size >= mmap.PAGESIZE:
         rings: list[Ring] = []
@@ -213,8 +221,7 @@ def map_rings(descriptors: list[int], ring_bytes: int) -> list[Ring]:
             return rings
         close_rings(rings)
         size //= 2
-    allow = "raise it: sysctl kernel.perf_event_mlock_kb=2064, or ulimit -l"
-    raise CaptureError(f"page faults of mapped files cannot be recorded: no locked memory is left to this user; {allow}")
+    raise RefusedError("no locked memory is left to this user", "sysctl -w kernel.perf_event_mlock_kb=2064, or ulimit -l unlimited")
 
 
 def close_rings(rings: list[Ring]) -> None:

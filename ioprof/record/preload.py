@@ -6,34 +6,37 @@ import sysconfig
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 from ioprof.record import gpu
+from ioprof.record.variables import GPU_WINDOW_VARIABLE, HOOKS_VARIABLE, SPOOL_VARIABLE
 
-SPOOL_VARIABLE = "IOPROF_SPOOL"
-"""Names the spool folder of the job that a process belongs to; a process without it is not recorded."""
-HOOKS_VARIABLE = "IOPROF_HOOKS"
-"""`off`: the Python hooks stay out, because the job emits its spans itself."""
+__all__ = ["GPU_WINDOW_VARIABLE", "HOOKS_VARIABLE", "PACKAGE", "SPOOL_VARIABLE", "environment", "library", "sees_reads", "site"]
 
-GPU_WINDOW_VARIABLE = "IOPROF_GPU_WINDOW"
-"""When GPUs are recorded; see `ioprof.record.gpu.plan`."""
+PACKAGE: Final = Path(__file__).parent.parent
+"""The folder of this installation of ioprof."""
 
 
-def library() -> Path | None:
-    """The preload library of this installation; None where it was not built."""
-    package = Path(__file__).parent.parent
+def library(package: Path = PACKAGE) -> Path | None:
+    """The preload library of an installation; None where it was not built."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
     candidates = (package / f"_capture{suffix}", package / "_capture.so")
     return next((path for path in candidates if path.is_file()), None)
 
 
-def environment(spool: Path, base: Mapping[str, str], *, hooks: bool) -> dict[str, str]:
+def site(package: Path = PACKAGE) -> Path:
+    """The folder whose `sitecustomize.py` starts the hooks in every Python process that has it on its search path."""
+    return package / "record" / "site"
+
+
+def environment(spool: Path, base: Mapping[str, str], *, hooks: bool, package: Path = PACKAGE) -> dict[str, str]:
     """`base`, changed so that every process started with it is recorded into `spool`, an absolute path."""
     changed = {SPOOL_VARIABLE: str(spool)}
-    if (found := library()) is not None:
+    if (found := library(package)) is not None:
         changed["LD_PRELOAD"] = _first(str(found), base.get("LD_PRELOAD"), ":")
     if not hooks:
         return {**base, **changed, HOOKS_VARIABLE: "off"}
-    changed["PYTHONPATH"] = _first(str(Path(__file__).parent / "site"), base.get("PYTHONPATH"), os.pathsep)
+    changed["PYTHONPATH"] = _first(str(site(package)), base.get("PYTHONPATH"), os.pathsep)
     return {**gpu.QUIET, **base, **changed}
 
 

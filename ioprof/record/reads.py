@@ -19,14 +19,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
+from ioprof.record.file_systems import is_in_memory, keeps_own_books
 from ioprof.record.preload import sees_reads
 from ioprof.record.span import PAGE_CACHE, STORAGE, UNKNOWN, intern, span
 
 LARGEST_FILE: Final = 1 << 30
 """Bytes that `read_file` reads at most: an image of a gigabyte is a file that came into a dataset by mistake."""
 
-_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
-_OWN_BOOKS: Final = ("fuse", "gpfs", "beegfs")
 _no_nowait: set[int] = set()  # device numbers whose file system refused RWF_NOWAIT
 
 
@@ -133,12 +132,13 @@ def _read_cached(descriptor: int, data: bytearray, device: int, file: int, batch
             if error.errno != errno.EOPNOTSUPP:
                 raise
             _no_nowait.add(device)
+            reading.source = UNKNOWN  # nothing was learnt
             reading.bytes = count = 0
     return count
 
 
 def _answers_nowait(device: int) -> bool:
-    return hasattr(os, "RWF_NOWAIT") and device not in _no_nowait and _file_system(device) not in _IN_MEMORY
+    return hasattr(os, "RWF_NOWAIT") and device not in _no_nowait and not is_in_memory(_file_system(device))
 
 
 def _usage() -> resource.struct_rusage:
@@ -155,9 +155,9 @@ def _source_by_usage(before: resource.struct_rusage, after: resource.struct_rusa
 
 def _source_elsewhere(device: int, before: resource.struct_rusage, after: resource.struct_rusage) -> int:
     file_system = _file_system(device)
-    if file_system in _IN_MEMORY:
+    if is_in_memory(file_system):
         return PAGE_CACHE
-    if file_system.startswith(_OWN_BOOKS):
+    if keeps_own_books(file_system):
         return UNKNOWN
     return _source_by_usage(before, after)
 

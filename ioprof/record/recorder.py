@@ -15,6 +15,7 @@ from ioprof import clock
 from ioprof.errors import CaptureError
 from ioprof.record import ring, span
 from ioprof.record.endings import call_at_end
+from ioprof.record.host import host
 from ioprof.schema import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, KINDS, MAGIC, RANK_SOURCES, ROLES
 
 try:
@@ -46,7 +47,7 @@ def start(spool: Path, *, rank: int = -1, role: str = "other", worker: int = -1,
         raise CaptureError(f"role {role!r}: what a process can be is one of {', '.join(ROLES)}")
     if native and _native is None:
         raise CaptureError("the capture extension is not built here; install a C compiler and reinstall, or leave native=None")
-    name = f"{_host()}-{os.getpid()}-{clock.monotonic_ns()}.ring"
+    name = f"{host()}-{os.getpid()}-{clock.monotonic_ns()}.ring"
     try:
         _open(os.path.join(os.path.abspath(spool), name), _header(rank, role, worker), _native is not None and native is not False)
     except OSError as error:
@@ -75,7 +76,8 @@ def identify(rank: int, role: str, worker: int = -1, rank_source: str | None = N
 
 def before_stop(function: Callable[[], None]) -> None:
     """Call `function` when the recording of this process ends in an orderly way, while spans may still be emitted."""
-    _last_words.append(function)
+    if function not in _last_words:
+        _last_words.append(function)
 
 
 def stop() -> None:
@@ -165,12 +167,8 @@ def _header(rank: int, role: str, worker: int) -> bytes:
     anchor = clock.anchor()
     return ring.HEADER.pack(
         MAGIC, FORMAT_VERSION, ring.RECORD.size, CHUNK_BYTES, HEADER_BYTES, 0, 0, os.getpid(), os.getppid(), rank, worker,
-        ROLES.index(role), 0, anchor.before_ns, anchor.wall_ns, anchor.after_ns, _host().encode()[:64], 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ROLES.index(role), 0, anchor.before_ns, anchor.wall_ns, anchor.after_ns, host().encode()[:64], 0, 0, 0, 0, 0, 0, 0, 0, 0,
     )  # fmt: skip
-
-
-def _host() -> str:
-    return os.uname().nodename
 
 
 def _forget_in_child() -> None:

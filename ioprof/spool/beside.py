@@ -8,10 +8,12 @@ from typing import Any
 import polars as pl
 
 from ioprof.clock import Anchor
+from ioprof.perf import SUFFIX
 from ioprof.spool.counters import read_counters
 from ioprof.spool.faults import Faults, read_faults
 from ioprof.spool.numbering import Numbering
 from ioprof.spool.rings import Process
+from ioprof.spool.values import damage_facts
 
 
 @dataclass
@@ -29,16 +31,14 @@ class Beside:
 def read_beside(folder: Path, processes: list[Process], numbering: Numbering) -> Beside:
     """The perf files and samples in a spool folder, with the ranks of `processes`, and files numbered by `numbering`."""
     ranks = {(process.host, process.pid): process.rank for process in processes if process.rank is not None}
-    faults = [(path.name, read_faults(path, numbering.file)) for path in sorted(folder.glob("*.perf"))]
+    faults = [(path.name, read_faults(path, numbering.file)) for path in sorted(folder.glob(f"*{SUFFIX}"))]
     counters = read_counters(folder, ranks)
     facts = {
         "fault_records": [found.facts for _, found in faults],
         "sampled": {"notes": list(counters.notes), "damaged": counters.damaged, "lost": counters.lost},
         "unseen_processes": _unseen(faults, {(process.host, process.pid) for process in processes}),
     }
-    damaged = [
-        {"file": name, "what": f"{what} ({count} times)"} for name, found in faults for what, count in found.damage.items() if count
-    ]
+    damaged = [entry for name, found in faults for entry in damage_facts(name, found.damage)]
     return Beside(
         spans=[(found.host, _ranked(found.spans, ranks)) for _, found in faults if found.host],
         anchors=[(found.host, found.anchor) for _, found in faults if found.host],

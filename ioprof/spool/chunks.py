@@ -14,14 +14,13 @@ import numpy.typing as npt
 
 from ioprof.layout import CHUNK_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.schema import CHUNK_BYTES, CHUNK_HEADER_BYTES, HEADER_BYTES, KINDS, SOURCES, STRING_BYTES, STRING_KIND
+from ioprof.spool.values import LATEST_NS
 
 _RECORD_BYTES: Final = RECORD_DTYPE.itemsize
 _SLOTS: Final = (CHUNK_BYTES - CHUNK_HEADER_BYTES) // _RECORD_BYTES
 _SLOTS_END: Final = CHUNK_HEADER_BYTES + _SLOTS * _RECORD_BYTES
 _BLOCK_CHUNKS: Final = 256  # 16 MiB at a time: memory follows the spans, not the file
 TALLIES: Final = ("calls", "bytes", "short_calls", "short_ns")
-LATEST_NS: Final = 1 << 62
-"""No clock goes that far (the year 2116), and the sum of two such times is still an int64."""
 
 _Array = npt.NDArray[Any]
 

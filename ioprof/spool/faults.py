@@ -20,7 +20,7 @@ A file may be cut, or be none: nothing raises, `damage` counts.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from ioprof.clock import Anchor
 from ioprof.perf import HEADER_BYTES, HEADER_DTYPE, LOST, MAGIC, MINOR, SAMPLE, VERSION, Records, read_records, waits
 from ioprof.schema import SPAN_COLUMNS
 from ioprof.spool.mappings import ANONYMOUS, UNMAPPED, Process, Replay
+from ioprof.spool.values import LATEST_NS, anchor_of, nullable, number_of, text
 from ioprof.trace import empty_table, table_schema
 
 PROCESS_COLUMNS: Final = {
@@ -50,7 +51,6 @@ PROCESS_COLUMNS: Final = {
 """Columns of `Faults.processes`."""
 
 _Array = npt.NDArray[Any]
-_LATEST_NS: Final = 1 << 62
 _SERIES: Final = table_schema(SPAN_COLUMNS)
 
 
@@ -90,6 +90,7 @@ def read_faults(path: Path, number: Callable[[bytes], int]) -> Faults:
         return Faults("", None, empty_table(SPAN_COLUMNS), _process_table("", []), {}, damage)
     header: Any = np.frombuffer(data, HEADER_DTYPE, count=1)[0]
     records, left = read_records(data[HEADER_BYTES:])
+    records = replace(records, times=records.times + header["shift_ns"])
     damage["cut off within a record, or not written by the kernel"] += left > 0
     return _understood(header, _believable(records, damage), number, damage)
 
@@ -105,14 +106,14 @@ def _header_damage(data: bytes) -> Iterator[str]:
 
 def _believable(records: Records, damage: Counter[str]) -> Records:
     """In the order of time, without those whose times cannot be."""
-    possible = (records.times >= 0) & (records.times < _LATEST_NS)
+    possible = (records.times >= 0) & (records.times < LATEST_NS)
     damage["a record with an impossible time"] += int(np.count_nonzero(~possible))
     records = records.take(possible)
     return records.take(np.argsort(records.times, kind="stable"))
 
 
 def _understood(header: Any, records: Records, number: Callable[[bytes], int], damage: Counter[str]) -> Faults:
-    host = _text(bytes(header["host"]))
+    host = text(bytes(header["host"]))
     starts = _starts(records)
     chosen = (records.types == SAMPLE) | ((records.types == MINOR) & (starts < records.times))
     chosen &= records.pids != header["pid"]  # events that are switched on are so for the recorder, too
@@ -136,7 +137,7 @@ def _understood(header: Any, records: Records, number: Callable[[bytes], int], d
         "minor": int(np.count_nonzero(shown & ~is_major)),
     }
     table = _process_table(host, replay.processes)
-    return Faults(host, _anchor(header), spans.filter(pl.Series(shown)), table, facts, damage)
+    return Faults(host, anchor_of(header), spans.filter(pl.Series(shown)), table, facts, damage)
 
 
 def _numbered(replay: Replay, number: Callable[[bytes], int]) -> _Array:
@@ -156,11 +157,11 @@ def _spans(host: str, samples: Records, starts: _Array, files: _Array, offsets: 
         "end_ns": pl.Series(samples.times),
         "kind": _repeated("fault", "kind", rows),
         "host": _repeated(host, "host", rows),
-        "pid": _nullable(_identity(samples.pids)),
-        "tid": _nullable(_identity(samples.tids)),
+        "pid": nullable(number_of(samples.pids)),
+        "tid": nullable(number_of(samples.tids)),
         "bytes": pl.Series(np.full(rows, page)),
-        "file": _nullable(files),
-        "offset": _nullable(np.where(files >= 0, offsets // page * page, -1)),
+        "file": nullable(files),
+        "offset": nullable(np.where(files >= 0, offsets // page * page, -1)),
         "source": _repeated("storage", "source", rows),
     }
     nothing = pl.Series([None], dtype=pl.Null()).new_from_index(0, rows)
@@ -169,12 +170,6 @@ def _spans(host: str, samples: Records, starts: _Array, files: _Array, offsets: 
 
 def _repeated(value: str, column: str, rows: int) -> pl.Series:
     return pl.Series([value], dtype=_SERIES[column]).new_from_index(0, rows)
-
-
-def _identity(numbers: _Array) -> _Array:
-    """Process and thread numbers; -1 where there can be none: the thread was dying."""
-    possible: _Array = np.where(numbers < 1 << 31, numbers, -1)
-    return possible
 
 
 def _is_pid(number: int | None) -> bool:
@@ -187,8 +182,8 @@ def _process_table(host: str, processes: list[Process]) -> pl.DataFrame:
         "host": [host] * len(known),
         "pid": [process.pid for process in known],
         "parent_pid": [process.parent_pid if _is_pid(process.parent_pid) else None for process in known],
-        "name": [_text(process.name) for process in known],
-        "executable": [None if process.executable is None else _text(process.executable) for process in known],
+        "name": [text(process.name) for process in known],
+        "executable": [None if process.executable is None else text(process.executable) for process in known],
         "first_ns": [process.first_ns for process in known],
         "last_ns": [process.last_ns for process in known],
         "ended": [process.threads == 0 and not process.left_at_exec for process in known],
@@ -197,10 +192,6 @@ def _process_table(host: str, processes: list[Process]) -> pl.DataFrame:
         "faults": [process.faults for process in known],
     }
     return pl.DataFrame(rows, schema=PROCESS_COLUMNS).sort("first_ns", maintain_order=True)
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "backslashreplace")
 
 
 def _starts(records: Records) -> _Array:
@@ -223,14 +214,3 @@ def _page_bytes(header: Any, damage: Counter[str]) -> int:
 def _lost(records: Records) -> int:
     """Records lost by what the rings say: a loss is told when there is room again, so that a last one may be missing."""
     return sum(records.take(records.types == LOST).word(2).tolist())
-
-
-def _anchor(header: Any) -> Anchor | None:
-    anchor = Anchor(*(int(header[f"anchor_{name}_ns"]) for name in ("before", "wall", "after")))
-    return anchor if 0 <= anchor.before_ns <= anchor.after_ns <= anchor.wall_ns < _LATEST_NS else None
-
-
-def _nullable(values: _Array) -> pl.Series:
-    """Null where negative."""
-    series = pl.Series(values)
-    return series.set(series < 0, None)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from ioprof.schema import FILE_COLUMNS
+from ioprof.spool.values import text
 from ioprof.trace import empty_table, table_schema
 
 
@@ -24,8 +25,3 @@ class Numbering:
         known = {"file": list(self.files.values()), "path": [text(path) for path in self.files]}
         missing = {name: None for name in FILE_COLUMNS if name not in known}
         return pl.DataFrame({**known, **missing}, schema=table_schema(FILE_COLUMNS)) if self.files else empty_table(FILE_COLUMNS)
-
-
-def text(data: bytes) -> str:
-    """Paths need not be UTF-8, tables must; bytes that are not become backslash escapes."""
-    return data.decode("utf-8", "backslashreplace")

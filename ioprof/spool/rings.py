@@ -28,8 +28,9 @@ from ioprof.schema import (
     SPAN_COLUMNS,
     WRITERS,
 )
-from ioprof.spool.chunks import LATEST_NS, TALLIES, Parts, read_chunks
-from ioprof.spool.numbering import Numbering, text
+from ioprof.spool.chunks import TALLIES, Parts, read_chunks
+from ioprof.spool.numbering import Numbering
+from ioprof.spool.values import anchor_of, damage_facts, nullable, number_of, text
 from ioprof.trace import empty_table, table_schema
 
 _SERIES: Final = table_schema(SPAN_COLUMNS)
@@ -75,16 +76,11 @@ class Capture:
     @property
     def anchor(self) -> Anchor | None:
         """The process's reading of the wall clock; None where it makes no sense."""
-        anchor = Anchor(*(int(self.header[f"anchor_{name}_ns"]) for name in ("before", "wall", "after")))
-        return anchor if 0 <= anchor.before_ns <= anchor.after_ns <= anchor.wall_ns < LATEST_NS else None
+        return anchor_of(self.header)
 
     def damage_facts(self) -> list[dict[str, str]]:
         """What goes into `run["capture"]["damaged"]`."""
-        return [
-            {"file": self.path.name, "what": what if count == 1 else f"{what} ({count} times)"}
-            for what, count in self.damage.items()
-            if count
-        ]
+        return damage_facts(self.path.name, self.damage)
 
 
 @dataclass
@@ -226,25 +222,19 @@ def _frame(capture: Capture, rank: int | None, parts: Parts, numbering: Numberin
         "host": pl.Series([capture.host], dtype=_SERIES["host"]).new_from_index(0, rows),
         "rank": _repeated(-1 if rank is None else rank, rows),
         "pid": _repeated(int(header["pid"]), rows),
-        "tid": _nullable(np.where((threads > 0) & (threads < 1 << 31), threads, -1)),
-        "file": _nullable(_renumbered(parts.column("file"), strings, numbering.files, capture.damage)),
+        "tid": nullable(number_of(threads)),
+        "file": nullable(_renumbered(parts.column("file"), strings, numbering.files, capture.damage)),
         "source": _picked(pl.Series(SOURCES, dtype=_SERIES["source"]), parts.column("source").astype(np.int64) - 1),
         "name": _named(parts.column("name"), strings, numbering, capture.damage),
     }
     for name in ("stream", "step", "batch", "bytes", "offset"):
-        columns[name] = _nullable(parts.column(name))
+        columns[name] = nullable(parts.column(name))
     return pl.DataFrame([columns[name].alias(name).cast(dtype) for name, dtype in _SERIES.items()])
-
-
-def _nullable(values: _Array) -> pl.Series:
-    """Null where negative."""
-    series = pl.Series(values)
-    return series.set(series < 0, None)
 
 
 def _picked(choices: pl.Series, places: _Array) -> pl.Series:
     """`choices[places]`, null where there is no such place."""
-    return choices.gather(_nullable(np.where(places < len(choices), places, -1)))
+    return choices.gather(nullable(np.where(places < len(choices), places, -1)))
 
 
 def _repeated(value: int, rows: int) -> pl.Series:

@@ -50,7 +50,6 @@ _under_way: "weakref.WeakKeyDictionary[Any, tuple[int, str, int, int]]" = weakre
 
 def observe(module: ModuleType) -> None:
     """Observe `torch.distributed.distributed_c10d`."""
-    session.renew(_anew)
     public = sys.modules.get("torch.distributed")
     for name in ("init_process_group", *OPERATIONS):
         original = vars(module).get(name)
@@ -65,6 +64,9 @@ def _anew() -> None:
     global _names
     _names = _Names()
     _under_way.clear()
+
+
+session.renew(_anew)
 
 
 def _joining(original: Function) -> Function:

@@ -36,11 +36,11 @@ class _Source:
 
 
 _sources: "weakref.WeakKeyDictionary[Any, _Source]" = weakref.WeakKeyDictionary()
+session.renew(_sources.clear)
 
 
 def observe(module: ModuleType) -> None:
     """Observe `nvidia.dali.plugin.pytorch` or `nvidia.dali.pipeline`."""
-    session.renew(_sources.clear)
     if module.__name__ == "nvidia.dali.pipeline":
         patches.wrap(module.Pipeline, "run", _waiting)
         return

@@ -31,7 +31,6 @@ _here = _Thread()
 
 def observe(module: ModuleType) -> None:
     """Observe a module of `FUNCTIONS`."""
-    session.renew(_anew)
     for name in FUNCTIONS[module.__name__]:
         patches.wrap(module, name, _decoding(name))
 
@@ -39,6 +38,9 @@ def observe(module: ModuleType) -> None:
 def _anew() -> None:
     global _here
     _here = _Thread()
+
+
+session.renew(_anew)
 
 
 def _decoding(name: str) -> Observer:

@@ -9,12 +9,11 @@ On a GPU the exchange is seen by the spans of its kernels.
 """
 
 import sys
-import time
 import weakref
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ioprof.clock import monotonic_ns
+from ioprof.clock import anchor
 from ioprof.record.hooks.patches import Function, patches
 from ioprof.record.hooks.session import session
 from ioprof.record.hooks.steps import steps
@@ -38,6 +37,8 @@ class _Exchange(NamedTuple):
     end_ns: int
 
 
+_READINGS = 4  # of both clocks, of which the narrowest counts: a thread that lost its core between the two tells nothing
+
 _models: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _seen: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 _pending: list[_Backward] = []
@@ -45,7 +46,6 @@ _pending: list[_Backward] = []
 
 def observe(module: ModuleType) -> None:
     """Observe `torch.nn.parallel.distributed`."""
-    session.renew(_anew)
     patches.wrap(module.DistributedDataParallel, "__init__", _made)
 
 
@@ -72,6 +72,9 @@ def finish() -> None:
 def _anew() -> None:
     _models.clear()
     _pending.clear()
+
+
+session.renew(_anew)
 
 
 def _made(original: Function) -> Function:
@@ -102,7 +105,7 @@ def _exchange(model: Any) -> _Exchange | None:
         if begun <= 0 or _seen.get(model) == begun:
             return None
         _seen[model] = begun
-        to_monotonic = monotonic_ns() - time.time_ns()
+        to_monotonic = -anchor(_READINGS).offset_ns
         times = log["backward_compute_time_end"], begun, log["backward_comm_time_end"]
         return _Exchange(*(time_ns + to_monotonic for time_ns in times))
     except (AttributeError, KeyError, RuntimeError):

@@ -3,8 +3,8 @@
 torch numbers the tasks of a loader from 0 in every epoch; the worker gets that number with each task, and nothing else may be
 added to what passes between the two. So the consumer takes numbers in blocks, and says which block belongs to which tasks in a
 file of the spool, before it sends the first of them: whoever has got a task finds its block there. The file is
-`batches-<pid of the consumer>`; an entry names the loader by the inode of the pipe on which its workers send batches, which fork,
-spawn and forkserver hand down alike, and the epoch by its count, which the worker keeps by the messages that begin one.
+`batches-<host>-<pid of the consumer>`; an entry names the loader by the inode of the pipe on which its workers send batches, which
+fork, spawn and forkserver hand down alike, and the epoch by its count, which the worker keeps by the messages that begin one.
 """
 
 import os
@@ -14,6 +14,8 @@ from bisect import bisect_right
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+
+from ioprof.record.host import host
 
 BLOCK: Final = 1024
 """Numbers that a loader takes at once. What it did not use is given back if no other loader has taken the next block meanwhile."""
@@ -152,7 +154,7 @@ def _number(blocks: list[tuple[int, int]], task: int) -> int:
 
 
 def _path(spool: Path, pid: int) -> str:
-    return os.path.join(spool, f"batches-{pid}")
+    return os.path.join(spool, f"batches-{host()}-{pid}")
 
 
 def _publish(spool: Path, entry: bytes) -> None:

@@ -26,7 +26,6 @@ _here = _Thread()
 def observe(module: ModuleType) -> None:
     """Observe `PIL.ImageFile`, or a plugin, whose formats may bring a `load` of their own."""
     if module.__name__ == "PIL.ImageFile":
-        session.renew(_anew)
         patches.wrap(module.ImageFile, "load", _load)
         return
     for value in list(vars(module).values()):
@@ -41,6 +40,9 @@ def _is_image_file(cls: type) -> bool:
 def _anew() -> None:
     global _here
     _here = _Thread()
+
+
+session.renew(_anew)
 
 
 def _load(original: Function) -> Function:

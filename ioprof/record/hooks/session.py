@@ -10,6 +10,7 @@ from typing import Any
 
 from ioprof.errors import CaptureError
 from ioprof.record import recorder
+from ioprof.record.host import host
 from ioprof.record.identity import Identity
 
 
@@ -92,7 +93,7 @@ class Session:
         self._anew.append(function)
 
     def tell(self, **facts: Any) -> None:
-        """Leave facts about the job that no span can carry in `facts-<pid>.jsonl` of the spool, one object per line, each once."""
+        """Leave facts about the job that no span can carry in a file of the spool, one object per line, each once."""
         import json
 
         line = json.dumps(facts, sort_keys=True, default=str)
@@ -100,7 +101,7 @@ class Session:
             return
         self._told.add(line)
         try:
-            with open(self.spool / f"facts-{os.getpid()}.jsonl", "a", encoding="utf-8") as file:
+            with open(self.spool / f"facts-{host()}-{os.getpid()}.jsonl", "a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError:  # the report will miss them
             pass

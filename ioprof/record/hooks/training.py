@@ -22,16 +22,10 @@ class _Thread(threading.local):
 
 
 _here = _Thread()
-_finishes = False
 
 
 def observe(module: ModuleType) -> None:
     """Observe `torch.autograd` or `torch.optim.optimizer`."""
-    global _finishes
-    if not _finishes:
-        _finishes = True
-        session.renew(_anew)
-        recorder.before_stop(_finish)
     if module.__name__ == "torch.autograd":
         patches.wrap(module, "backward", _backward)
         return
@@ -52,6 +46,10 @@ def _finish() -> None:
     gradients.finish()
     if session.is_on:
         steps.finish(monotonic_ns())
+
+
+session.renew(_anew)
+recorder.before_stop(_finish)  # of the recording in which torch was loaded; a later one has it from `_anew`
 
 
 def _backward(original: Function) -> Function:

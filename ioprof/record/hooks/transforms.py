@@ -32,7 +32,6 @@ _here = _Thread()
 
 def observe(module: ModuleType) -> None:
     """Observe a module that has a `Compose`, or `PIL.Image`."""
-    session.renew(_anew)
     if module.__name__ == "PIL.Image":
         for name in PILLOW_METHODS:
             patches.wrap(module.Image, name, _transforming)
@@ -58,6 +57,9 @@ def _emit_until(end_ns: int) -> None:
 def _anew() -> None:
     global _here
     _here = _Thread()
+
+
+session.renew(_anew)
 
 
 def _is_traced() -> bool:

@@ -10,6 +10,8 @@ from typing import IO, Any, Final, cast
 
 import polars as pl
 
+from ioprof.spool.values import LATEST_NS
+
 _BLOCK_BYTES: Final = 4 << 20  # larger ones leave the caches: 16 MiB took twice the time
 _PIECE_BYTES: Final = 64 << 20  # no event is that long; what goes on without one is no Kineto file
 _HEADING_CHARS: Final = 1 << 20
@@ -30,8 +32,9 @@ _ARGUMENTS: Final = {
     "collective": r'"Collective name"\s*:\s*"([^"\\]+)"',
     "elements": r'"In msg nelems"\s*:\s*"?(\d{1,15})\b',
     "dtype": r'"dtype"\s*:\s*"([^"\\]+)"',
+    "group": r'"Process Group Name"\s*:\s*"([^"\\]+)"',
 }
-_JSON_ARGUMENTS: Final = ("correlation", "bytes", "Collective name", "In msg nelems", "dtype")
+_JSON_ARGUMENTS: Final = ("correlation", "bytes", "Collective name", "In msg nelems", "dtype", "Process Group Name")
 _FIELDS: Final = ("cat", "name", "device", "stream", "ts", "dur", *_ARGUMENTS)
 _TEXT: Final = dict.fromkeys(_FIELDS, pl.String())
 SCHEMA: Final = {
@@ -46,11 +49,10 @@ SCHEMA: Final = {
     "collective": pl.Categorical(),
     "elements": pl.Int64(),
     "dtype": pl.Categorical(),
+    "group": pl.Categorical(),  # the process group of a collective
 }
 """What is known of an event. Text becomes numbers block by block, which takes a fifth of its memory."""
 LAUNCH_SCHEMA: Final = {name: SCHEMA[name] for name in ("name", "ts", "correlation")}
-LATEST_NS: Final = 1 << 62
-"""No clock goes that far, and the sum of two such times is still an int64."""
 
 
 def texts(path: Path, damage: Counter[str]) -> Iterator[str]:

@@ -62,19 +62,26 @@ def add_windows(trace: Trace, spool: Path) -> Trace:
     if not windows and not notes:
         return trace
     clocks, capture = trace.run.get("clocks") or {}, trace.run.get("capture") or {}
-    offsets = {entry["host"]: entry["offset_ns"] for entry in clocks.get("anchors") or []}
-    first_ns, zero_ns = next(iter(offsets.values()), 0), clocks.get("zero_monotonic_ns") or 0
     ranks = {(entry["host"], entry["pid"]): entry["rank"] for entry in trace.run.get("processes") or []}
-    placed = [
-        window.placed(offsets.get(window.host, first_ns) - first_ns - zero_ns, ranks.get((window.host, window.pid), window.rank))
-        for window in windows
-    ]
+    placed = [window.placed(_shift_ns(clocks, window), ranks.get((window.host, window.pid), window.rank)) for window in windows]
     facts = {
         **capture,
         "gpu": {"windows": [window.facts() for window in placed], "notes": notes},
         "damaged": [*capture.get("damaged", []), *(entry for window in placed for entry in window.damage_facts())],
     }
     return replace(trace, run={**trace.run, "capture": facts}, spans=pl.concat([trace.spans, *(each.spans for each in placed)]))
+
+
+def _shift_ns(clocks: dict[str, Any], window: Window) -> int:
+    """What to add to the window's times to get those of the trace."""
+    zero_ns = clocks.get("zero_monotonic_ns") or 0
+    for tie in clocks.get("ties") or []:
+        if tie["clock"] == window.host:
+            drift_ns = tie["drift_ppm"] / 1e6 * ((window.start_ns or tie["reference_ns"]) - tie["reference_ns"])
+            return int(tie["offset_ns"] + round(drift_ns) - zero_ns)
+    offsets = {entry["host"]: entry["offset_ns"] for entry in clocks.get("anchors") or []}
+    first_ns = next(iter(offsets.values()), 0)
+    return int(offsets.get(window.host, first_ns) - first_ns - zero_ns)
 
 
 def _notes(spool: Path) -> Iterator[dict[str, Any]]:

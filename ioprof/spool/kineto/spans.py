@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from ioprof.schema import SPAN_COLUMNS
-from ioprof.spool.kineto.events import LATEST_NS, Events
+from ioprof.spool.kineto.events import Events
 from ioprof.spool.kineto.window import Window
+from ioprof.spool.values import LATEST_NS
 from ioprof.trace import table_schema
 
 PAGEABLE: Final = "pageable"
@@ -26,6 +27,8 @@ _COLLECTIVE: Final = r"(?i)^(?:void )?(?:nccl|rccl)(?:Symk?Dev|Dev)?Kernel_?([A-
 _IS_COLLECTIVE: Final = (
     r"(?i)^(?:void )?(?:(?:nccl|rccl)\w*Kernel|.*(?:one_shot_|two_shot_|multimem_)all_?reduce|.*cross_device_reduce_)"
 )
+_WHOLE_JOB: Final = ("0", "default_pg")
+"""What torch calls the process group of all ranks."""
 _ELEMENT_BYTES: Final = {
     "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Int": 4, "Long": 8, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
 }  # fmt: skip
@@ -122,9 +125,11 @@ def _with_kinds(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _collective() -> pl.Expr:
-    """What the collective is called by its kernel, or by its process group; the same on every rank."""
+    """What the collective is called by its kernel, or by torch; the same on every rank of its group, and in no other group."""
     of_kernel = pl.col("plain").str.extract(_COLLECTIVE).replace("", None)
-    return pl.coalesce(of_kernel, pl.col("collective").cast(pl.String), pl.lit("AllReduce"))
+    name, group = pl.coalesce(of_kernel, pl.col("collective").cast(pl.String), pl.lit("AllReduce")), pl.col("group").cast(pl.String)
+    of_all = group.is_null() | group.is_in(_WHOLE_JOB)
+    return pl.when(of_all).then(name).otherwise(pl.format("{} in group {}", name, group))
 
 
 def _message_bytes() -> pl.Expr:

@@ -12,7 +12,7 @@ import polars as pl
 
 from ioprof.clock import Anchor
 from ioprof.schema import SPAN_COLUMNS
-from ioprof.spool.kineto.events import LATEST_NS
+from ioprof.spool.values import LATEST_NS, damage_facts
 from ioprof.trace import empty_table
 
 FILE: Final = re.compile(r"kineto-(?P<host>.+)-(?P<pid>\d+)-(?P<number>\d+)\.json(\.gz)?(\.tmp)?")
@@ -103,11 +103,7 @@ class Window:
 
     def damage_facts(self) -> list[dict[str, str]]:
         """What goes into `run["capture"]["damaged"]`."""
-        return [
-            {"file": self.path.name, "what": what if count == 1 else f"{what} ({count} times)"}
-            for what, count in self.damage.items()
-            if count
-        ]
+        return damage_facts(self.path.name, self.damage)
 
 
 def take_name(window: Window) -> None:

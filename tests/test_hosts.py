@@ -1,0 +1,325 @@
+"""Runs of several hosts: each records a part, and `ioprof gather` makes one run of them, whose clocks agree as well as it says."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+import pytest
+from captures import PROGRAMS
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs import wait_until
+from polars.testing import assert_frame_equal
+
+from ioprof.analysis.blame import blame
+from ioprof.analysis.peers import arrivals
+from ioprof.cli.parts import name_of_job, own_part, part_folder, parts_folder, whole_of
+from ioprof.record import preload
+from ioprof.schema import CAUSES
+from ioprof.spool.parts import merge_parts
+from ioprof.trace import Trace
+
+needs_library = pytest.mark.skipif(preload.library() is None, reason="the capture library is not built: no C compiler")
+IOPROF: Final = [sys.executable, "-m", "ioprof"]
+SECOND: Final = 1_000_000_000
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """What a task gets: spools under `folder`, and no word of a launcher but what is given."""
+    spools = folder / "spools"
+    spools.mkdir(exist_ok=True)
+    left_out = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "MV2_", "PBS_", "LSB_", "JOB_ID", "RANK")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    return {**kept, "TMPDIR": str(spools), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **more}
+
+
+def task(number: int, of: int, job: int = 77) -> dict[str, str]:
+    """The variables that srun gives a task."""
+    return {"SLURM_PROCID": str(number), "SLURM_STEP_NUM_TASKS": str(of), "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": "0"}
+
+
+def gather(*arguments: object, **how: Any) -> "subprocess.CompletedProcess[str]":
+    """`ioprof gather`."""
+    return subprocess.run([*IOPROF, "gather", *map(str, arguments)], capture_output=True, text=True, timeout=120, **how)
+
+
+# ------------------------------------------------------------------------------------------------ two hosts, for real
+
+HOST: Final = """
+hostname "$1"
+printf %s "$2" > "$3/boot-$1"
+mount --bind "$3/boot-$1" /proc/sys/kernel/random/boot_id
+shift 3
+exec "$@"
+"""
+"""Makes this namespace a host of its own: its name, its boot id. Its monotonic clock it has already."""
+
+
+def as_host(name: str, ahead_s: int, folder: Path) -> list[str]:
+    """What runs a command as on a host of that name, whose CLOCK_MONOTONIC is so far ahead of ours."""
+    clock = ["unshare", "--uts", "--mount", "--time", "--monotonic", str(ahead_s), "--fork"]
+    return [*clock, "sh", "-ec", HOST, "sh", name, f"boot-of-{name}", str(folder)]
+
+
+def can_make_hosts(folder: Path) -> bool:
+    """Whether this user and this kernel allow it."""
+    try:
+        line = [*as_host("elsewhere", 5, folder), "hostname"]
+        return subprocess.run(line, capture_output=True, text=True, timeout=30).stdout == "elsewhere\n"
+    except OSError:
+        return False
+
+
+AHEAD_S: Final = {"node-a": 1_000, "node-b": 987_654}
+
+
+@dataclass(frozen=True)
+class TwoHosts:
+    """A job of two hosts: its parts, and the run that was gathered."""
+
+    folder: Path
+    said: tuple[str, ...]
+    """What each `ioprof record` said."""
+    gathered: "subprocess.CompletedProcess[str]"
+
+    @property
+    def parts(self) -> list[Trace]:
+        return [Trace.load(self.folder / "run.parts" / name) for name in ("0-node-a", "1-node-b")]
+
+    @property
+    def run(self) -> Trace:
+        return Trace.load(self.folder / "run")
+
+
+@pytest.fixture(scope="module")
+def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> TwoHosts:
+    """torchrun over two nodes, each under an `ioprof record` of its own with the same --out, gathered."""
+    if preload.library() is None:
+        pytest.skip("the capture library is not built: no C compiler")
+    folder = tmp_path_factory.mktemp("hosts")
+    if not can_make_hosts(folder):
+        pytest.skip("no hosts can be made here: unshare with a time namespace needs root and Linux 5.6")
+    processes = [_record_node(folder, number, name) for number, name in enumerate(AHEAD_S)]
+    said = tuple(process.communicate(timeout=200)[0] for process in processes)
+    assert [0, 0] == [process.returncode for process in processes], "\n".join(said)
+    assert not (folder / "run").exists()
+    return TwoHosts(folder, said, gather(folder / "run", "--json", env=environment(folder)))
+
+
+def _record_node(folder: Path, number: int, name: str) -> "subprocess.Popen[str]":
+    port = 20_000 + os.getpid() % 20_000
+    nodes = ["--nnodes", "2", "--node-rank", str(number), "--nproc-per-node", "1"]
+    meet = ["--master-addr", "127.0.0.1", "--master-port", str(port)]
+    job = [sys.executable, "-m", "torch.distributed.run", *nodes, *meet, str(PROGRAMS / "hooked_training.py"), "parallel"]
+    line = [*as_host(name, AHEAD_S[name], folder), *IOPROF, "record", "--quiet", "--out", str(folder / "run"), "--", *job]
+    how: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment(folder, **task(number, 2))}
+    return subprocess.Popen(line, **how)
+
+
+def test_each_host_makes_a_part_and_says_what_to_type(two_hosts: TwoHosts) -> None:
+    """Given the same --out, none writes into another's folder; when all have ended, one command makes the run."""
+    assert ["0-node-a", "1-node-b"] == sorted(path.name for path in (two_hosts.folder / "run.parts").iterdir())
+    for number, said in enumerate(two_hosts.said):
+        assert f"part {number + 1} of 2" in said
+        assert f"ioprof gather {two_hosts.folder / 'run'}" in said
+    assert 0 == two_hosts.gathered.returncode, two_hosts.gathered.stderr
+    assert [] == list((two_hosts.folder / "spools").glob("ioprof-*"))
+
+
+def test_the_run_is_all_that_the_parts_are(two_hosts: TwoHosts) -> None:
+    """Every span, sample and process once, each with its host; both ranks, and the settings that both know."""
+    run, parts = two_hosts.run, two_hosts.parts
+    assert [0, 1] == run.ranks
+    columns = [name for name in run.spans.columns if name not in ("start_ns", "end_ns", "file")]
+    together = pl.concat(part.spans.select(columns) for part in parts)
+    assert_frame_equal(run.spans.select(columns), together, check_row_order=False)
+    assert sum(len(part.counters) for part in parts) == len(run.counters)
+    assert sum(len(part.run["processes"]) for part in parts) == len(run.run["processes"])
+    assert ["node-a", "node-b"] == [host["name"] for host in run.run["hosts"]]
+    assert {"ranks": 2, "workers": 1, "batch_size": 4, "backend": "gloo"}.items() <= run.run["config"].items()
+    assert ("complete", 0) == (run.run["status"], run.run["exit_code"])
+    assert [0, 1] == [part["part"]["number"] for part in run.run["parts"]]
+    assert all("hooked_training.py parallel" in part["command"] for part in run.run["parts"])
+
+
+def test_the_hosts_clocks_are_off_by_no_more_than_is_said(two_hosts: TwoHosts) -> None:
+    """One host is 986,654 s ahead of the other, to the nanosecond: the truth that no recording knows."""
+    clocks = two_hosts.run.run["clocks"]
+    (tie,) = clocks["ties"]
+    assert ("node-b", "node-a", "their collectives") == (tie["clock"], tie["to"], tie["method"])
+    at_its_reference = tie["offset_ns"]
+    truth = (AHEAD_S["node-a"] - AHEAD_S["node-b"]) * SECOND
+    assert abs(at_its_reference - truth) <= clocks["uncertainty_ns"]
+    assert 0 < clocks["uncertainty_ns"] < SECOND // 2
+
+
+def test_nobody_leaves_a_collective_before_the_last_has_come(two_hosts: TwoHosts) -> None:
+    """What cannot be is not shown; and who came last is only said where the clocks can tell."""
+    run = two_hosts.run
+    together = run.spans.filter(pl.col("kind") == "comm").drop_nulls("step")
+    found = together.group_by("step", "name").agg(pl.col("start_ns").max(), pl.col("end_ns").min(), pl.len())
+    slack = run.run["clocks"]["uncertainty_ns"] + 10_000
+    assert 2 == found["len"].max()
+    assert (found["end_ns"] + slack >= found["start_ns"]).all()
+    arrived = arrivals(run)
+    waited = (arrived["complete_ns"] - arrived["own_ns"]).to_numpy()
+    assert ((waited == 0) | (waited > run.run["clocks"]["uncertainty_ns"])).all()
+
+
+def test_the_analysis_of_the_whole_adds_up(two_hosts: TwoHosts) -> None:
+    """To the nanosecond, for each rank and step; and what gather printed is what the run folder holds."""
+    steps = blame(two_hosts.run)
+    assert {0: 12, 1: 12} == dict(steps.group_by("rank").len().rows())
+    for row in steps.iter_rows(named=True):
+        assert row["end_ns"] - row["start_ns"] == sum(row[f"{cause}_ns"] or 0 for cause in CAUSES)
+    assert json.loads(two_hosts.gathered.stdout) == json.loads((two_hosts.folder / "run" / "summary.json").read_text())
+
+
+def test_two_containers_of_one_host_have_one_clock(two_hosts: TwoHosts) -> None:
+    """Had the two been namespaces of one kernel, as in truth they are: nothing is left to be uncertain of."""
+    parts = [Trace({**part.run, "clocks": {**part.run["clocks"], "kernel": "one"}}, part.spans) for part in two_hosts.parts]
+    clocks = merge_parts(parts, "run").run["clocks"]
+    truth = (AHEAD_S["node-a"] - AHEAD_S["node-b"]) * SECOND
+    assert (truth, 0) == (clocks["ties"][0]["offset_ns"], clocks["uncertainty_ns"])
+
+
+def test_page_faults_are_on_the_hosts_clock(two_hosts: TwoHosts) -> None:
+    """The kernel stamps them with its own clock, not with that of the namespace: they lie in the run like all other spans."""
+    for part in two_hosts.parts:
+        spans = part.spans.filter(pl.col("kind") == "fault")
+        if not len(spans):
+            continue
+        others = part.spans.filter(pl.col("kind") != "fault")
+        assert spans["start_ns"].min() >= others["start_ns"].min() - 60 * SECOND  # type: ignore[operator]
+        assert spans["end_ns"].max() <= others["end_ns"].max() + 60 * SECOND  # type: ignore[operator]
+
+
+def test_a_part_that_is_missing_is_waited_for(two_hosts: TwoHosts, tmp_path: Path) -> None:
+    """The launcher said how many there are; to go on without is to name those that there are."""
+    shutil.copytree(two_hosts.folder / "run.parts" / "0-node-a", tmp_path / "run.parts" / "0-node-a")
+    ended = gather(tmp_path / "run.parts", env=environment(tmp_path))
+    assert (2, 1) == (ended.returncode, len(ended.stderr.splitlines()))
+    assert "part 1 of the job is not there" in ended.stderr
+    going_on = gather(tmp_path / "run.parts" / "0-node-a", tmp_path / "run.parts" / "0-node-a", env=environment(tmp_path))
+    assert "--out RUN" in going_on.stderr
+    named = gather(
+        *(two_hosts.folder / "run.parts" / name for name in ("1-node-b", "0-node-a")), "--out", tmp_path / "by-name", "--json"
+    )
+    assert 0 == named.returncode, named.stderr
+    assert_frame_equal(two_hosts.run.spans, Trace.load(tmp_path / "by-name").spans)
+
+
+def test_a_run_that_was_gathered_is_not_overwritten(two_hosts: TwoHosts) -> None:
+    """Like any other; the parts stay until they are removed by hand."""
+    ended = gather(two_hosts.folder / "run")
+    assert (2, True) == (ended.returncode, "--force" in ended.stderr)
+
+
+# ------------------------------------------------------------------------------------------------ where a part goes
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        (task(1, 4), (1, 4, "SLURM_JOB_ID=77 step 0")),
+        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, None),  # the job's script, which runs once
+        (task(0, 1), None),
+        (task(4, 4), None),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", **task(0, 2)}, (1, 2, "SLURM_JOB_ID=77 step 0")),
+        ({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0", **task(0, 2)}, None),  # mpirun -n 1 within a step
+        ({"PMI_SIZE": "2", "PMI_RANK": "0", "PBS_JOBID": "9.host"}, (0, 2, "PBS_JOBID=9.host")),
+        ({"PMI_SIZE": "2", "PMI_RANK": "0"}, (0, 2, None)),
+        ({"PMI_SIZE": "two", "PMI_RANK": "0"}, None),
+        ({"PMI_SIZE": "9" * 400, "PMI_RANK": "0"}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_a_task_is_known_by_its_launchers_word(variables: dict[str, str], expected: tuple[Any, ...] | None) -> None:
+    """srun's and mpirun's numbers, mpirun's first; what was started once is the whole."""
+    part = own_part(variables)
+    assert expected == (None if part is None else (part.number, part.of, part.job))
+    job = name_of_job(variables)
+    assert job == (expected[2].replace("=", "-").replace(" ", "-") if expected and expected[2] else None)
+
+
+@given(st.integers(0, 5), st.integers(0, 5), st.sampled_from(["run", "runs/a", "/tmp/x.y", "."]))
+def test_no_two_tasks_share_a_folder(one: int, two: int, out: str) -> None:
+    """And the folder of the parts leads back to the run."""
+    folders = [part_folder(Path(out), part) for number in (one, two) if (part := own_part(task(number, 6)))]
+    assert (one == two) == (folders[0] == folders[1])
+    assert Path(out).resolve() == whole_of(folders[0].parent) == whole_of(parts_folder(Path(out)))
+
+
+@needs_library
+def test_two_recordings_into_one_folder_do_not_mix(tmp_path: Path) -> None:
+    """Hosts without a launcher that were given the same --out at the same time: one records, the other says what to type."""
+    line = [*IOPROF, "record", "--quiet", "--out", str(tmp_path / "run"), "--", "cat", "/etc/passwd"]
+    how: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "env": environment(tmp_path)}
+    processes = [subprocess.Popen(line, **how) for _ in range(3)]
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert [0, 2, 2] == sorted(process.returncode for process in processes), said
+    assert 2 == sum("--out" in text for text in said)
+    assert "complete" == Trace.load(tmp_path / "run").run["status"]
+    assert [] == list((tmp_path / "spools").glob("ioprof-*"))
+
+
+@contextmanager
+def recording(folder: Path, number: int, of: int) -> Iterator["subprocess.Popen[str]"]:
+    """A part that is being recorded."""
+    line = [
+        *IOPROF,
+        "record",
+        "--quiet",
+        "--out",
+        str(folder / "run"),
+        "--",
+        sys.executable,
+        "-c",
+        "open('/etc/passwd').read(); input()",
+    ]
+    how: Any = {
+        "stdin": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+        "text": True,
+        "env": environment(folder, **task(number, of)),
+    }
+    with subprocess.Popen(line, **how) as process:
+        wait_until(lambda: any((folder / "spools").glob("ioprof-*/*.perf")))
+        yield process
+        if process.poll() is None:
+            process.communicate("\n", timeout=60)
+
+
+@needs_library
+def test_a_part_whose_ioprof_was_killed_is_completed(tmp_path: Path) -> None:
+    """While it is recorded it is waited for, and --force does not take its folder; then gather finishes it, and all is one run."""
+    ended = subprocess.run(
+        [*IOPROF, "record", "--quiet", "--out", str(tmp_path / "run"), "--", "cat", "/etc/group"],
+        env=environment(tmp_path, **task(0, 2)), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert 0 == ended.returncode, ended.stderr
+    with recording(tmp_path, 1, 2) as process:
+        waiting = gather(tmp_path / "run", env=environment(tmp_path))
+        assert (2, True) == (waiting.returncode, f"recorded by process {process.pid}" in waiting.stderr), waiting.stderr
+        host = os.uname().nodename
+        own = [*IOPROF, "record", "--force", "--out", str(tmp_path / "run.parts" / f"1-{host}"), "--", "true"]
+        refused = subprocess.run(own, capture_output=True, text=True, timeout=60, env=environment(tmp_path))
+        assert (2, True) == (refused.returncode, f"process {process.pid} records into it" in refused.stderr), refused.stderr
+        process.kill()
+        process.wait()
+    done = gather(tmp_path / "run", "--json", env=environment(tmp_path))
+    assert 0 == done.returncode, done.stderr
+    run = Trace.load(tmp_path / "run")
+    assert {"/etc/passwd", "/etc/group"} <= set(run.files["path"].to_list())
+    assert ("failed", 1) == (run.run["status"], len(run.run["failures"]))
+    assert f"(on {host}, task 1)" in run.run["failures"][0]["what"]
+    assert 0 == run.run["clocks"]["uncertainty_ns"]  # two tasks of one host
+    assert 1 == len(run.run["hosts"])

@@ -1,0 +1,243 @@
+"""What was recorded is never lost to what comes after it: a run folder that cannot be made, a recorder that fails, a second run."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from captures import PROGRAMS
+from hooked import environment, run
+
+from ioprof.analysis.capture import not_seen
+from ioprof.cli.making import Recorded
+from ioprof.cli.run_folder import MARKER
+from ioprof.cli.unfinished import JOB, Unfinished, interrupted_recording
+from ioprof.cli.watching import Watching
+from ioprof.errors import CaptureError, CommandError
+from ioprof.record import faults, recorder
+from ioprof.record.span import span
+from ioprof.spool import read_spool
+from ioprof.trace import Trace
+
+needs_faults: Final = pytest.mark.skipif(faults.refusal() is not None, reason=str(faults.refusal()))
+
+
+# ------------------------------------------------------------------------------------------------ ioprof.profile
+
+PROFILED: Final = """
+import os, sys, torch, ioprof
+sys.path.insert(0, {programs!r})
+import hooked_training as jobs
+out = {out!r}
+
+def fill():
+    file = os.open(os.path.join(os.path.dirname(out), "filler"), os.O_WRONLY | os.O_CREAT)
+    try:
+        while True:
+            os.write(file, bytes(4096))
+    except OSError:
+        os.close(file)
+
+try:
+    with ioprof.profile(out):
+        model = torch.nn.Linear(64, 1)
+        jobs.train(model, torch.utils.data.DataLoader(jobs.Numbers(48), 4), torch.optim.SGD(model.parameters(), 0.01))
+        fill()
+        {last}
+except Exception as error:
+    print(type(error).__name__, "|", error, "|", *getattr(error, "__notes__", []), flush=True)
+print("lives on", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def profiled(disk: Path, spools: Path, last: str) -> Iterator[str]:
+    """What a script says whose run folder cannot be made, while it lives on."""
+    spools.mkdir()
+    program = PROFILED.format(programs=str(PROGRAMS), out=str(disk / "run"), last=last)
+    how: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment(None, TMPDIR=str(spools))}
+    with subprocess.Popen([sys.executable, "-c", program], **how) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert "lives on\n" == process.stdout.readline()
+        yield said
+        process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize(("last", "status"), [("pass", "complete"), ("raise LookupError('mine')", "failed")])
+def test_a_profile_whose_run_folder_cannot_be_made_is_kept(
+    last: str, status: str, small_disk: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The disk of the run folder is full: the error says where the recording lies and what to type, and that works, at once.
+
+    What the block itself raised is raised, with that as a note.
+    """
+    disk, spools = small_disk(1 << 20), tmp_path / "spools"
+    with profiled(disk, spools, last) as said:
+        kind, message, notes = said.split("|")
+        assert ("LookupError " if status == "failed" else "CommandError ") == kind
+        where = notes if status == "failed" else message
+        (spool,) = spools.glob("ioprof-*")
+        assert f"the capture files stay in {spool}" in where
+        assert f"ioprof gather {disk / 'run'}" in where
+        (disk / "filler").unlink()
+        shutil.rmtree(tmp_path / "elsewhere", ignore_errors=True)
+        line = [sys.executable, "-m", "ioprof", "gather", str(disk / "run"), "--out", str(tmp_path / "elsewhere"), "--json"]
+        ended = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        assert 0 == ended.returncode, ended.stderr
+    trace = Trace.load(tmp_path / "elsewhere")
+    assert (12, status) == (len(trace.spans.filter(kind="step")), trace.run["status"])
+    assert trace.run["capture"]["reads"] is False
+    assert [] == list(spools.glob("ioprof-*"))
+
+
+def test_a_second_profile_is_as_the_first(tmp_path: Path) -> None:
+    """However often a notebook records: nothing piles up in the process, and each run has its own steps, all of them."""
+    program = f"""
+import sys, torch, ioprof
+sys.path.insert(0, {str(PROGRAMS)!r})
+import hooked_training as jobs
+from ioprof.record import recorder
+from ioprof.record.hooks.session import session
+sizes = []
+for number in range(3):
+    with ioprof.profile({str(tmp_path)!r} + f"/{{number}}"):
+        model = torch.nn.Linear(64, 1)
+        jobs.train(model, torch.utils.data.DataLoader(jobs.Numbers(48), 4), torch.optim.SGD(model.parameters(), 0.01))
+        sizes.append((len(session._anew), len(recorder._last_words)))
+print(sizes)
+"""
+    sizes = json.loads(run(["-c", program], None).splitlines()[-1].replace("(", "[").replace(")", "]"))
+    assert sizes[0] == sizes[1] == sizes[2]
+    assert [12, 12, 12] == [len(Trace.load(tmp_path / str(number)).spans.filter(kind="step")) for number in range(3)]
+
+
+# ------------------------------------------------------------------------------------------------ a run folder that is not whole
+
+
+def recorded_into(out: Path, force: bool = False) -> Unfinished:
+    """A recording of one span, of which no run folder was made."""
+    found = Unfinished(out, force, {"name": "x", "status": "running"})
+    found.begin()
+    recorder.start(found.spool)
+    with span("decode"):
+        pass
+    recorder.stop()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted before"),
+        (OSError(28, "No space left on device", "spans.parquet"), 1, "spans.parquet: No space left"),
+        (CaptureError("what happened"), 1, "what happened (the capture"),
+    ],
+)
+def test_whatever_goes_wrong_is_said_with_where_the_recording_is(
+    error: BaseException, code: int, said: str, tmp_path: Path
+) -> None:
+    """One line, and the command that makes the run all the same."""
+    found = recorded_into(tmp_path / "run")
+    try:
+        with pytest.raises(CommandError) as raised, found.kept():
+            raise error
+        assert (code, True) == (raised.value.exit_code, said in str(raised.value))
+        assert f"ioprof gather {tmp_path / 'run'}" in str(raised.value)
+        spool, run = interrupted_recording(tmp_path / "run")
+        assert (found.spool, "x") == (spool, run["name"])
+    finally:
+        shutil.rmtree(found.spool)
+
+
+def test_a_defect_keeps_its_traceback(tmp_path: Path) -> None:
+    """With a note that says where the recording is."""
+    found = recorded_into(tmp_path / "run")
+    try:
+        with pytest.raises(ZeroDivisionError) as raised, found.kept():
+            raise ZeroDivisionError
+        assert str(found.spool) in raised.value.__notes__[0]
+    finally:
+        shutil.rmtree(found.spool)
+
+
+def test_a_recording_of_nothing_leaves_nothing(tmp_path: Path) -> None:
+    """No process has recorded: neither spool nor marker stays, and the folder is free for the next try."""
+    found = Unfinished(tmp_path / "run", False, {"name": "x"})
+    found.begin()
+    with pytest.raises(CommandError, match=r"^gone$"), found.kept():
+        raise CaptureError("gone")
+    assert (False, []) == (found.spool.exists(), list((tmp_path / "run").iterdir()))
+
+
+def test_a_folder_that_is_taken_stays_its_owners(tmp_path: Path) -> None:
+    """Two hosts find it free and take it at once: one gets it, the other leaves no trace, and takes nothing away."""
+    first = Unfinished(tmp_path / "run", False, {"name": "x"})
+    first.begin()
+    try:
+        marker = (tmp_path / "run" / MARKER).read_bytes()
+        second = Unfinished(tmp_path / "other", False, {"name": "y"})
+        second.out = tmp_path / "run"
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        with pytest.raises(CommandError, match="choose another --out"):
+            second.begin()
+        with pytest.raises(CommandError), second.kept():
+            raise CaptureError("and then")
+        assert marker == (tmp_path / "run" / MARKER).read_bytes()
+        assert (True, "x") == (first.spool.is_dir(), json.loads((first.spool / JOB).read_bytes())["name"])
+    finally:
+        shutil.rmtree(first.spool)
+
+
+@pytest.mark.parametrize("launcher", [None, [], [1], ["x", 5], [os.getpid(), None], [2**40, 5], 7, {"pid": 1}])
+def test_a_recorder_that_is_not_known_to_live_is_taken_for_dead(launcher: Any, tmp_path: Path) -> None:
+    """A spool whose `job.json` was cut, or made by another version, can be gathered; a number given out again is nobody."""
+    (tmp_path / JOB).write_text(json.dumps({"name": "x", "launcher": launcher}))
+    assert (tmp_path, {"name": "x"}) == interrupted_recording(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ the recorder of page faults
+
+
+@needs_faults
+def test_a_recorder_of_faults_that_fails_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job goes on, the rest of the recording is whole, and the report says since when page faults are missing, and why."""
+    takes = iter([b""])
+    monkeypatch.setattr(faults, "drain", lambda rings: next(takes))
+    watching = Watching()
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    with watching.block(spool):
+        ended = subprocess.run(
+            [sys.executable, "-c", "import time; time.sleep(1.2); print('fine')"], capture_output=True, text=True
+        )
+    assert "fine\n" == ended.stdout
+    told = watching.facts()["faults"]
+    assert "StopIteration" in told["error"]
+    trace = read_spool(spool, {"capture": watching.facts()})
+    said = [sentence for sentence in not_seen(trace) if "page faults are missing at its end" in sentence]
+    assert 1 == len(said)
+    assert "the recorder failed after" in said[0]
+    Recorded.of(trace)
+
+
+@needs_faults
+@pytest.mark.parametrize("what", ["eventfd", "start"])
+def test_a_recorder_of_faults_that_cannot_begin_leaves_nothing(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too few descriptors or threads: an error that says so, no file, no descriptor, and no job that was not started for it."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(24, "Too many open files") if what == "eventfd" else RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("os.eventfd" if what == "eventfd" else "threading.Thread.start", refuse)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(CaptureError, match="page faults of mapped files cannot be recorded"):
+        faults.FaultRecorder(tmp_path)
+    assert (before, []) == (os.listdir("/proc/self/fd"), list(tmp_path.iterdir()))
