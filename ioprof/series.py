@@ -103,6 +103,58 @@ _DEVICES: Final = {
     "infiniband.{port}.sent_bytes": _grows("bytes", "Bytes sent by an InfiniBand port."),
 }
 
+_SERVERS: Final = {
+    "lustre.{file_system}.read_bytes": _grows(
+        "bytes",
+        "Returned by read calls of this host, page-cache hits included; what is read by way of a mapping is not.",
+    ),
+    "lustre.{file_system}.reads": _grows("calls", "Read calls of this host. Low `read_bytes` per call: reads are too small."),
+    "lustre.{file_system}.read_time": _grows(
+        "s",
+        "Sum of the times of all read calls. Its growth over that of `reads` is the mean, hits included. Not before 2.14.",
+    ),
+    "lustre.{file_system}.opens": _grows("calls", "Files opened. As many as samples: one request to a metadata server for each."),
+    "lustre.{file_system}.open_time": _grows(
+        "s", "Sum of the times of all opens. High per open: the metadata servers are the bound."
+    ),
+    "lustre.{file_system}.page_faults": _grows("faults", "Faults in mapped files (LMDB). Each may be a request of one page."),
+    "lustre.{file_system}.page_fault_time": _grows("s", "Sum of the times of these faults."),
+    "lustre.{file_system}.readahead_hits": _grows("pages", "Pages that a read found in the cache."),
+    "lustre.{file_system}.readahead_misses": _grows(
+        "pages",
+        "Pages that a read had to wait for. High beside the hits: access is random, or records are too small for readahead.",
+    ),
+    "lustre.{file_system}.fetched_bytes": _grows(
+        "bytes", "Bytes that the servers sent to this host, data on metadata servers included."
+    ),
+    "lustre.{file_system}.fetched_bytes_least": _grows(
+        "bytes",
+        "Lower bound of the bytes that the servers sent: requests are counted by the power of two of their pages. Where "
+        "`fetched_bytes` is not to be had.",
+    ),
+    "lustre.{file_system}.fetched_bytes_most": _grows("bytes", "Upper bound of the same; the last page of a file counts as whole."),
+    "lustre.{file_system}.read_requests": _grows(
+        "requests", "Read requests to servers. Many per record: pages are fetched one by one."
+    ),
+    "lustre.{file_system}.read_request_time": _grows("s", "Sum of the times of these requests: network and server."),
+    "lustre.{file_system}.metadata.{operation}": _grows(
+        "requests",
+        "Requests to metadata servers; `intent_lock` is an open or a look-up, `read_page` a part of a listing.",
+    ),
+    "nfs.{mount}.read_bytes": _grows(
+        "bytes", "Returned by read calls, page-cache hits included; mounts of one export share counters."
+    ),
+    "nfs.{mount}.fetched_bytes": _grows("bytes", "Bytes that the server sent for reads, readahead included."),
+    "nfs.{mount}.requests": _grows("requests", "All requests. Many beside `read_requests`: opens and look-ups are the bound."),
+    "nfs.{mount}.retransmissions": _grows("requests", "Sent again because no answer came. Above 0: the network or the server."),
+    "nfs.{mount}.read_requests": _grows("requests", "Read requests to the server."),
+    "nfs.{mount}.read_round_trip_time": _grows("s", "Sum of the times from sending a read request to its answer."),
+    "nfs.{mount}.read_request_time": _grows(
+        "s",
+        "The same with the time before sending. High beside the round trips: requests queue here; mount with nconnect=8.",
+    ),
+}
+
 _PROCESSES: Final = {
     "process.cpu_user": _grows(
         "s",
@@ -162,7 +214,7 @@ _SAMPLER: Final = {
     ),
 }
 
-SERIES: Final[dict[str, Series]] = _HOST | _DEVICES | _PROCESSES | _GPUS | _SAMPLER
+SERIES: Final[dict[str, Series]] = _HOST | _DEVICES | _SERVERS | _PROCESSES | _GPUS | _SAMPLER
 """Every series there can be, by its name; `{...}` stands for a device, an interface or a number."""
 
 

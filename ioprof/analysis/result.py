@@ -72,6 +72,40 @@ class Steps:
 
 
 @dataclass(frozen=True)
+class Delivery:
+    """What a device, or the servers of a file system, delivered to one host while the job ran."""
+
+    device: str
+    """As in files.parquet: the block devices, e.g. `nvme0n1`, or the name of the file system or export."""
+    host: str
+    file_system: str
+    mount_point: str
+    kind: str
+    """`local`, `shared` or `unknown`."""
+    asked_bytes: int
+    """What the job's reads there were for, page-cache hits included."""
+    delivered_bytes: int | None
+    """What came from the device or the servers, readahead and other programs included. Null: see `reason`. Above `asked_bytes`: it
+    read more than the job wanted. Below: the page cache had the rest."""
+    is_at_most: bool
+    """Whether `delivered_bytes` is an upper bound: requests were counted by classes of size."""
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Stalls:
+    """How long tasks of a host, of any program, were held up by I/O while the job ran (PSI; mostly blind to Lustre)."""
+
+    host: str
+    some_s: float | None
+    """Time in which at least one task was. High: somebody waits for storage."""
+    full_s: float | None
+    """Time in which no task could run for that. High: storage is what the host waits for."""
+    wall_s: float
+    """The time in which that was counted."""
+
+
+@dataclass(frozen=True)
 class Storage:
     """What was read to make batches, and where the bytes came from; all that was read, in a run without batches."""
 
@@ -88,6 +122,10 @@ class Storage:
     other_accesses: int = 0
     """Reads that made no batch: libraries, starting up, checkpoints."""
     other_bytes: int = 0
+    devices: tuple[Delivery, ...] = ()
+    """What the job read from, that which it asked most of first; empty for a run that did not record it."""
+    stalls: tuple[Stalls, ...] = ()
+    """Per host; empty for a run that did not record it."""
 
 
 @dataclass(frozen=True)

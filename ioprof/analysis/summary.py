@@ -8,6 +8,7 @@ import polars as pl
 from ioprof.analysis.blame import Charges, charges
 from ioprof.analysis.capture import capture
 from ioprof.analysis.demand import demand, fetched
+from ioprof.analysis.devices import deliveries, stalls
 from ioprof.analysis.facts import Facts, mapping, whole
 from ioprof.analysis.lineage import making
 from ioprof.analysis.observed import NO_STEP_RECORDED, pageable_ratio
@@ -37,7 +38,7 @@ def summarise(trace: Trace, charged: Charges | None = None) -> Summary:
         throughput=_throughput(facts, table),
         steps=steps,
         overlap=hidden,
-        storage=seen,
+        storage=replace(seen, devices=deliveries(trace), stalls=stalls(trace)),
         demand=need,
         capture=capture(trace),
         clocks=_clocks(trace.run),

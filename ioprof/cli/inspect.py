@@ -1,38 +1,49 @@
-"""`ioprof inspect`: what a folder is that ioprof made."""
+"""`ioprof inspect`: what a folder is that ioprof made, and what any path lies on."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from ioprof.cli.console import next_command, output
+from ioprof.cli.recording import JOB, interrupted_recording
+from ioprof.cli.run_folder import MARKER
 from ioprof.converters import HalfMade, read_part
 from ioprof.dataset import MANIFEST_NAME, Dataset
 from ioprof.errors import CommandError
+from ioprof.report.units import clean
+from ioprof.storage import PathStorage, describe
+from ioprof.storage.wording import lines, plain, printable
 from ioprof.trace import Trace
 
 _SHOWN_CLASSES: Final = 3
+_LONGEST: Final = 2000  # characters of one line: a command may be long, but no path of a damaged file fills the screen
+_MOST_BYTES: Final = 1 << 20  # of a job.json, which takes some kilobytes
+_ANOTHER: Final = "no dataset, run, or part of one"
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A dataset, a part of one, what a killed conversion left, or a run.")],
+    path: Annotated[Path, typer.Argument(help="A dataset, a part of one, what a killed conversion or run left, or any path.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Say what a dataset or a run is, by what its manifest says; to check it against the data: ioprof verify."""
-    kind = next((name for name in KINDS if (path / name).exists()), None)
-    if kind is None:
-        what = f"neither a dataset ({MANIFEST_NAME}) nor a run (run.json)" if path.is_dir() else "no such folder"
-        raise CommandError(f"{path}: {what}; make one with: ioprof convert imagenet SOURCE DATASET, or ioprof run --out RUN")
-    facts, following = KINDS[kind](path)
+    """Say what a dataset or a run is, by what its manifest says, and what any file or folder lies on.
+
+    To check a dataset against its data: ioprof verify.
+    """
+    kind = next((known for name, known in KINDS.items() if (path / name).exists()), _other)
+    facts, following = kind(path)
     if as_json:
-        output.print_json(json.dumps(facts))
+        plain_facts = {key: plain(value) if isinstance(value, PathStorage) else value for key, value in facts.items()}
+        output.print_json(json.dumps(printable(plain_facts)))
         return
-    width = max(map(len, facts))
-    for key, value in facts.items():
-        output.print(f"{key.replace('_', ' '):<{width}}  {_shown(value)}", markup=False)
-    next_command(*following)
+    shown = list(_lines(facts))
+    width = max(len(label) for label, _ in shown)
+    for label, text in shown:
+        output.print(f"{label:<{width}}  {clean(text, _LONGEST)}", markup=False)
+    if str(path).isprintable():  # else nobody could type it
+        next_command(*following)
 
 
 Facts = tuple[dict[str, Any], tuple[object, ...]]
@@ -61,6 +72,7 @@ def _dataset(path: Path) -> Facts:
         "source": dataset.source,
         "digest": dataset.digest,
         "made_by": f"ioprof {dataset.version}",
+        "storage": describe(path),
     }, ("ioprof", "verify", path)
 
 
@@ -88,13 +100,57 @@ def _half_made(path: Path) -> Facts:
     return {"kind": kind, "path": str(path), "images_done": work.images_done, **facts}, following
 
 
+def _unfinished(path: Path) -> Facts:
+    """The run folder of a run that is being recorded or whose ioprof was killed, or the spool that its processes write to."""
+    try:
+        spool, run = interrupted_recording(path)
+        state = "not being recorded any more; its run folder can be made"
+    except CommandError as error:
+        spool, run, state = path, _object(path / JOB), str(error)
+    kind = "what a run has recorded so far (a spool)" if (path / JOB).exists() else "the folder of a run that is not whole"
+    facts = {key: run[key] for key in ("name", "command", "started", "out") if run.get(key) is not None}
+    found = {"kind": kind, "path": str(path), "state": state, "spool": str(spool), **facts, "processes": _num_captures(spool)}
+    return found, ("ioprof", "gather", path)
+
+
+def _num_captures(spool: Path) -> int:
+    return sum(1 for _ in spool.glob("*.ring"))
+
+
+def _job(path: Path) -> Facts:
+    """A spool and a half-made dataset both say in a job.json what they are of."""
+    return _unfinished(path) if "capture" in _object(path / JOB) or _num_captures(path) else _half_made(path)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The object that a file holds; empty for one that is damaged."""
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _other(path: Path) -> Facts:
+    storage = describe(path)
+    kind = f"a folder, {_ANOTHER}" if path.is_dir() else "a file"
+    return {"kind": kind, "path": str(path), "storage": storage}, ("ioprof", "doctor", path)
+
+
 KINDS: Final[dict[str, Callable[[Path], Facts]]] = {
     MANIFEST_NAME: _dataset,
     "run.json": _run,
+    MARKER: _unfinished,
     "part.json": _part,
-    "job.json": _half_made,
+    JOB: _job,
 }
 """The file that a folder is known by → what there is to say about it."""
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in facts.items():
+        yield from lines(value) if isinstance(value, PathStorage) else [(key.replace("_", " "), _shown(value))]
 
 
 def _shown(value: Any) -> str:

@@ -1,6 +1,6 @@
 """What the reports say beside the table of causes: one list of facts, worded once, for the terminal and for the page."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from ioprof.report.units import MISSING, amount, clean, count, duration, percent
 COMPLETE: Final = "complete"
 """The `status` of a run that came to its end."""
 
+_MOST_DEVICES: Final = 4  # in a report; summary.json has all
 _OVERLAP_NAMES: Final = {"h2d": "copies to the device", "storage": "reads", "decode": "decode", "communication": "exchange"}
 
 
@@ -42,6 +43,8 @@ def facts(summary: Summary) -> tuple[Fact, ...]:
         _overlap(summary),
         _storage(summary),
         _reads(summary),
+        *_devices(summary),
+        *_stalls(summary),
         _demand(summary),
         _capture(summary),
         Fact("clocks", clocks_text(summary)),
@@ -193,6 +196,25 @@ def _reads(summary: Summary) -> Fact:
     storage = summary.storage
     text = f"p50 {duration(storage.read_p50_s)}, p95 {duration(storage.read_p95_s)}, p99 {duration(storage.read_p99_s)}"
     return Fact("one read", text if storage.accesses else "no read was recorded", "measured" if storage.accesses else None)
+
+
+def _devices(summary: Summary) -> Iterator[Fact]:
+    for found in summary.storage.devices[:_MOST_DEVICES]:
+        asked = f"{amount(found.asked_bytes)} asked for"
+        bound = "at most " if found.is_at_most else ""
+        if found.delivered_bytes is None:
+            said = f"{asked}; what was delivered is not known: {clean(found.reason or MISSING, 200)}"
+        else:
+            said = f"{asked}, {bound}{amount(found.delivered_bytes)} delivered, to any program"
+        where = f"{clean(found.file_system, 20)} at {clean(found.mount_point, 40)}, {clean(found.kind, 10)}"
+        yield Fact("device", f"{clean(found.device, 40)} ({where}): {said}", "measured")
+
+
+def _stalls(summary: Summary) -> Iterator[Fact]:
+    for found in summary.storage.stalls[:_MOST_DEVICES]:
+        if found.some_s is not None and found.full_s is not None:
+            held = f"some task {duration(found.some_s)}, all tasks {duration(found.full_s)} of {duration(found.wall_s)}"
+            yield Fact("held by I/O", f"{held}, any program of {clean(found.host, 40)}", "measured")
 
 
 def _demand(summary: Summary) -> Fact:

@@ -2,18 +2,22 @@
 
 import os
 import resource
-import socket
 import threading
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
+from ioprof.record.host import host
 from ioprof.record.samplers.file import SampleFile
 from ioprof.record.samplers.gpus import GpuCounters
 from ioprof.record.samplers.host import HostCounters
+from ioprof.record.samplers.lustre import LustreCounters
+from ioprof.record.samplers.nfs import NfsCounters
+from ioprof.record.samplers.pacing import Paced
 from ioprof.record.samplers.processes import JobProcesses
 from ioprof.record.samplers.readings import HOST
+from ioprof.record.variables import SPOOL_VARIABLE
 
 PERIOD_S: Final = 1.0
 """Time between two samples unless asked otherwise."""
@@ -24,7 +28,7 @@ LARGEST_BYTES_PER_S: Final = 20_000
 LARGEST_WAIT_S: Final = 10.0
 """How long the end of the job waits for the thread: a driver or a process in uninterruptible sleep may hold it up."""
 
-_HOST_GROUP, _PROCESS_GROUP, _GPU_GROUP = range(3)
+_HOST_GROUP, _PROCESS_GROUP, _GPU_GROUP, _FIRST_SERVER_GROUP = range(4)
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,12 @@ class Sampler:
     """
 
     def __init__(self, spool: str, period_s: float = PERIOD_S) -> None:
-        self._file = SampleFile(spool, socket.gethostname(), period_s)
+        self._file = SampleFile(spool, host(), period_s)
         self._asked_s = self._period_s = self._longest_s = period_s
         self._host = HostCounters()
-        self._processes = JobProcesses(os.getpid(), b"IOPROF_SPOOL=" + os.fsencode(spool))
+        self._processes = JobProcesses(os.getpid(), os.fsencode(f"{SPOOL_VARIABLE}={spool}"))
         self._gpus: GpuCounters | None = None
+        self._servers: list[tuple[LustreCounters | NfsCounters, Paced]] = []
         self._noted: list[str] = []
         self._samples, self._cpu_s, self._dear_s = 0, 0.0, 0.0
         self._began_ns = self._ended_ns = monotonic_ns()
@@ -111,19 +116,20 @@ class Sampler:
 
     def _run(self) -> None:
         self._gpus = GpuCounters(_nvml())
+        self._servers = [(counters, Paced(counters.read)) for counters in (LustreCounters(), NfsCounters()) if counters.is_there]
         next_ns = monotonic_ns()
         try:
             while not self._end.wait(max(0.0, (next_ns - monotonic_ns()) / 1e9)):
                 self._take()
                 # From the plan, not from now, so that the period does not drift; a sample that came late delays the next.
                 next_ns = max(next_ns + int(self._period_s * 1e9), monotonic_ns())
-            self._take()
+            self._take(is_last=True)
         finally:
             self._gpus.close()
             self._file.close()
             self._ended_ns = monotonic_ns()
 
-    def _take(self) -> None:
+    def _take(self, *, is_last: bool = False) -> None:
         before_bytes = self._file.sampled_bytes
         self._file.sample(monotonic_ns(), _HOST_GROUP, self._host.read())
         self._sample_processes()
@@ -134,8 +140,15 @@ class Sampler:
         cpu_s = _thread_cpu_s()
         if self._samples > 1:  # the first looks at every process of the host, and names every series
             self._adapt(cpu_s - self._cpu_s, self._file.sampled_bytes - before_bytes)
-        self._cpu_s = cpu_s
+        self._sample_servers(is_last)
+        self._cpu_s = _thread_cpu_s()
         self._ended_ns = monotonic_ns()
+
+    def _sample_servers(self, is_last: bool) -> None:
+        """The counters of network file systems: dear where there are hundreds of targets, and therefore at a pace of their own."""
+        for group, (_, paced) in enumerate(self._servers, _FIRST_SERVER_GROUP):
+            if found := paced.read(whatever_it_takes=is_last):
+                self._file.sample(found[0], group, found[1])
 
     def _sample_processes(self) -> None:
         time_ns = monotonic_ns()
@@ -159,6 +172,7 @@ class Sampler:
     def _say_notes(self) -> None:
         refused = self._processes.io_refused
         found = [*self._host.notes, *(self._gpus.notes if self._gpus else [])]
+        found += [note for counters, _ in self._servers for note in counters.notes]
         if refused:
             found.append("bytes read are missing for some processes: /proc/PID/io was refused (another user's, or not dumpable)")
         for text in found:

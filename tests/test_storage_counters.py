@@ -1,0 +1,293 @@
+"""Counters of network file systems: every release of Lustre from where it keeps them, NFS, and what reading them may cost."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from repository import ROOT
+
+from ioprof.record.samplers import lustre, nfs
+from ioprof.record.samplers.lustre import LustreCounters
+from ioprof.record.samplers.lustre_stats import by_parameter, read_requests, tallies
+from ioprof.record.samplers.nfs import NfsCounters
+from ioprof.record.samplers.pacing import LARGEST_SHARE, Paced
+from ioprof.record.samplers.readings import HOST
+from ioprof.record.samplers.sampler import Sampler
+from ioprof.series import described
+from ioprof.spool.counters import read_counters
+
+DATA: Final = ROOT / "tests" / "data" / "storage"
+PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+NO_LCTL: Final = "/nonexistent/lctl"
+
+
+def lustre_of(tree: Path, lctl: str = NO_LCTL) -> LustreCounters:
+    return LustreCounters(str(tree / "proc"), str(tree / "sys"), lctl)
+
+
+def values(counters: LustreCounters | NfsCounters) -> dict[str, float]:
+    return counters.read().get(HOST, {})
+
+
+def of_scratch(**expected: float) -> dict[str, float]:
+    return {f"lustre.scratch.{name}": value for name, value in expected.items()}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the client of 2.15, to take files from."""
+    return Path(shutil.copytree(DATA / "lustre-2.15", tmp_path / "client"))
+
+
+# ------------------------------------------------------------------------------------------------ Lustre
+
+
+def test_a_client_of_2_10_has_all_in_proc() -> None:
+    """Counts without times, names with blanks, and the metadata server's own targets left out."""
+    found = lustre_of(DATA / "lustre-2.10")
+    expected = {
+        **of_scratch(reads=40, read_bytes=4_000_000, opens=12, page_faults=0, readahead_hits=700, readahead_misses=300),
+        **of_scratch(fetched_bytes=1_500_000, read_requests=15, read_request_time=15 * 250e-6),
+        "lustre.scratch.metadata.close": 12, "lustre.scratch.metadata.getattr": 7, "lustre.scratch.metadata.intent_lock": 25,
+        "lustre.scratch.metadata.read_page": 0,
+    }  # fmt: skip
+    assert expected == pytest.approx(values(found))
+    assert [] == found.notes
+
+
+def test_root_sees_all_of_2_15() -> None:
+    """Two mounts of one file system are summed, data from metadata servers counts, and times are in seconds."""
+    found = lustre_of(DATA / "lustre-2.15")
+    expected = {
+        **of_scratch(reads=200, read_bytes=50_000_000, read_time=6.0, opens=100, open_time=0.05, page_faults=16),
+        **of_scratch(page_fault_time=0.008, readahead_hits=12_000, readahead_misses=400),
+        **of_scratch(fetched_bytes=12_120_000, read_requests=53, read_request_time=0.0265),
+        "lustre.scratch.metadata.close": 50, "lustre.scratch.metadata.create": 1, "lustre.scratch.metadata.getattr": 0,
+        "lustre.scratch.metadata.intent_lock": 130, "lustre.scratch.metadata.read_page": 4,
+    }  # fmt: skip
+    assert expected == pytest.approx(values(found))
+    assert [] == found.notes
+
+
+def test_any_user_sees_bounds_in_2_15(tree: Path) -> None:
+    """Without debugfs: requests by the power of two of their pages, so what was fetched lies within bounds; notes say the rest."""
+    exact = values(lustre_of(tree))
+    shutil.rmtree(tree / "sys/kernel")
+    found = lustre_of(tree)
+    seen = values(found)
+    assert 53 == seen["lustre.scratch.read_requests"]
+    assert (2 * 5 * 128 + 3 * 8) * PAGE == seen["lustre.scratch.fetched_bytes_least"]
+    assert (25 + 15 + 2 * 5 * 256 + 3 * 16) * PAGE == seen["lustre.scratch.fetched_bytes_most"]
+    assert "lustre.scratch.fetched_bytes" in exact.keys() - seen.keys()
+    missing = {"llite/stats", "llite/read_ahead_stats", "osc/stats", "mdc/stats"}
+    assert missing == {note.split()[1] for note in found.notes}
+    assert 130 == seen["lustre.scratch.metadata.intent_lock"]
+
+
+def test_lctl_shows_2_17_to_any_user(tmp_path: Path) -> None:
+    """Where only the program may ask the kernel, it is asked; what it does not show either is said."""
+    program = tmp_path / "lctl"
+    program.write_text(f'#!/bin/sh\n[ "$1" = get_param ] && cat "{DATA}/lustre-2.17/lctl.txt"\nexit 1\n')
+    program.chmod(0o755)
+    found = lustre_of(DATA / "lustre-2.17", str(program))
+    expected = {
+        **of_scratch(reads=100, read_bytes=25_000_000, read_time=3.0, opens=50, open_time=0.025, page_faults=0),
+        **of_scratch(fetched_bytes=12_000_000, read_requests=50, read_request_time=0.015),
+        "lustre.scratch.metadata.close": 50, "lustre.scratch.metadata.getattr": 0, "lustre.scratch.metadata.intent_lock": 130,
+        "lustre.scratch.metadata.read_page": 0,
+    }  # fmt: skip
+    assert expected == pytest.approx(values(found))
+    assert ["llite/read_ahead_stats"] == [note.split()[1] for note in found.notes]
+
+
+@pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho 'error: get_param: not found' >&2; echo junk\n", "junk"])
+def test_an_lctl_that_shows_nothing_is_not_asked_again(tmp_path: Path, text: str) -> None:
+    """As that of 2.15, which reads the same files that this user may not."""
+    program = tmp_path / "lctl"
+    program.write_text(text)
+    program.chmod(0o755)
+    found = lustre_of(DATA / "lustre-2.17", str(program))
+    program.unlink()
+    assert {"metadata"} == {name.split(".")[2] for name in values(found)}
+    assert {"llite/stats", "osc/stats", "mdc/stats", "llite/read_ahead_stats"} == {note.split()[1] for note in found.notes}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
+def test_what_is_for_root_is_named_with_what_would_open_it(tree: Path) -> None:
+    """The file, and the command that an administrator would type."""
+    (tree / "sys/kernel/debug").chmod(0o700)
+    with tempfile.TemporaryDirectory() as folder:
+        client = Path(shutil.copytree(tree, Path(folder) / "client"))
+        Path(folder).chmod(0o755)
+        program = _AS_NOBODY.format(root=str(ROOT), proc=str(client / "proc"), sys=str(client / "sys"))
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert 0 == ended.returncode, ended.stderr
+    notes = json.loads(ended.stdout)
+    assert 4 == len(notes)
+    assert all("readable by root only" in note and "chmod a+rx /sys/kernel/debug" in note for note in notes)
+
+
+_AS_NOBODY: Final = """
+import json, os, sys
+sys.path.insert(0, {root!r})
+from ioprof.record.samplers.lustre import LustreCounters
+os.setuid(65534)
+print(json.dumps(LustreCounters({proc!r}, {sys!r}, "/nonexistent/lctl").notes))
+"""
+
+
+def test_no_lustre_is_nothing(tmp_path: Path) -> None:
+    """Neither a series nor a note on a host that has none."""
+    found = lustre_of(tmp_path)
+    assert (False, [], {}) == (found.is_there, found.notes, found.read())
+
+
+def test_a_file_system_that_is_unmounted_meanwhile_ends_quietly(tree: Path) -> None:
+    """Its files go; what is left is read on."""
+    found = lustre_of(tree)
+    shutil.rmtree(tree / "sys/kernel/debug/lustre/osc")
+    assert 3 == values(found)["lustre.scratch.read_requests"]
+
+
+def test_every_series_of_a_network_file_system_is_explained(tree: Path) -> None:
+    """All that any release can show has a unit and a meaning in the table of series."""
+    every = set(values(lustre_of(DATA / "lustre-2.10"))) | set(values(lustre_of(tree))) | set(values(nfs_of(DATA / "nfs")))
+    shutil.rmtree(tree / "sys/kernel")
+    every |= set(values(lustre_of(tree)))
+    assert [] == [name for name in sorted(every) if described(name) is None]
+
+
+garbled = st.one_of(
+    st.binary(max_size=300), st.sampled_from(sorted(path.read_bytes() for path in DATA.rglob("*") if path.is_file()))
+)
+
+
+@given(garbled, st.integers(0, 2000), st.binary(max_size=8))
+def test_garbled_statistics_are_passed_over(data: bytes, cut: int, noise: bytes) -> None:
+    """Any text, cut anywhere and with anything in it: values that are numbers, or none."""
+    text = data[:cut] + noise + data[cut:][:2000]
+    for what in ("llite/stats", "llite/read_ahead_stats", "osc/stats", "osc/rpc_stats", "mdc/md_stats"):
+        assert all(value >= 0 for value in lustre.values_in(what, text).values())
+    assert all(value >= 0 for value in nfs.values_in(text).values())
+    assert all(isinstance(name, str) for name, _ in by_parameter(text))
+
+
+@given(st.dictionaries(st.integers(0, 12).map(lambda power: 1 << power), st.integers(0, 10**9), min_size=1), st.integers(0, 2**32))
+def test_what_was_fetched_lies_within_the_bounds(counts: dict[int, int], seed: int) -> None:
+    """Requests of any sizes that a table counts: the bytes that they fetched are between the least and the most."""
+    rows = "".join(f"{pages}:\t\t{count:10} 100 100   |          0   0   0\n" for pages, count in sorted(counts.items()))
+    found = read_requests(f"x\n\t\t\tread\npages per rpc  rpcs\n{rows}\n1:\t\t 7 1 1 | 0 0 0\n".encode())
+    assert found
+    # each request of a bucket has between one byte more than half of its pages, and all of them
+    true_pages = sum(count * ((seed % (pages - pages // 2)) + pages // 2 + 1) for pages, count in counts.items())
+    assert sum(counts.values()) == found.requests
+    assert found.least_pages <= true_pages <= found.most_pages
+
+
+@given(
+    st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1).map(str.strip).filter(bool), st.integers(0, 10**18)
+)
+def test_a_tally_of_any_name_is_read(name: str, count: int) -> None:
+    """Names had blanks and hyphens; the count is what stands before the word."""
+    found = tallies(f"snapshot_time   1.0 secs.nsecs\n{name:<25} {count} samples [pages]\n".encode())
+    assert found is not None
+    assert [count] == [tally.count for tally in found.values()]
+
+
+# ------------------------------------------------------------------------------------------------ NFS
+
+
+def nfs_of(folder: Path) -> NfsCounters:
+    """The counters of a process whose /proc/self holds these files."""
+    with tempfile.TemporaryDirectory() as proc:
+        shutil.copytree(folder, Path(proc) / "self")
+        counters = NfsCounters(proc)
+        found = counters.read()
+    counters.read = lambda: found  # type: ignore[method-assign]
+    return counters
+
+
+def test_nfs_counts_are_those_of_mountstats() -> None:
+    """Bytes, requests and times of each mount, a blank in its name, NFS 4.2's other way to read, a mount that did nothing."""
+    found = values(nfs_of(DATA / "nfs"))
+    expected = {
+        "read_bytes": 10_000_000, "fetched_bytes": 6_500_000, "requests": 1052, "retransmissions": 3, "read_requests": 1010,
+        "read_round_trip_time": 4.04, "read_request_time": 4.142,
+    }  # fmt: skip
+    assert {f"nfs./data sets.{name}": value for name, value in expected.items()} == pytest.approx(
+        {name: value for name, value in found.items() if "data" in name}
+    )
+    assert {0.0} == {value for name, value in found.items() if "/old" in name}
+    assert not [name for name in found if "/tmp" in name or "/proc" in name]
+
+
+def test_a_host_without_nfs_is_not_asked_again(tmp_path: Path) -> None:
+    """No NFS mount: no file is read at every sample."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mountinfo").write_text("22 1 254:0 / / rw - ext4 /dev/vda rw\n")
+    counters = NfsCounters(str(tmp_path))
+    assert (False, {}, []) == (counters.is_there, counters.read(), counters.notes)
+
+
+# ------------------------------------------------------------------------------------------------ what it costs
+
+
+class Clock:
+    """A clock that reading moves on."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=20), st.integers(10**6, 10**10))
+def test_a_dear_source_is_left_alone(costs_ns: list[int], period_ns: int) -> None:
+    """Whatever a reading takes, no more than the share of the time goes into them, but for the last, which is always taken."""
+    clock, times, left = Clock(), [], list(costs_ns)
+
+    def read() -> dict[tuple[int | None, int], dict[str, float]]:
+        times.append(clock.now_ns)
+        clock.now_ns += left.pop(0)
+        return {HOST: {"x": 1.0}}
+
+    paced = Paced(read, clock)
+    while left:
+        paced.read()
+        clock.now_ns += period_ns
+    gaps = [after - before for before, after in pairwise(times)]
+    assert all(gap >= int(cost / LARGEST_SHARE) for gap, cost in zip(gaps, costs_ns, strict=False))
+    left.append(1)
+    assert (clock.now_ns, {HOST: {"x": 1.0}}) == paced.read(whatever_it_takes=True)
+
+
+@pytest.fixture
+def on_a_client(monkeypatch: pytest.MonkeyPatch, tree: Path) -> Path:
+    """The sampler finds the tree of a Lustre client where this host's own files would be."""
+    monkeypatch.setattr("ioprof.record.samplers.sampler.LustreCounters", lambda: lustre_of(tree))
+    return tree
+
+
+def test_a_recording_on_a_client_has_its_series_from_first_to_last(on_a_client: Path, tmp_path: Path) -> None:
+    """What was fetched while the job ran is the difference of the last sample, taken when it has ended, and the first."""
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    stats = next(on_a_client.glob("sys/kernel/debug/lustre/osc/*OST0000*/stats"))
+    with Sampler(str(spool), period_s=0.02) as sampler:
+        first = threading.Event()
+        while not sampler.sampling().samples:
+            first.wait(0.01)
+        stats.write_text(stats.read_text().replace(" 8000000 ", " 9500000 "))
+    found = read_counters(spool).table.filter(name="lustre.scratch.fetched_bytes").sort("time_ns")["value"].to_list()
+    assert 1_500_000 == found[-1] - found[0]
