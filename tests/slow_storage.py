@@ -1,46 +1,91 @@
-"""Slow storage on purpose: a throttled loop device. Needs root, loop devices and the blkio controller; says what is missing.
+"""Slow storage on purpose: a throttled disk, and a bound on the page cache. Need root; say what is missing.
 
-A rule of `blkio.throttle` on the loop device holds buffered readers to its rate, page-cache hits excepted (kernel documentation,
-cgroup-v1/blkio-controller), because a read is submitted by the task that wants it.
+A rule of `blkio.throttle` (cgroup v1) or `io.max` (v2) on a loop device holds buffered readers to its rate, page-cache hits
+excepted (kernel documentation, cgroup-v1/blkio-controller), because a read is submitted by the task that wants it. It passes
+requests in bursts: right for bytes per second, wrong for how long one read takes. For that there is `fuse_server`.
 """
 
 import os
 import shutil
 import subprocess
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-BLKIO = Path("/sys/fs/cgroup/blkio")
+import control_groups
+import pytest
+from control_groups import ControlGroup, control_group
+
+READ_AHEAD_KB: Final = 128
+_MAKE: Final = {"ext4": ("mkfs.ext4", "-q", "-F"), "xfs": ("mkfs.xfs", "-q", "-f")}
+_LEAST_BYTES: Final = {"ext4": 1 << 20, "xfs": 320 << 20}
+"""mkfs.xfs makes none below 300 MiB."""
 
 
 @dataclass(frozen=True)
 class ThrottledDisk:
-    """A mounted ext4 file system on a loop device."""
+    """A mounted file system on a loop device."""
 
     path: Path
     device: str
-    group: Path
+    group: ControlGroup
 
     def throttle(self, bytes_per_s: int) -> None:
         """Hold the readers of the group to that rate from now on; 0 lifts the rule."""
-        number = Path("/sys/class/block", Path(self.device).name, "dev").read_text().strip()
-        (self.group / "blkio.throttle.read_bps_device").write_text(f"{number} {bytes_per_s}\n")
+        if self.group.version == 1:
+            self.group.write("blkio.throttle.read_bps_device", f"{self._number} {bytes_per_s}\n")
+        else:
+            self.group.write("io.max", f"{self._number} rbps={bytes_per_s or 'max'}\n")
 
     def join(self) -> None:
         """Put the calling process, and what it starts from now on, under the rule: for `preexec_fn`."""
-        (self.group / "cgroup.procs").write_text(str(os.getpid()))
+        self.group.join()
+
+    def read_bytes(self) -> int:
+        """What the group has read from the device, by the kernel's books."""
+        name = "blkio.throttle.io_service_bytes" if self.group.version == 1 else "io.stat"
+        for line in self.group.read(name).splitlines():
+            number, *words = line.replace("rbytes=", "Read ").split()
+            if number == self._number and "Read" in words:
+                return int(words[words.index("Read") + 1])
+        return 0
+
+    @property
+    def _number(self) -> str:
+        return Path("/sys/class/block", Path(self.device).name, "dev").read_text().strip()
 
 
-def missing() -> str | None:
+@dataclass(frozen=True)
+class BoundedMemory:
+    """A group whose processes and page cache together stay below a limit."""
+
+    limit_bytes: int
+    group: ControlGroup
+
+    def join(self) -> None:
+        """Put the calling process, and what it starts from now on, under the bound: for `preexec_fn`."""
+        self.group.join()
+
+    def most_used_bytes(self) -> int:
+        """The most that the group ever had, its page cache included."""
+        return int(self.group.read("memory.max_usage_in_bytes" if self.group.version == 1 else "memory.peak"))
+
+    def cached_bytes(self) -> int:
+        """The page cache that is charged to the group now."""
+        wanted = "cache" if self.group.version == 1 else "file"
+        sizes = dict(line.split() for line in self.group.read("memory.stat").splitlines())
+        return int(sizes[wanted])
+
+
+def missing(file_system: str = "ext4") -> str | None:
     """What this machine lacks for a throttled disk; None if nothing."""
     if os.geteuid() != 0:
         return "a throttled disk needs root"
-    if not (BLKIO / "blkio.throttle.read_bps_device").exists():
-        return "a throttled disk needs the blkio controller of cgroup v1"
-    for tool in ("losetup", "mkfs.ext4", "mount", "umount"):
+    if reason := control_groups.missing("disk"):
+        return reason
+    for tool in ("losetup", _MAKE[file_system][0], "mount", "umount"):
         if not shutil.which(tool):
             return f"a throttled disk needs {tool}"
     if subprocess.run(["losetup", "-f"], capture_output=True, check=False).returncode:
@@ -49,27 +94,35 @@ def missing() -> str | None:
 
 
 @contextmanager
-def throttled_disk(folder: Path, size_bytes: int = 256 << 20) -> Iterator[ThrottledDisk]:
-    """A disk of that size, not throttled yet, unmounted and removed at the end."""
-    image, mount = folder / "disk.img", folder / "disk"
-    mount.mkdir()
-    with open(image, "wb") as stream:
-        stream.truncate(size_bytes)
-    _run("mkfs.ext4", "-q", "-F", str(image))
-    device = _run("losetup", "--find", "--show", "--direct-io=on", str(image)).strip()
-    group = BLKIO / f"ioprof-test-{uuid.uuid4().hex[:8]}"
-    try:
-        Path("/sys/class/block", Path(device).name, "queue/read_ahead_kb").write_text("128")
-        _run("mount", device, str(mount))
-        group.mkdir()
-        try:
-            yield ThrottledDisk(mount, device, group)
-        finally:
-            _run("umount", str(mount))
-    finally:
-        _run("losetup", "--detach", device)
-        if group.exists():
-            group.rmdir()
+def throttled_disk(
+    folder: Path, size_bytes: int = 256 << 20, file_system: str = "ext4", bytes_per_s: int = 0
+) -> Iterator[ThrottledDisk]:
+    """A disk of that size, whose file lies in `folder`; read at that rate by the processes that join it, at 0 not throttled yet.
+
+    Skips the test where this is not permitted; unmounted and removed at the end, though something still uses it.
+    """
+    if reason := missing(file_system):
+        pytest.skip(reason)
+    with _loop_device(folder / "disk.img", max(size_bytes, _LEAST_BYTES[file_system])) as device:
+        _run(*_MAKE[file_system], device)
+        with _mounted(device, folder / "disk") as path, control_group("disk") as group:
+            disk = ThrottledDisk(path, device, group)
+            if bytes_per_s:
+                disk.throttle(bytes_per_s)
+            yield disk
+
+
+@contextmanager
+def bounded_memory(limit_bytes: int) -> Iterator[BoundedMemory]:
+    """A group for child processes, whose memory and page cache are kept below a limit. Skips the test where this is not permitted.
+
+    A page belongs to the group that first touched it: what others have in the page cache is not counted, so evict it before.
+    """
+    if reason := control_groups.missing("memory"):
+        pytest.skip(reason)
+    with control_group("memory") as group:
+        group.write("memory.limit_in_bytes" if group.version == 1 else "memory.max", str(limit_bytes))
+        yield BoundedMemory(limit_bytes, group)
 
 
 def evict(folder: Path) -> None:
@@ -82,6 +135,38 @@ def evict(folder: Path) -> None:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)
+
+
+@contextmanager
+def _loop_device(image: Path, size_bytes: int) -> Iterator[str]:
+    """A device on a new file. It reads past the page cache, or what it read would be in memory twice."""
+    with open(image, "wb") as stream:
+        stream.truncate(size_bytes)
+    made = subprocess.run(
+        ["losetup", "--find", "--show", "--direct-io=on", str(image)], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        image.unlink()
+        pytest.skip(f"a loop device with direct I/O is refused: {made.stderr.strip()}")
+    device = made.stdout.strip()
+    try:
+        Path("/sys/class/block", Path(device).name, "queue/read_ahead_kb").write_text(str(READ_AHEAD_KB))
+        yield device
+    finally:
+        _run("losetup", "--detach", device)
+        image.unlink()
+
+
+@contextmanager
+def _mounted(device: str, place: Path) -> Iterator[Path]:
+    place.mkdir()
+    _run("mount", device, str(place))
+    try:
+        yield place
+    finally:
+        if subprocess.run(["umount", str(place)], capture_output=True, check=False).returncode:
+            _run("umount", "--lazy", str(place))
+        place.rmdir()
 
 
 def _run(*command: str) -> str:

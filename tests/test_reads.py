@@ -1,16 +1,20 @@
 """Reading whole files: the bytes are the file's, and what is no file is refused by name instead of waited for."""
 
 import errno
+import mmap
 import os
 import socket
 from pathlib import Path
 
+import polars as pl
 import pytest
 from captures import recorded, trace_of
+from fuse_server import fuse_server
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ioprof.record.reads import LARGEST_FILE, read_file
+from ioprof.record.reads import LARGEST_FILE, fault_in, read_file
+from ioprof.record.span import intern
 
 
 @given(st.binary(max_size=20_000))
@@ -69,3 +73,40 @@ def test_a_file_too_large_for_an_image_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="1,073,741,825 bytes") as refused:
         read_file(str(path))
     assert (errno.EFBIG, str(path)) == (refused.value.errno, refused.value.filename)
+
+
+@pytest.mark.parametrize("subtype", ["", "glusterfs", "sshfs"])
+@pytest.mark.parametrize("read_ms", [0, 10])
+def test_fuse_does_not_say_where_bytes_came_from(tmp_path: Path, subtype: str, read_ms: int) -> None:
+    """So they are from unknown, cold and warm, slow and fast: FUSE counts no blocks, and a long wait is no proof."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "folder/a.JPEG").write_bytes(bytes(300_000))
+    with fuse_server(tmp_path / "folder", subtype=subtype, read_ms=read_ms) as mounted:
+        with recorded(tmp_path / "spool", native=False):
+            for _ in range(3):
+                assert bytes(300_000) == read_file(str(mounted.path / "a.JPEG"))
+        assert mounted.counters()["bytes"] < 600_000  # the second and third time it was cached
+    reads = trace_of(tmp_path / "spool").spans.filter(pl.col("bytes") > 0)
+    assert (["unknown"], 900_000) == (reads["source"].unique().to_list(), reads["bytes"].sum())
+
+
+def test_a_page_fault_says_it_also_on_fuse(tmp_path: Path) -> None:
+    """Where the kernel counts a major fault the server was asked, and where it counts none and nobody waited it was not."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "folder/data.mdb").write_bytes(bytes(1 << 20))
+    asked = []
+    with (
+        fuse_server(tmp_path / "folder", read_ms=1) as mounted,
+        open(mounted.path / "data.mdb", "rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+        recorded(tmp_path / "spool", native=False),
+    ):
+        mapped.madvise(mmap.MADV_RANDOM)
+        for place in (0, 500_000, 0, 500_000):
+            fault_in(lambda place=place: memoryview(mapped)[place : place + 100], file=intern("data.mdb"))
+            asked.append(mounted.counters()["requests"]["READ"])
+    assert [1, 2, 2, 2] == asked
+    faults = trace_of(tmp_path / "spool").spans.filter(kind="fault").sort("start_ns")
+    assert ["storage", "storage", "page_cache", "page_cache"] == faults["source"].to_list()

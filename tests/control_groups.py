@@ -1,0 +1,113 @@
+"""Control groups of a test's own, by cgroup v1 or v2, whichever this machine has; removed with all that still runs in them."""
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_ROOT: Final = Path("/sys/fs/cgroup")
+_GRACE_S: Final = 10.0
+
+_NAMES: Final = {"memory": ("memory", "memory"), "disk": ("blkio", "io")}
+"""What the controllers are called in v1 and v2."""
+
+
+@dataclass(frozen=True)
+class ControlGroup:
+    """A group that is there, empty at first."""
+
+    path: Path
+    version: int
+
+    def join(self) -> None:
+        """Put the calling process, and what it starts from now on, into the group: for `preexec_fn`."""
+        self.write("cgroup.procs", str(os.getpid()))
+
+    def processes(self) -> list[int]:
+        """Who is in it."""
+        return [int(word) for word in self.read("cgroup.procs").split()]
+
+    def read(self, name: str) -> str:
+        """One of its files."""
+        return (self.path / name).read_text()
+
+    def write(self, name: str, text: str) -> None:
+        """Set one of its files; OSError where the kernel refuses."""
+        (self.path / name).write_text(text)
+
+
+def missing(controller: str) -> str | None:
+    """What a group of that controller ("memory", "disk") lacks here; None if nothing."""
+    if os.geteuid() != 0:
+        return f"a control group for {controller} needs root"
+    if _home(controller) is None:
+        return f"no cgroup controller for {controller} can be used here: neither {' of v1 nor '.join(_NAMES[controller])} of v2"
+    return None
+
+
+@contextmanager
+def control_group(controller: str) -> Iterator[ControlGroup]:
+    """A new group, below what this process may have itself."""
+    home = _home(controller)
+    assert home is not None, missing(controller)
+    parent, version = home
+    group = ControlGroup(parent / f"ioprof-test-{uuid.uuid4().hex[:8]}", version)
+    group.path.mkdir()
+    try:
+        yield group
+    finally:
+        _end_all(group)
+        _remove(group)
+
+
+def _home(controller: str) -> tuple[Path, int] | None:
+    """Where groups can be made, and by which version."""
+    first, second = _NAMES[controller]
+    if (_ROOT / first / "cgroup.procs").exists():
+        own = _ROOT / first / _own_group(first).lstrip("/")
+        return (own if own.exists() else _ROOT / first), 1
+    # A group of v2 with processes of its own cannot have groups with controllers below it: ours becomes a neighbour.
+    own = _ROOT / _own_group("").lstrip("/")
+    for place in own.parents if own != _ROOT else [_ROOT]:
+        with suppress(OSError):
+            if second in (place / "cgroup.subtree_control").read_text().split():
+                return place, 2
+        if place == _ROOT:
+            break
+    return None
+
+
+def _own_group(controller: str) -> str:
+    """Of this process, relative to the controller's mount (man 7 cgroups, /proc/PID/cgroup); "" is v2's."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path
+    return "/"
+
+
+def _end_all(group: ControlGroup) -> None:
+    deadline = time.monotonic() + _GRACE_S
+    while (left := group.processes()) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _remove(group: ControlGroup) -> None:
+    with suppress(OSError):  # pages that stay would keep the group's remains in the kernel
+        group.write("memory.force_empty", "0") if group.version == 1 else group.write("memory.reclaim", "1T")
+    deadline = time.monotonic() + _GRACE_S
+    while True:
+        try:
+            return group.path.rmdir()
+        except OSError:  # the last one to leave is still on its way out
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)

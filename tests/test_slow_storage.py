@@ -1,0 +1,142 @@
+"""Slow storage on purpose: the throttle and the memory bound hold, by the kernel's own books, and nothing of them stays."""
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import slow_storage
+from slow_storage import BoundedMemory, bounded_memory, throttled_disk
+
+MIB = 1 << 20
+DATA = np.random.default_rng(0).bytes(16 * MIB)
+
+READ = """
+import os, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+while os.read(file, 65536):
+    pass
+"""
+
+
+def read(path: Path, join: object) -> float:
+    """Seconds that a child takes to read a file, buffered and in order, as a member of a group."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", READ, path], check=True, preexec_fn=join)  # type: ignore[call-overload]
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
+def test_a_buffered_reader_gets_no_more_than_the_rate(file_system: str, tmp_path: Path) -> None:
+    """The time it takes is bounded from below, and by the kernel's books each byte came from the device, once."""
+    rate = 8 * MIB
+    with throttled_disk(tmp_path, file_system=file_system, bytes_per_s=rate) as disk:
+        path = disk.path / "data"
+        path.write_bytes(DATA)
+        slow_storage.evict(disk.path)
+        before = disk.read_bytes()
+        took = read(path, disk.join)
+        fetched = disk.read_bytes() - before
+    assert len(DATA) <= fetched <= 1.05 * len(DATA)  # and what the file system reads of its own
+    assert took >= 0.8 * len(DATA) / rate  # the first slice passes at once
+
+
+def test_who_has_not_joined_is_not_throttled(tmp_path: Path) -> None:
+    """Nor is what is in the page cache: the group's books stay empty."""
+    with throttled_disk(tmp_path, bytes_per_s=MIB) as disk:
+        path = disk.path / "data"
+        path.write_bytes(DATA)
+        slow_storage.evict(disk.path)
+        read(path, None)
+        read(path, disk.join)
+        assert disk.read_bytes() < MIB
+
+
+def test_the_loop_device_reads_past_the_page_cache(tmp_path: Path) -> None:
+    """Or the image would be in memory, and a device that can be as fast as memory is behind the rule."""
+    with throttled_disk(tmp_path) as disk:
+        assert "1" == Path("/sys/class/block", Path(disk.device).name, "loop/dio").read_text().strip()
+
+
+def test_a_limit_of_memory_bounds_the_page_cache(tmp_path: Path) -> None:
+    """A file four times the limit is read to its end, and what stays of it in memory is below the limit."""
+    limit = 48 * MIB
+    path = tmp_path / "data"
+    path.write_bytes(DATA * 12)
+    slow_storage.evict(tmp_path)
+    with bounded_memory(limit) as bound:
+        read(path, bound.join)
+        assert 0 < bound.cached_bytes() <= bound.most_used_bytes() <= limit
+        assert 0 < resident_bytes(path) <= limit
+
+
+def resident_bytes(path: Path) -> int:
+    """What is in the page cache, by util-linux."""
+    if shutil.which("fincore") is None:
+        pytest.skip("no fincore on this machine")
+    shown = subprocess.run(["fincore", "--bytes", "--noheadings", "--output", "RES", path], capture_output=True, text=True)
+    return int(shown.stdout)
+
+
+def test_memory_of_a_process_counts_too(tmp_path: Path) -> None:
+    """One that wants more than the limit is killed, and nobody else."""
+    with bounded_memory(32 * MIB) as bound:
+        ended = subprocess.run(
+            [sys.executable, "-c", "x = bytearray(256 << 20)"], preexec_fn=bound.join, capture_output=True, text=True
+        )
+    assert -9 == ended.returncode
+
+
+class BrokenOffError(Exception):
+    """What a test may end with."""
+
+
+def left_reading(bound_or_disk: BoundedMemory | slow_storage.ThrottledDisk, path: Path) -> "subprocess.Popen[str]":
+    """A child that has joined, holds a file open, and waits."""
+    code = "import sys\nfile = open(sys.argv[1], 'rb')\nprint('open', flush=True)\nsys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    child = subprocess.Popen([sys.executable, "-c", code, path], preexec_fn=bound_or_disk.join, text=True, **pipes)
+    assert child.stdout is not None
+    assert "open\n" == child.stdout.readline()
+    return child
+
+
+def test_nothing_stays_of_a_disk_though_the_test_fails(tmp_path: Path) -> None:
+    """No mount, loop device, group or file, and no process that had joined."""
+    left = []
+    with pytest.raises(BrokenOffError), throttled_disk(tmp_path, 16 * MIB) as disk:  # noqa: PT012 - the last line raises
+        (disk.path / "data").touch()
+        left += [disk, left_reading(disk, disk.path / "data")]
+        raise BrokenOffError
+    disk, child = left
+    child.communicate()
+    assert -9 == child.returncode
+    assert [] == list(tmp_path.iterdir())
+    assert not disk.group.path.exists()
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+    assert str(tmp_path) not in subprocess.run(["losetup", "--list"], capture_output=True, text=True, check=True).stdout
+
+
+def test_nothing_stays_of_a_bound_though_the_test_fails(tmp_path: Path) -> None:
+    """No group, and no process that had joined."""
+    left = []
+    with pytest.raises(BrokenOffError), bounded_memory(64 * MIB) as bound:  # noqa: PT012 - the last line raises
+        (tmp_path / "data").touch()
+        left += [bound, left_reading(bound, tmp_path / "data")]
+        raise BrokenOffError
+    bound, child = left
+    child.communicate()
+    assert (-9, False) == (child.returncode, bound.group.path.exists())
+
+
+def test_without_root_it_says_so() -> None:
+    """In words that are the reason of a skip."""
+    code = "import os, slow_storage, control_groups\nos.geteuid() or os.setuid(65534)\n"
+    code += "print(slow_storage.missing())\nprint(control_groups.missing('memory'))"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(slow_storage.__file__).parent, capture_output=True, text=True, check=True
+    )
+    assert "a throttled disk needs root\na control group for memory needs root\n" == ended.stdout
