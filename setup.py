@@ -43,6 +43,13 @@ setup(
         Extension("ioprof._native", ["ioprof/native/spans.c"], depends=headers, extra_compile_args=FLAGS, optional=True),
         Extension("ioprof._resize", ["converters/resize.c"], extra_compile_args=RESIZE_FLAGS, libraries=["m"], optional=True),
         Extension(
+            "ioprof._probe",
+            ["ioprof/native/probe.c"],
+            extra_compile_args=[*FLAGS, "-pthread"],
+            extra_link_args=["-pthread"],
+            optional=True,
+        ),
+        Extension(
             CAPTURE, ["ioprof/native/capture.c"], depends=headers, extra_compile_args=CAPTURE_FLAGS, libraries=["dl"], optional=True
         ),
     ],

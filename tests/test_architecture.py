@@ -25,8 +25,9 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "process": set(),
     "_native": set(),
     "_resize": set(),
+    "_probe": set(),
     "tensorprotos": {"errors"},
-    "storage": {"errors"},
+    "storage": {"_probe", "clock", "errors"},
     # What the stages hand to each other.
     "dataset": {"errors", "schema"},
     "trace": {"errors", "schema"},
@@ -49,7 +50,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "analysis": {"errors", "schema", "trace"},
     "report": {"analysis", "errors", "schema", "trace"},
     # What can be seen on this machine, found by recording a little and reading it back.
-    "doctor": {"errors", "spool"},
+    "doctor": {"errors", "record", "spool"},
     # The two ends.
     "ioprof": {"profiling", "record", "trace"},  # the public names
     "profiling": {"cli", "errors", "record"},  # what a command does, as a function

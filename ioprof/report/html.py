@@ -1,76 +1,33 @@
 """The report as one HTML file that opens anywhere, offline: plotly inside, all data inside, no request ever."""
 
-import base64
-import hashlib
-import json
-import os
-from collections.abc import Iterable
-from importlib.resources import files
 from pathlib import Path
-from typing import Final
 
-import plotly.offline
 import polars as pl
 
 from ioprof.analysis.result import Summary
 from ioprof.report import sections
 from ioprof.report.charts import Chart, charts
+from ioprof.report.document import document, figure, write_whole
 from ioprof.report.facts import title
 from ioprof.report.markup import Html, element
-from ioprof.report.palette import DARK, cause_styles
 from ioprof.trace import Trace
-
-_JSON_ESCAPES: Final = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
 def write_html(trace: Trace, steps: pl.DataFrame, summary: Summary, path: Path) -> None:
     """Write the report to `path`, whole or not at all; a file that is there is replaced."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(page(trace, steps, summary), encoding="utf-8")
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_whole(page(trace, steps, summary), path)
 
 
 def page(trace: Trace, steps: pl.DataFrame, summary: Summary) -> str:
     """The text of the page."""
     drawn = charts(trace, steps, summary)
-    libraries = (_script_text(plotly.offline.get_plotlyjs()), _script_text(_resource("page.js")))
-    data = [
-        _data(f"figure-{chart.name}-{place}", figure.to_json())
-        for chart in drawn.values()
-        for place, figure in enumerate(chart.figures.values())
-    ]
-    body = element(
-        "body",
-        sections.header(summary),
-        _main(steps, summary, drawn),
-        sections.footer(),
-        *data,
-        _data("shades", json.dumps(DARK)),
-        *(element("script", Html(library)) for library in libraries),
-    )
-    return f"<!doctype html>\n{element('html', _head(summary, libraries), body, lang='en')}\n"
-
-
-def _head(summary: Summary, scripts: Iterable[str]) -> Html:
-    return element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_policy(scripts)),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("link", rel="icon", href="data:,"),
-        element("title", f"{title(summary)}: {sections.bound_by(summary)} – ioprof"),
-        element("style", Html(_resource("page.css") + cause_styles())),
-    )
+    parts = (sections.header(summary), _main(steps, summary, drawn), sections.footer())
+    return document(f"{title(summary)}: {sections.bound_by(summary)}", parts, drawn.values())
 
 
 def _main(steps: pl.DataFrame, summary: Summary, drawn: dict[str, Chart]) -> Html:
     def chart(name: str, missing: str | None) -> Html | None:
-        return _figure(drawn[name]) if name in drawn else sections.nothing(missing) if missing else None
+        return figure(drawn[name]) if name in drawn else sections.nothing(missing) if missing else None
 
     no_rate = "the batch size was not recorded" if len(steps) else "no step was recorded"
     return element(
@@ -86,42 +43,3 @@ def _main(steps: pl.DataFrame, summary: Summary, drawn: dict[str, Chart]) -> Htm
         sections.section("complete", "How complete is this", sections.completeness(summary)),
         sections.section("reading", "How to read this", sections.glossary()),
     )
-
-
-def _figure(chart: Chart) -> Html:
-    words = list(chart.figures)
-    choices = (_choice(chart.name, word, place) for place, word in enumerate(words))
-    selector = element("fieldset", element("legend", "Show"), *choices, class_="switch") if len(words) > 1 else None
-    legend = element("div", class_="legend", role="group", aria_label="Legend; press an entry to hide it")
-    height = f"min-height:{chart.figures[words[0]].layout.height}px"
-    plot = element("div", class_="plot", tabindex="0", role="group", aria_label=chart.label, data_chart=chart.name, style=height)
-    captions = (
-        element("figcaption", " ".join(chart.notes[word]), class_="note", data_view=str(place), hidden=None if place == 0 else "")
-        for place, word in enumerate(words)
-    )
-    return element("figure", selector, legend, plot, *captions, class_="chart", id=f"chart-{chart.name}")
-
-
-def _choice(chart: str, word: str, place: int) -> Html:
-    button = element("input", type="radio", name=f"view-{chart}", value=str(place), checked="" if place == 0 else None)
-    return element("label", button, element("span", word))
-
-
-def _data(name: str, text: str) -> Html:
-    return Html(f'<script type="application/json" id="{name}">{text.translate(_JSON_ESCAPES)}</script>\n')
-
-
-def _policy(scripts: Iterable[str]) -> str:
-    """Nothing may be fetched, and only these scripts may run, whatever else got into the page."""
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts)
-    rest = "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
-    return f"default-src 'none'; script-src {hashes}; {rest}"
-
-
-def _script_text(text: str) -> str:
-    """A script that the HTML parser takes as it is: it must not end early, and changed line ends would change its hash."""
-    return text.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-def _resource(name: str) -> str:
-    return files("ioprof.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,69 @@
+"""How long the records of a dataset are, drawn from what its manifest says of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ioprof.storage.probe.outcomes import Numbers
+
+_SHARES: Final = {"min": 0.0, "p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99, "max": 1.0}
+_STEPS: Final = 512
+_STEEPEST: Final = 4096.0
+MAX_RECORD_BYTES: Final = 1 << 30
+
+Shares = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RecordSizes:
+    """Lengths of records: between known quantiles growing by equal factors, in the last part so steeply that the mean is right."""
+
+    shares: tuple[float, ...]
+    """Rising from 0 to 1."""
+    values: tuple[float, ...]
+    """Bytes at these shares, at least 1."""
+    steepness: float = 1.0
+    """Of the last part, from a to b bytes: a record at u of the way has a · (b / a) ** (u ** steepness)."""
+
+    @classmethod
+    def fixed(cls, num_bytes: int) -> "RecordSizes":
+        """All of the same length."""
+        return cls((0.0, 1.0), (num_bytes, num_bytes))
+
+    @classmethod
+    def of_quantiles(cls, quantiles: Mapping[str, int]) -> "RecordSizes":
+        """Of a manifest's `record_bytes_quantiles`, mended where they do not rise."""
+        values = np.maximum.accumulate(np.clip([quantiles[name] for name in _SHARES], 1, MAX_RECORD_BYTES))
+        return _with_mean(cls(tuple(_SHARES.values()), tuple(values.tolist())), quantiles["mean"])
+
+    def draw(self, number: int, random: np.random.Generator) -> Numbers:
+        """Lengths in bytes of so many records."""
+        lengths: Numbers = np.rint(self._at(random.random(number))).astype(np.int64)
+        return lengths
+
+    @property
+    def mean(self) -> float:
+        """Bytes of the mean record."""
+        middles = (np.arange(_STEPS) + 0.5) / _STEPS
+        parts = zip(self.shares, self.shares[1:], strict=False)
+        return float(sum((end - start) * self._at(start + (end - start) * middles).mean() for start, end in parts))
+
+    def _at(self, shares: Shares) -> Shares:
+        part = np.clip(np.searchsorted(self.shares, shares, "right") - 1, 0, len(self.shares) - 2)
+        edges, values = np.array(self.shares), np.array(self.values)
+        within = (shares - edges[part]) / (edges[part + 1] - edges[part])
+        steepness = np.where(part == len(edges) - 2, self.steepness, 1.0)
+        found: Shares = values[part] * (values[part + 1] / values[part]) ** (within**steepness)
+        return found
+
+
+def _with_mean(sizes: RecordSizes, mean: int) -> RecordSizes:
+    """With the last part as steep as the mean asks for: the largest image of ImageNet is 40 times the 99th percentile."""
+    low, high = 1 / _STEEPEST, _STEEPEST  # the steeper, the fewer large records, the smaller the mean
+    for _ in range(40):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if replace(sizes, steepness=middle).mean > mean else (low, middle)
+    return replace(sizes, steepness=low)
