@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from repository import PROGRAMS
 
 from ioprof.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.record import recorder
@@ -15,7 +16,6 @@ from ioprof.schema import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADE
 from ioprof.spool import read_spool
 from ioprof.trace import Trace
 
-PROGRAMS: Final = Path(__file__).parent / "programs"
 WRITERS: Final = {"native": True, "twin": False}
 SLOTS: Final = (CHUNK_BYTES - CHUNK_HEADER_BYTES) // RECORD_DTYPE.itemsize
 

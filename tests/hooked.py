@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Final
 
 import polars as pl
+from repository import ROOT
 
 from ioprof.spool import read_spool
 from ioprof.trace import Trace
 
-ROOT: Final = Path(__file__).parent.parent
 SITE: Final = ROOT / "ioprof" / "record" / "site"
-PROGRAMS: Final = Path(__file__).parent / "programs"
 
 
 def environment(spool: Path | None, **more: str) -> dict[str, str]:

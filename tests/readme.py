@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import polars as pl
+from repository import ROOT
 from rich.console import Console
 
 from ioprof.analysis.result import Summary
@@ -21,7 +22,6 @@ from ioprof.report.picture import step_picture
 from ioprof.report.text import comparison_text
 from ioprof.trace import Trace
 
-ROOT: Final = Path(__file__).parent.parent
 DATA: Final = ROOT / "tests" / "data" / "demo"
 RUNS: Final = ("files", "lmdb", "lmdb-rgb256")
 PICTURED: Final = "files"

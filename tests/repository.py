@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+PROGRAMS: Final = ROOT / "tests" / "programs"
+"""Small programs that tests run, one behaviour each."""
+NATIVE: Final = ROOT / "ioprof" / "native"
+"""The sources of the C libraries."""
 
 PACKAGES: Final = ("ioprof", "converters", "loaders")
 FOLDERS: Final = (*PACKAGES, "tests", "benchmarks", "notebooks", ".ci")

@@ -1,26 +1,41 @@
 """What `ioprof record` sees of libraries that nobody here wrote: every byte that the kernel counted, or every page."""
 
+import ctypes.util
+import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
-from captures import PROGRAMS
+import slow_storage
 from made_datasets import made
+from preload import check_books, needs_library
+from repository import PROGRAMS
 
 import ioprof
-from ioprof.record import preload
 from ioprof.record.faults import refusal
 from ioprof.trace import Trace
 
-pytestmark = pytest.mark.skipif(preload.library() is None, reason="the capture library is not built: no C compiler")
-LEAST = 0.999
-LINKER_BYTES = 120_000
-"""What the dynamic linker reads of the libraries of a process that loads torch or DALI: not to be seen from within it."""
+pytestmark = needs_library
+needs_faults = pytest.mark.skipif(refusal() is not None, reason=str(refusal()))
 PAGE = 4096
-NEEDS = {"dali": "nvidia.dali", "dali-mmap": "nvidia.dali", "webdataset": "webdataset"}
+NEEDS = {
+    "dali": "nvidia.dali",
+    "dali-mmap": "nvidia.dali",
+    "webdataset": "webdataset",
+    "h5py": "h5py",
+    "parquet": "pyarrow.parquet",
+}
+
+
+def need(how: str) -> None:
+    """Skip where the library of that reader is not installed."""
+    if how in NEEDS:
+        pytest.importorskip(NEEDS[how], reason=f"{NEEDS[how]} is not installed", exc_type=ImportError)
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +46,46 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return generate(tmp_path_factory.mktemp("tree") / "images", GenerateOptions(images=48, classes=3, workers=1)).path
 
 
-def recorded(out: Path, how: str, path: Path) -> tuple[Trace, int]:
-    """The trace of a program that reads `path`, and how many bytes it says it was given."""
-    program = [sys.executable, PROGRAMS / "read_by.py", how, path]
-    line = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", out, "--", *program]
-    ended = subprocess.run([str(word) for word in line], capture_output=True, text=True, timeout=120)
+def in_hdf5(tree: Path, folder: Path) -> None:
+    """A data set for each image."""
+    import h5py
+    import numpy as np
+
+    with h5py.File(folder / "images.h5", "w") as file:
+        for path in sorted(tree.glob("*/*.JPEG")):
+            file[path.stem] = np.frombuffer(path.read_bytes(), np.uint8)
+
+
+def in_parquet(tree: Path, folder: Path) -> None:
+    """A row for each image."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    images = [path.read_bytes() for path in sorted(tree.glob("*/*.JPEG"))]
+    pq.write_table(pa.table({"image": images}), folder / "images.parquet", compression=None)
+
+
+def in_tars(tree: Path, folder: Path) -> None:
+    """Shards as ioprof writes them."""
+    made(tree, folder / "tars", layout="webdataset")
+
+
+PACKED: dict[str, Callable[[Path, Path], None]] = {"h5py": in_hdf5, "parquet": in_parquet, "webdataset": in_tars}
+
+
+def record(out: Path, *command: object, **variables: str) -> tuple[Trace, str]:
+    """The trace of a command that ends well, and what it printed."""
+    line = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", out, "--", *command]
+    changed = {**os.environ, **variables}
+    ended = subprocess.run([str(word) for word in line], capture_output=True, text=True, timeout=120, env=changed)
     assert 0 == ended.returncode, ended.stderr
-    return ioprof.load(out), int(ended.stdout)
+    return ioprof.load(out), ended.stdout
+
+
+def read_by(out: Path, how: str, path: Path, **variables: str) -> tuple[Trace, int]:
+    """The trace of a program that reads `path`, and how many bytes it says it was given."""
+    trace, said = record(out, sys.executable, PROGRAMS / "read_by.py", how, path, **variables)
+    return trace, int(said)
 
 
 def bytes_of(trace: Trace, folder: Path, kind: str) -> int:
@@ -50,36 +98,45 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*.JPEG"))
 
 
-def evict(folder: Path) -> None:
-    """Ask the kernel to forget what it has of these files; what is mapped or dirty stays."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-@pytest.mark.parametrize(("how", "epochs"), [("spawn", 2), ("persistent", 2), ("dali", 1), ("webdataset", 1)])
+@pytest.mark.parametrize(
+    ("how", "epochs"), [("spawn", 1), ("persistent", 2), ("dali", 1), ("webdataset", 1), ("h5py", 1), ("parquet", 1)]
+)
 def test_every_byte_of_a_library_that_reads_is_seen(how: str, epochs: int, tree: Path, tmp_path: Path) -> None:
     """As many as were handed out, and 99.9 % of what the kernel counted, in every process of the job."""
-    if how in NEEDS:
-        pytest.importorskip(NEEDS[how], reason=f"{NEEDS[how]} is not installed", exc_type=ImportError)
-    path = made(tree, tmp_path / "tars", layout="webdataset").data_path if how == "webdataset" else tree
-    folder = path.parent if path.is_file() else path
-    trace, handed_out = recorded(tmp_path / "run", how, folder)
+    need(how)
+    folder = tree
+    if how in PACKED:
+        folder = tmp_path / "packed"
+        folder.mkdir()
+        PACKED[how](tree, folder)
+    trace, handed_out = read_by(tmp_path / "run", how, folder)
     assert size_of(tree) * epochs == handed_out
     assert bytes_of(trace, folder, "read") >= handed_out
-    for process in trace.run["processes"]:
-        missing = process["reads"]["io_rchar"] - process["reads"]["seen_bytes"]
-        assert 0 <= missing <= max((1 - LEAST) * process["reads"]["io_rchar"], LINKER_BYTES), process
+    check_books(trace, libraries=140)
 
 
-@pytest.mark.skipif(refusal() is not None, reason=str(refusal()))
+def test_every_byte_is_seen_beside_another_allocator(tree: Path, tmp_path: Path) -> None:
+    """A job that preloads jemalloc keeps it, and its reads are all seen."""
+    allocator = ctypes.util.find_library("jemalloc")
+    if allocator is None:
+        pytest.skip("no jemalloc on this machine")
+    program = """
+import sys
+print(sum(len(open(path, 'rb').read()) for path in sys.argv[1:]), 'jemalloc' in open('/proc/self/maps').read())
+"""
+    images = sorted(tree.glob("*/*.JPEG"))
+    trace, said = record(tmp_path / "run", sys.executable, "-c", program, *images, LD_PRELOAD=allocator)
+    assert [str(size_of(tree)), "True"] == said.split()
+    assert size_of(tree) == bytes_of(trace, tree, "read")
+    check_books(trace, libraries=40)
+
+
+@needs_faults
 def test_a_library_that_maps_is_seen_by_its_faults(tree: Path, tmp_path: Path) -> None:
     """LMDB, cold: pages of its file, each within it, all from storage; and none of it was read by a call."""
     path = made(tree, tmp_path / "base", layout="lmdb").data_path
-    evict(path)
-    trace, handed_out = recorded(tmp_path / "run", "lmdb", path)
+    slow_storage.evict(path)
+    trace, handed_out = read_by(tmp_path / "run", "lmdb", path)
     assert handed_out >= size_of(tree)
     files = trace.files.filter(pl.col("path") == f"{path}/data.mdb")
     faults = trace.spans.filter(pl.col("kind") == "fault").join(files, on="file")
@@ -89,10 +146,29 @@ def test_a_library_that_maps_is_seen_by_its_faults(tree: Path, tmp_path: Path) -
     assert bytes_of(trace, path, "read") < size / 10
 
 
+@needs_faults
+def test_fio_maps_and_every_page_is_told(tmp_path: Path) -> None:
+    """fio's mmap engine touches each page of a cold file once, at random: as many bytes are told as it says, page by page."""
+    if shutil.which("fio") is None:
+        pytest.skip("no fio on this machine")
+    size, path = 16 << 20, tmp_path / "data" / "mapped"
+    path.parent.mkdir()
+    path.write_bytes(os.urandom(size))
+    slow_storage.evict(path.parent)
+    job = ["fio", "--name=job", "--ioengine=mmap", f"--filename={path}", "--rw=randread", "--bs=4k", f"--size={size}", "--thread"]
+    trace, said = record(tmp_path / "run", *job, "--output-format=json")
+    (counted,) = json.loads(said)["jobs"]
+    faults = trace.spans.filter(pl.col("kind") == "fault").join(trace.files.filter(pl.col("path") == str(path)), on="file")
+    assert size == counted["read"]["io_bytes"] == faults["bytes"].sum()
+    assert list(range(0, size, PAGE)) == sorted(faults["offset"])
+    assert {"storage"} == set(faults["source"])
+    assert 0 == bytes_of(trace, path.parent, "read")
+
+
 def test_files_that_are_mapped_and_fetched_ahead_are_told_by_their_mappings(tree: Path, tmp_path: Path) -> None:
     """DALI's default reader has the kernel fetch all of a mapping by madvise: no fault waits, but file and length are known."""
-    pytest.importorskip(NEEDS["dali-mmap"], reason="DALI is not installed", exc_type=ImportError)
-    trace, handed_out = recorded(tmp_path / "run", "dali-mmap", tree)
+    need("dali-mmap")
+    trace, handed_out = read_by(tmp_path / "run", "dali-mmap", tree)
     assert size_of(tree) == handed_out
     mapped = trace.spans.filter(pl.col("kind") == "open", pl.col("name") == "mmap").join(trace.files, on="file")
     found = dict(mapped.filter(pl.col("path").str.ends_with(".JPEG")).select("path", "bytes").iter_rows())

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from ioprof import clock
 from ioprof.errors import CaptureError
 from ioprof.record import gpu, recorder
 from ioprof.spool import kineto, read_spool
 
-torch = pytest.importorskip("torch")
 CPU = ("CPU",)
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hooked import PROGRAMS, finish, of_kind, recorded, run, start
+from hooked import finish, of_kind, recorded, run, start
+from repository import PROGRAMS
 
 from ioprof.trace import Trace
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hooked import PROGRAMS, ROOT, SITE, environment, of_kind, recorded, run
+from hooked import SITE, environment, of_kind, recorded, run
 from PIL import Image
+from repository import PROGRAMS, ROOT
 
 from ioprof.record.identity import rank_of
 
@@ -85,7 +86,13 @@ def test_no_numbers_library_is_loaded(tmp_path: Path) -> None:
 
 def test_hooks_can_be_left_out(tmp_path: Path) -> None:
     """ioprof's own job emits its spans itself: nothing is recorded for it."""
-    run(["-c", "import sys; assert 'ioprof' in sys.modules or True"], tmp_path / "spool", IOPROF_HOOKS="off")
+    program = """
+from PIL import ImageFile
+from ioprof.record.recorder import is_recording
+print(is_recording(), hasattr(ImageFile.ImageFile.load, "_ioprof_observes"))
+"""
+    assert "True True" == run(["-c", program], tmp_path / "hooked").splitlines()[-1]
+    assert "False False" == run(["-c", program], tmp_path / "spool", IOPROF_HOOKS="off").splitlines()[-1]
     assert [] == list((tmp_path / "spool").iterdir())
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hooked import PROGRAMS, finish, of_kind, recorded, run, start
+from hooked import finish, of_kind, recorded, run, start
 from PIL import Image
+from repository import PROGRAMS
 
 from ioprof.analysis.lineage import waits
 from ioprof.cli.making import Recorded

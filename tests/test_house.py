@@ -17,8 +17,9 @@ from repository import PACKAGES, ROOT, module_name, python_files
 
 import ioprof
 from ioprof import cli
+from ioprof.cli.run_folder import JOB_LOG, RUN_FILES
 
-TARGETS: Final = {"install", "demo", "test", "check", "bench", "clean"}
+TARGETS: Final = {"help", "install", "demo", "test", "test-gpu", "check", "bench", "clean"}
 
 
 @cache
@@ -65,11 +66,11 @@ def test_the_commands_of_a_text_are_found_in_code_only() -> None:
 
 
 def test_make_alone_shows_the_targets() -> None:
-    """Every target that CONTRIBUTING names is there and explained."""
+    """Every target that there is, with what it does, and no other."""
     if shutil.which("make") is None:
         pytest.skip("no make on this machine")
     shown = subprocess.run(["make", "-C", ROOT, "--no-print-directory"], capture_output=True, text=True, check=True).stdout
-    assert set() == TARGETS - set(re.findall(r"make (\w+) +\w", shown))
+    assert set(re.findall(r"^ *make ([\w-]+) +\w", shown, flags=re.MULTILINE)) == TARGETS
 
 
 def test_continuous_integration_calls_the_same_targets() -> None:
@@ -90,6 +91,13 @@ def test_every_command_that_the_readme_names_is_real() -> None:
 def test_the_readme_names_every_command() -> None:
     """A command that the README does not show is one that nobody finds."""
     assert set() == set(commands()) - {verb for verb, _ in commands_in((ROOT / "README.md").read_text())}
+
+
+def test_the_readme_names_every_file_of_a_run() -> None:
+    """Who opens a run folder finds nothing in it that the README does not explain."""
+    text = (ROOT / "README.md").read_text()
+    listed = text[text.index("## What a run leaves") : text.index("    ioprof report RUN")]
+    assert {*RUN_FILES, JOB_LOG} == set(re.findall(r"\b\w+\.(?:json|parquet|html|log)\b", listed))
 
 
 def test_the_public_names_are_those_in_all() -> None:

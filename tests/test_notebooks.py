@@ -1,14 +1,11 @@
 """The notebooks run, from the first cell to the last, on a run that was really made."""
 
-from pathlib import Path
-
 import pytest
+from repository import ROOT
 
 nbclient = pytest.importorskip("nbclient", reason="running notebooks needs nbclient and ipykernel")
 nbformat = pytest.importorskip("nbformat", reason="running notebooks needs nbformat")
 pytest.importorskip("ipykernel", reason="running notebooks needs nbclient and ipykernel")
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.filterwarnings("default")  # the kernel's own libraries warn of each other

@@ -297,7 +297,6 @@ def test_unexplained_time_is_a_caveat() -> None:
 
 @pytest.fixture
 def run_folder(tmp_path: Any) -> Any:
-    pytest.importorskip("ioprof.analysis.summary")
     sample().trace.save(tmp_path / "run")
     return tmp_path / "run"
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import struct
 import subprocess
@@ -13,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from captures import PROGRAMS, SLOTS, WRITERS, recorded, run_program, trace_of
+from captures import SLOTS, WRITERS, recorded, run_program, trace_of
+from compiling import compiled
 from hypothesis import given
 from hypothesis import strategies as st
-from repository import ROOT
+from repository import NATIVE, PROGRAMS
 
 from ioprof import layout, schema
 from ioprof.record import recorder, ring
@@ -60,7 +60,7 @@ def test_c_and_numpy_agree(structure: str) -> None:
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_the_description_and_numpy_agree(structure: str) -> None:
     """Each table of FORMAT.md lists the fields of schema.py: offset, size, name."""
-    text = (ROOT / "ioprof/native/FORMAT.md").read_text()
+    text = (NATIVE / "FORMAT.md").read_text()
     table = text.split(f"<!-- {structure} -->")[1].split("<!-- end -->")[0]
     rows = re.findall(r"^\| (\d+) \| (\d+) \| `(\w+)` \|", table, re.MULTILINE)
     assert offsets(STRUCTURES[structure]) == [(name, int(offset), int(size)) for offset, size, name in rows]
@@ -68,7 +68,7 @@ def test_the_description_and_numpy_agree(structure: str) -> None:
 
 def test_the_description_and_numpy_agree_on_the_numbers() -> None:
     """The sizes, kinds and sources in FORMAT.md are those of schema.py."""
-    text = (ROOT / "ioprof/native/FORMAT.md").read_text()
+    text = (NATIVE / "FORMAT.md").read_text()
     stated = {name: int(value.replace(",", "")) for name, value in re.findall(r"^- `(\w+)` = ([\d,]+)", text, re.MULTILINE)}
     expected = {
         "FORMAT_VERSION": schema.FORMAT_VERSION,
@@ -274,7 +274,7 @@ def test_threads_record_side_by_side(writer: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("sanitizer", ["none", "thread", "address,undefined"])
 def test_threads_need_no_gil(sanitizer: str, tmp_path: Path) -> None:
     """ring.h alone, as a C program: threads that run at the same time, and end and begin again, lose and tear nothing."""
-    program = compiled("ring_threads.c", tmp_path / "program", sanitizer)
+    program = compiled("ring_threads.c", tmp_path / "program", *([] if sanitizer == "none" else [f"-fsanitize={sanitizer}"]))
     (tmp_path / "spool").mkdir()
     threads, spans, rounds = 8, 500, 40
     numbers = (str(number) for number in (threads, spans, rounds))
@@ -288,20 +288,6 @@ def test_threads_need_no_gil(sanitizer: str, tmp_path: Path) -> None:
     assert expected == table.select("step", "batch", "path").sort("step", "batch").rows()
     assert threads * rounds == len(table.select("step", "tid").unique())
     assert trace.run["processes"][0]["lost"] == 0
-
-
-def compiled(source: str, program: Path, sanitizer: str) -> Path:
-    """A C program of `tests/programs`; skips where it cannot be built."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    options = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{ROOT / 'ioprof/native'}"]
-    options += [] if sanitizer == "none" else [f"-fsanitize={sanitizer}"]
-    built = subprocess.run([compiler, *options, PROGRAMS / source, "-o", program], capture_output=True, text=True)
-    if built.returncode and "cannot find" in built.stderr:
-        pytest.skip(f"the C compiler lacks the library of -fsanitize={sanitizer}")
-    assert (0, "") == (built.returncode, built.stderr)
-    return program
 
 
 @writers

@@ -5,10 +5,12 @@ import os
 import signal
 
 import jobs
+import lmdb
 import polars as pl
 import pynvml
 import pytest
 import slow_storage
+from preload import needs_library
 
 from ioprof.analysis.blame import blame
 from ioprof.cli.facts import gpus
@@ -61,6 +63,50 @@ def test_causes_of_every_step_sum_to_its_wall_time(datasets, tmp_path, layout):
         of_batches = spans.filter(pl.col("kind") == kind, pl.col("batch").is_not_null())  # Python reads its libraries for none
         found = of_batches.select("rank", "batch").unique().sort("rank", "batch").rows()
         assert [(rank, batch) for rank in range(2) for batch in range(6)] == found, kind
+
+
+def two_epochs(dataset, tmp_path):
+    """The run, of which the dataset was not in the page cache when it began."""
+    slow_storage.evict(dataset)
+    finished = jobs.ioprof("run", dataset, "--ranks", 2, "--epochs", 2, "--batch-size", 8, "--out", "run", cwd=tmp_path)
+    assert 0 == finished.code, finished.err
+    return Trace.load(tmp_path / "run")
+
+
+def named(trace, kind, name):
+    """The spans of that kind, in the order of their starts, of files whose paths match."""
+    files = trace.files.filter(pl.col("path").str.contains(name))
+    return trace.spans.filter(kind=kind).join(files, on="file").sort("start_ns")
+
+
+@needs_library
+def test_each_byte_of_a_file_is_told_once_in_each_epoch(datasets, tmp_path):
+    """By the capture library or by the loader, never by both: the reads of a file add up to its size, and none overlaps another."""
+    trace = two_epochs(datasets / "files", tmp_path)
+
+    reads = named(trace, "read", r"\.JPEG$")
+    sizes = {str(path): 2 * path.stat().st_size for path in (datasets / "files").rglob("*.JPEG")}
+    assert 80 == len(sizes)
+    assert sizes == dict(reads.group_by("path").agg(pl.col("bytes").sum()).rows())
+    after = pl.col("start_ns").shift(-1).over("pid", "path")
+    assert 0 == len(reads.filter(pl.col("end_ns") > after))
+
+
+@needs_library
+def test_each_byte_of_a_record_is_told_once_in_each_epoch(datasets, tmp_path):
+    """By the loader or by the kernel's faults, and never by both; LMDB itself reads no more than the first pages."""
+    trace = two_epochs(datasets / "lmdb", tmp_path)
+
+    (path,) = (datasets / "lmdb").rglob("data.mdb")
+    with lmdb.open(str(path.parent), readonly=True, lock=False) as environment, environment.begin() as transaction:
+        values = sum(len(value) for _, value in transaction.cursor())
+    faults = named(trace, "fault", r"data\.mdb$")
+    own = faults.filter(pl.col("offset").is_null())  # the loader knows the record, the kernel the page
+    assert (160, 2 * values) == (len(own), own["bytes"].sum())
+    after = pl.col("start_ns").shift(-1).over("pid", "tid")
+    assert 0 == len(faults.filter(pl.col("end_ns") > after))
+    reads = named(trace, "read", r"data\.mdb$")
+    assert reads.select((pl.col("offset") + pl.col("bytes")).max()).item() <= 2 * 4096
 
 
 def test_both_layouts_deliver_the_same_samples_in_the_same_order(datasets):

@@ -18,6 +18,7 @@
 #define SHORTEST_INTERVAL_NS 1000000
 #define LONGEST_INTERVAL_NS 200000000
 #define LONG_LIFE_NS 1000000000
+#define MOST_YIELDS 10000
 #define WRITER_IS_CAPTURE 1
 #define ROLE_OTHER 2
 
@@ -252,12 +253,16 @@ static void strike_out(struct books *books, const struct books *seen)
 }
 
 /* Compare what the kernel counted with what was seen, at one moment, and leave it in the file: a process that is killed later has
- * told how much of its reading is in its spans. Of two threads that come together one does it. */
+ * told how much of its reading is in its spans. Of two threads that come together one does it; but one that has waited for a child
+ * waits for its turn, because nobody else strikes out that child's books. */
 static void compare_books(int64_t now, bool after_child)
 {
     struct books books, seen;
-    if (atomic_exchange(&live->comparing, 1))
-        return;
+    for (int attempt = 0; atomic_exchange(&live->comparing, 1); attempt++) {
+        if (!after_child || attempt == MOST_YIELDS)
+            return;
+        sched_yield();
+    }
     if (open_books(&books, &seen)) {
         if (after_child)
             strike_out(&books, &seen);

@@ -103,7 +103,7 @@ struct fetched {
     int64_t bytes;
     int64_t blocks; /* of 512 bytes, submitted meanwhile by this thread */
     bool waited;
-    bool surprised; /* more was submitted, nobody knows how much */
+    bool surprised; /* `blocks` are those of all that the thread did since it was last asked */
 };
 
 /* Bytes of this read that had to come from the device or the network; -1: cannot be known.
@@ -309,8 +309,7 @@ static inline bool usage_tells(struct file *file)
 
 /* Before Linux 5.9, and again in newer ones, RWF_NOWAIT itself starts to fetch what it does not find. To see that, usage has to
  * be read before, which costs as much as a small cached read: so only where that is little beside the read, or a miss is likely.
- * Where one comes as a surprise, this read is told right, but those that follow in the same readahead window are taken for
- * cached. */
+ * Where one comes as a surprise, what the thread has submitted since it was last asked is taken for this read's. */
 static inline bool expects_miss(const struct file *file, int64_t wanted)
 {
     return hits < EXPECTED_MISSES || wanted >= LARGE || GET(file, credit) > 0;
@@ -322,6 +321,15 @@ static inline void ask_before(struct reading *reading)
         return;
     reading->asked = true;
     reading->before = reading->between = usage_now();
+}
+
+/* After an attempt that missed as a surprise: it submitted what the thread has submitted since it was last asked. */
+static inline void ask_late(struct reading *reading)
+{
+    int64_t blocks = usage_known.blocks;
+    ask_before(reading);
+    if (reading->asked)
+        reading->before.blocks = blocks;
 }
 
 /* Of all calls between a read and the return to the job: errno is left alone. */
@@ -425,7 +433,10 @@ static ssize_t read_rest(const struct request *request, struct reading *reading,
     if (reading->asked && reading->missed)
         reading->between = usage_now();
     reading->surprised = reading->missed && !reading->asked;
-    ask_before(reading);
+    if (reading->surprised)
+        ask_late(reading);
+    else
+        ask_before(reading);
     errno = saved_errno;
     return make_rest(request, reading);
 }

@@ -6,6 +6,7 @@ import pytest
 
 from ioprof import clock
 from ioprof.record import gpu, recorder
+from ioprof.record.samplers.gpus import GpuCounters
 from ioprof.spool import kineto, read_spool
 
 torch = pytest.importorskip("torch")
@@ -189,8 +190,7 @@ def test_what_the_session_costs_is_recorded(tensors, tmp_path):
 def test_the_samplers_see_the_device():
     """Utilisation, memory and power by NVML."""
     nvml = pytest.importorskip("pynvml", reason="no pynvml")
-    gpus = pytest.importorskip("ioprof.record.samplers.gpus")
-    counters = gpus.GpuCounters(nvml)
+    counters = GpuCounters(nvml)
     try:
         (values,) = counters.read().values()
     finally:

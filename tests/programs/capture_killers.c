@@ -112,6 +112,8 @@ static void special_calls(void)
     CHECK(fcntl(memory, F_GET_SEALS) == (F_SEAL_GROW | F_SEAL_SHRINK));
     CHECK(ftruncate(memory, 10) == -1 && errno == EPERM);
     CHECK(syscall(SYS_getpid) == getpid());
+    make_file("special", 0, 10);
+    read_file("special", 0, 10);
 }
 
 /* 70,000 descriptors, or as many as there may be, and a file behind the last of them. */
@@ -129,6 +131,7 @@ static void many_descriptors(void)
         CHECK((last = open("/dev/null", O_RDONLY)) >= 0);
     CHECK(last >= (int)wanted.rlim_cur - 100);
     read_file("many", 0, 3 * RECORD);
+    printf("%d\n", (int)wanted.rlim_cur - 100);
 }
 
 static void *close_and_reopen(void *argument)

@@ -21,6 +21,9 @@ from ioprof import span
 
 ITEMS = 13
 
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2
+"""How long torch waits for a worker that does not end, 5 s by itself: one with loaders of its own waits for them four times."""
+
 
 def item(mode: int, number: int) -> torch.Tensor:
     """An item that says who it is, and what random numbers its maker would draw."""
@@ -76,27 +79,23 @@ def describe(batch: torch.Tensor) -> list[float]:
 
 def modes(method: str) -> Iterator[dict[str, Any]]:
     """Arguments of DataLoader, without the dataset, and what to do with it."""
+    if method != "fork":  # each worker imports torch anew, for seconds
+        yield {"style": "map", "batching": "size", "workers": 2, "persistent": True}
+        yield {"style": "stream", "batching": "size", "workers": 1, "persistent": True}
+        return
     every = {"style": ("map", "stream"), "batching": ("size", "sampler", "none"), "workers": (0, 1, 3), "persistent": (False, True)}
-    some = {"style": ("map", "stream"), "batching": ("size",), "workers": (2,), "persistent": (True,)}
-    for values in itertools.product(*(every if method == "fork" else some).values()):
+    for values in itertools.product(*every.values()):
         mode = dict(zip(every, values, strict=True))
         allowed = not mode["persistent"] or (mode["workers"] > 0 and mode["batching"] == "size")
         if allowed and not (mode["style"] == "stream" and mode["batching"] == "sampler"):
             yield mode
-    if method == "fork":
-        yield {"style": "map", "batching": "size", "workers": 3, "persistent": False, "in_order": False}
-        yield {"style": "map", "batching": "size", "workers": 2, "persistent": True, "timeout": 60, "leaves_after": 2}
-        yield {"style": "map", "batching": "size", "workers": 2, "persistent": False, "leaves_after": 1}
-        yield {"style": "fails", "batching": "size", "workers": 0, "persistent": False}
-        yield {"style": "fails", "batching": "size", "workers": 2, "persistent": False}
-        yield {"style": "nested", "batching": "size", "workers": 0, "persistent": False}
-        yield {
-            "style": "nested",
-            "batching": "size",
-            "workers": 1,
-            "persistent": False,
-            "epochs": 1,
-        }  # torch takes 5 s to end such a worker
+    yield {"style": "map", "batching": "size", "workers": 3, "persistent": False, "in_order": False}
+    yield {"style": "map", "batching": "size", "workers": 2, "persistent": True, "timeout": 60, "leaves_after": 2}
+    yield {"style": "map", "batching": "size", "workers": 2, "persistent": False, "leaves_after": 1}
+    yield {"style": "fails", "batching": "size", "workers": 0, "persistent": False}
+    yield {"style": "fails", "batching": "size", "workers": 2, "persistent": False}
+    yield {"style": "nested", "batching": "size", "workers": 0, "persistent": False}
+    yield {"style": "nested", "batching": "size", "workers": 1, "persistent": False, "epochs": 1}
 
 
 def loader(number: int, mode: dict[str, Any], method: str) -> DataLoader[torch.Tensor]:

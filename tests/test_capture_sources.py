@@ -1,0 +1,199 @@
+"""The capture library knows where bytes came from: as many from storage as the device says that it gave."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from preload import bytes_by_source, captured, environment, needs_library, reads_of, run_python
+
+pytestmark = needs_library
+
+MIB = 1 << 20
+SIZE = 32 * MIB
+WRONG = 0.01
+"""The part of a file's bytes that may be told of the wrong source."""
+WRONG_AT_RANDOM = 0.05
+"""The same on a busy machine: a reader that loses its core after it asked for a page, and before it waits, finds it there."""
+
+MAKE = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"], "btrfs": ["mkfs.btrfs", "-q", "-f"]}
+kinds = pytest.mark.parametrize("kind", MAKE)
+
+WAYS = {
+    "as it is": {},
+    "not watched": {"IOPROF_CAPTURE_WATCH": "off"},  # as with a C library before glibc 2.35
+    "no nowait": {"IOPROF_CAPTURE_NOWAIT": "off"},  # as on a file system that does not know it
+}
+"""How the library finds out."""
+
+
+@dataclass(frozen=True)
+class LoopDisk:
+    """A mounted file system on a loop device, `loop0`."""
+
+    path: Path
+    device: str
+
+    def read_bytes(self) -> int:
+        """What the device has given so far (kernel documentation, admin-guide/iostats: the third number, in sectors of 512)."""
+        return int(Path("/sys/class/block", self.device, "stat").read_text().split()[2]) * 512
+
+    def read_ahead(self, num_bytes: int) -> None:
+        """Fetch so much at once for who reads in order; btrfs has a setting of its own."""
+        own = [path.parents[1] / "bdi" for path in Path("/sys/fs/btrfs").glob(f"*/devices/{self.device}")]
+        (place,) = own or [Path("/sys/class/block", self.device, "bdi")]
+        (place / "read_ahead_kb").write_text(str(num_bytes // 1024))
+
+
+@contextmanager
+def loop_disk(folder: Path, kind: str) -> Iterator[LoopDisk]:
+    """A file system of its own."""
+    image, mount = folder / "image", folder / "disk"
+    if os.geteuid() != 0:
+        pytest.skip("a loop device needs root")
+    if shutil.which(MAKE[kind][0]) is None:
+        pytest.skip(f"no {MAKE[kind][0]} on this machine")
+    mount.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(400 * MIB)
+    subprocess.run([*MAKE[kind], image], check=True, capture_output=True)
+    mounted = subprocess.run(["mount", "-o", "loop", image, mount], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"{kind} cannot be mounted: {mounted.stderr.strip()}")
+    try:
+        (device,) = [part.device for part in psutil.disk_partitions(all=True) if part.mountpoint == str(mount)]
+        yield LoopDisk(mount, Path(device).name)
+    finally:
+        subprocess.run(["umount", mount], check=True)
+
+
+def evict(path: Path, start: int, length: int) -> None:
+    """Drop a part of a file from the page cache; 0 is all that follows. What shares a large folio with the rest stays."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+READERS = {
+    "in order": "while os.read(file, 131072): pass",
+    "small, in order": "while os.read(file, 5000): pass",
+    "small, by readv": "part = [bytearray(5000)]\nwhile os.readv(file, part): pass",
+    "at once": "os.read(file, size + 1)",
+    "at random": """
+os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)  # otherwise a read finds what an earlier one elsewhere had fetched ahead
+for place in random.Random(0).sample(range(size // 65536), size // 65536):
+    os.pread(file, 65536, place * 65536)""",
+    "by a stream": "import numpy; numpy.fromfile(sys.argv[1], dtype=numpy.uint8)",
+}
+
+STATES = {"cold": (0, 1), "warm": (1, 1), "first half cold": (0, 0.5), "second half cold": (0.5, 1)}
+"""What is dropped from the page cache: from where to where in the file."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """Bytes of one file, read once: what the device gave, and what was told to be from storage."""
+
+    device: int
+    storage: int
+
+
+def told(disk: LoopDisk, path: Path, reader: str, state: str, spool: Path, **way: str) -> Told:
+    """Reads a file that is partly in the page cache; all of its bytes are told, once."""
+    size = path.stat().st_size
+    start, end = (int(size * part) for part in STATES[state])
+    evict(path, 0, 0)
+    path.read_bytes()
+    if start < end:
+        evict(path, start, end - start)
+    before = disk.read_bytes()
+    program = f"import os, sys, random\nfile = os.open(sys.argv[1], os.O_RDONLY)\nsize = {size}\n{READERS[reader]}"
+    run_python(spool, program, path, **way)
+    device = disk.read_bytes() - before
+    found = bytes_by_source(reads_of(captured(spool), path))
+    assert size == sum(found.values())
+    assert abs(device - (end - start)) < size / 4, "the file was not in the state that was asked for"
+    return Told(device, found.get("storage", 0))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@kinds
+def test_cold_and_warm_bytes_are_told_apart(kind: str, way: str, tmp_path: Path) -> None:
+    """As many bytes are from storage as the device gave, but for 1 % of the file, in any order of reads and whatever was cached."""
+    found = {}
+    with loop_disk(tmp_path, kind) as disk:
+        disk.read_ahead(131_072)
+        path = disk.path / "data"
+        path.write_bytes(np.random.default_rng(1).bytes(SIZE))
+        for case in [(reader, state) for reader in READERS for state in STATES]:
+            found[case] = told(disk, path, *case, tmp_path / " ".join(case), **WAYS[way])
+    allowed = {reader: SIZE * (WRONG_AT_RANDOM if reader == "at random" else WRONG) for reader in READERS}
+    assert {} == {case: each for case, each in found.items() if abs(each.device - each.storage) > allowed[case[0]]}
+
+
+@pytest.mark.parametrize("reader", ["small, in order", "small, by readv"])
+@pytest.mark.parametrize("way", WAYS)
+@kinds
+def test_what_a_surprise_fetches_is_told(kind: str, way: str, reader: str, tmp_path: Path) -> None:
+    """Small reads that find the first half cached, and then windows of 4 MiB that last for 800 reads each: all are from the device.
+
+    One may be missed, which the kernel fetched ahead on another occasion, such as a page that it had taken back.
+    """
+    window = 4 * MIB  # as btrfs has it by itself
+    with loop_disk(tmp_path, kind) as disk:
+        disk.read_ahead(window)
+        path = disk.path / "data"
+        path.write_bytes(np.random.default_rng(1).bytes(2 * SIZE))
+        found = told(disk, path, reader, "second half cold", tmp_path / "spool", **WAYS[way])
+    assert found.device - window - WRONG * SIZE <= found.storage <= found.device + WRONG * SIZE
+
+
+def loop(path: Path) -> str:
+    return f"""
+with open({str(path)!r}, "rb", buffering=0) as file:
+    while file.read(65536):
+        pass
+"""
+
+
+def test_what_has_no_storage_below_it_is_from_memory(tmp_path: Path) -> None:
+    """tmpfs and proc."""
+    memory = Path("/dev/shm")
+    if "tmpfs" != subprocess.run(["stat", "-fc%T", memory], capture_output=True, text=True).stdout.strip():
+        pytest.skip(f"no tmpfs at {memory}")
+    path = memory / f"ioprof-test-{os.getpid()}"
+    path.write_bytes(b"x" * 100_000)
+    try:
+        run_python(tmp_path / "spool", loop(path) + loop(Path("/proc/version")))
+    finally:
+        path.unlink()
+    trace = captured(tmp_path / "spool")
+    assert {"page_cache": 100_000} == bytes_by_source(reads_of(trace, path))
+    assert {"page_cache": len(Path("/proc/version").read_bytes())} == bytes_by_source(reads_of(trace, "/proc/version"))
+
+
+def test_direct_reads_are_from_storage(tmp_path: Path) -> None:
+    """O_DIRECT goes past the page cache, also where the data is in it."""
+    path = tmp_path / "data"
+    path.write_bytes(b"x" * MIB)
+    program = f"""
+import mmap, os
+try:
+    file = os.open({str(path)!r}, os.O_RDONLY | os.O_DIRECT)
+except OSError:
+    raise SystemExit("none")
+os.readv(file, [mmap.mmap(-1, {MIB})])
+"""
+    ended = subprocess.run([sys.executable, "-c", program], env=environment(tmp_path / "spool"), capture_output=True, text=True)
+    if ended.stderr.strip() == "none":
+        pytest.skip("this file system has no O_DIRECT")
+    assert (0, "") == (ended.returncode, ended.stderr)
+    assert {"storage": MIB} == bytes_by_source(reads_of(captured(tmp_path / "spool"), path))
