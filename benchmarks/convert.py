@@ -5,14 +5,15 @@
     rgb256    real images to 256 x 256 JPEG in LMDB, against the same work on images in memory with nothing read or written, and
               against a pool of processes with Pillow that reads and writes files; all on all cores
     original  a tar of tars to LMDB, against `tar x` of the same tar; both to the final sync
-    memory    the most memory that the processes take, one by one and summed up, for 1,000 and for 100,000 records
+    memory    the most memory that all processes of a conversion take together, for 1,000, 10,000 and 100,000 records
 
 The images are those of the sample, under as many names as are needed. In each repeat all sides run, one after the other, and the
-medians of the paired ratios are what counts. Where other programs want the same cores, only the CPU times can be compared.
+medians of the paired ratios are what counts. Where other programs want the same cores, rates cannot be compared. CPU times can:
+user and system time of all processes, from start to end, but of the work in memory that of the work alone. So the ratio of the two
+is what that of the rates comes to where all cores are free and the storage keeps up.
 """
 
 import argparse
-import contextlib
 import ctypes
 import io
 import json
@@ -24,10 +25,10 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 from PIL import Image
@@ -39,7 +40,8 @@ from ioprof.converters.transforms import transform_for
 RGB256 = {"image": "rgb256", "layout": "lmdb"}
 QUALITY = 90
 CHUNK = 16
-FEW, MANY = 1_000, 100_000
+RECORDS = (1_000, 10_000, 100_000)
+SAMPLED_S = 0.02
 
 
 def main() -> None:
@@ -66,7 +68,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--memory-of", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory_of:
-        sys.exit(memory_of(options.memory_of))
+        source = options.memory_of
+        convert(source, source.with_name(f"{source.name}-dataset"), ConvertOptions(layout="lmdb"))
+        sys.exit()
     return options
 
 
@@ -76,7 +80,7 @@ def parse() -> argparse.Namespace:
 def rgb256(options: argparse.Namespace, folder: Path) -> dict:
     source = tree_of(options.sample, options.images, folder / "source")
     files = sorted(str(path) for path in source.glob("*/*"))
-    sides: dict[str, Callable[[], object]] = {
+    sides: dict[str, Callable[[], float | object]] = {
         "in_memory": lambda: in_memory(files),
         "ioprof": lambda: convert(source, fresh(folder / "dataset"), ConvertOptions(**RGB256)),
         "pillow": lambda: pillow_pool(files, fresh(folder / "pillow")),
@@ -84,12 +88,12 @@ def rgb256(options: argparse.Namespace, folder: Path) -> dict:
     return rates(sides, options.repeats, len(files), folder, bars={"in_memory": 0.95, "pillow": 1.35})
 
 
-def in_memory(files: list[str]) -> None:
-    """Decode, resize and encode, nothing else: reading is done before the clock starts, and results are dropped."""
+def in_memory(files: list[str]) -> float:
+    """Decode, resize and encode, nothing else: files are read before the clock starts, and results dropped. Returns CPU seconds."""
     cores = num_cores()
     context = multiprocessing.get_context("fork")
-    ready, go = context.Barrier(cores + 1), context.Barrier(cores + 1)
-    workers = [context.Process(target=transform_all, args=(files[core::cores], ready, go)) for core in range(cores)]
+    ready, go, taken = context.Barrier(cores + 1), context.Barrier(cores + 1), context.SimpleQueue()
+    workers = [context.Process(target=transform_all, args=(files[core::cores], ready, go, taken)) for core in range(cores)]
     for worker in workers:
         worker.start()
     ready.wait()
@@ -97,15 +101,18 @@ def in_memory(files: list[str]) -> None:
     go.wait()
     for worker in workers:
         worker.join()
+    return sum(taken.get() for _ in workers)
 
 
-def transform_all(files: list[str], ready: object, go: object) -> None:
+def transform_all(files: list[str], ready: Any, go: Any, taken: Any) -> None:
     data = [Path(file).read_bytes() for file in files]
     transform = transform_for(ConvertOptions(**RGB256).image_format)
-    ready.wait()  # type: ignore[attr-defined]
-    go.wait()  # type: ignore[attr-defined]
+    ready.wait()
+    go.wait()
+    started = time.process_time()
     for each in data:
         transform(each)
+    taken.put(time.process_time() - started)
 
 
 def pillow_pool(files: list[str], folder: Path) -> None:
@@ -159,39 +166,45 @@ def unpack(tar: Path, folder: Path) -> None:
 
 def memory(_: argparse.Namespace, folder: Path) -> dict:
     folder.mkdir()
-    peaks = {}
-    for images in (FEW, MANY):
-        source = tiny_tree(images, folder / str(images))
-        command = [sys.executable, __file__, "--memory-of", str(source)]
-        peaks[images] = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return {"peak_mb": peaks, "growth": peaks[MANY] / peaks[FEW]}
+    few = RECORDS[0]
+    peaks = {images: memory_of(tiny_tree(images, folder / str(images))) for images in RECORDS}
+    return {
+        "peak_mb": {images: peak / 1e6 for images, peak in peaks.items()},
+        "growth": {images: peak / peaks[few] for images, peak in peaks.items()},
+        "bytes_per_record": {images: (peak - peaks[few]) / (images - few) for images, peak in peaks.items() if images > few},
+    }
 
 
 def memory_of(source: Path) -> int:
-    """Convert, and print the largest resident sets of this process and of its workers together, in megabytes.
+    """Bytes: the largest resident sets of all processes of a conversion, summed up, as the kernel has noted them of each."""
+    peaks: dict[int, int] = {}
+    with subprocess.Popen([sys.executable, __file__, "--memory-of", str(source)]) as conversion:
+        while conversion.poll() is None:
+            for process in (conversion.pid, *(child.pid for child in psutil.Process(conversion.pid).children(recursive=True))):
+                peaks[process] = max(peaks.get(process, 0), largest_resident_set(process))
+            time.sleep(SAMPLED_S)
+    if conversion.returncode:
+        sys.exit(f"the conversion of {source} failed")
+    return sum(peaks.values())
 
-    Not by getrusage: there a process begins with the largest set of the one that started it.
-    """
-    peaks: dict[int, float] = {}
-    work = threading.Thread(
-        target=convert, args=(source, source.with_name(f"{source.name}-dataset"), ConvertOptions(layout="lmdb"))
-    )
-    work.start()
-    while work.is_alive():
-        for process in [psutil.Process(), *psutil.Process().children()]:
-            with contextlib.suppress(OSError, StopIteration):  # it has ended
-                lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-                peaks[process.pid] = int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 1e3
-        work.join(0.05)
-    print(sum(peaks.values()))
-    return 0
+
+def largest_resident_set(process: int) -> int:
+    # Not by getrusage: there a process begins with the largest set of the one that started it.
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 # ------------------------------------------------------------------------------------------------ all
 
 
 def rates(sides: dict[str, Callable[[], object]], repeats: int, images: int, folder: Path, bars: dict[str, float]) -> dict:
-    """Images per second of each side, medians of all repeats, and the ratios of ours to the others."""
+    """Images per second and CPU of each side, medians of all repeats, and the ratios of ours to the others.
+
+    A side may return the seconds of CPU that count.
+    """
     found: dict[str, list[float]] = {name: [] for name in sides}
     cpu_ms: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(repeats):
@@ -199,21 +212,25 @@ def rates(sides: dict[str, Callable[[], object]], repeats: int, images: int, fol
             sync(folder)
             in_memory.started = time.perf_counter()  # type: ignore[attr-defined]
             before = sum(os.times()[:4])
-            side()
-            cpu_ms[name].append((sum(os.times()[:4]) - before) / images * 1e3)
+            counted = side()
+            cpu_s = counted if isinstance(counted, float) else sum(os.times()[:4]) - before
+            cpu_ms[name].append(cpu_s / images * 1e3)
             sync(folder)
             found[name].append(images / (time.perf_counter() - in_memory.started))  # type: ignore[attr-defined]
     ratios = {
         name: {
-            "median": statistics.median(ratio := [one / other for one, other in zip(found["ioprof"], found[name], strict=True)]),
-            "min": min(ratio),
-            "max": max(ratio),
+            "of_rates": spread([one / other for one, other in zip(found["ioprof"], found[name], strict=True)]),
+            "of_cpu": spread([other / one for one, other in zip(cpu_ms["ioprof"], cpu_ms[name], strict=True)]),
             "bar": bar,
         }
         for name, bar in bars.items()
     }
     medians = {name: statistics.median(each) for name, each in found.items()}
     return {"per_s": medians, "cpu_ms": {name: statistics.median(each) for name, each in cpu_ms.items()}, "ratio_to": ratios}
+
+
+def spread(ratios: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
 
 
 def sync(folder: Path) -> None:
@@ -284,13 +301,20 @@ def table(result: dict) -> str:
                 for side, rate in found["per_s"].items()
             ]
             lines += [
-                f"{name:9} / {side:8} {ratio['median']:8.2f}   ({ratio['min']:.2f}-{ratio['max']:.2f}; bar {ratio['bar']})"
+                f"{name:9} / {side:8} {shown(ratio['of_rates'])}; bar {ratio['bar']}; by CPU {shown(ratio['of_cpu'])}"
                 for side, ratio in found["ratio_to"].items()
             ]
         elif name == "memory":
-            peaks = ", ".join(f"{images:,} records {peak:.0f} MB" for images, peak in found["peak_mb"].items())
-            lines.append(f"memory    {peaks}: x {found['growth']:.2f}")
+            each = {images: f"{number:.0f} bytes per record" for images, number in found["bytes_per_record"].items()}
+            lines += [
+                f"memory    {images:>9,} records {peak:7.1f} MB   x {found['growth'][images]:.3f}   {each.get(images, '')}".rstrip()
+                for images, peak in found["peak_mb"].items()
+            ]
     return "\n".join(lines)
+
+
+def shown(ratio: dict[str, float]) -> str:
+    return f"{ratio['median']:5.2f} ({ratio['min']:.2f}-{ratio['max']:.2f})"
 
 
 MEASUREMENTS: dict[str, Callable[[argparse.Namespace, Path], dict]] = {"rgb256": rgb256, "original": original, "memory": memory}

@@ -6,59 +6,16 @@ Nothing here prints. A job is planned first, which finds everything that can be 
 conversion that was killed leaves its journal and its half-made dataset beside the destination; the same one goes on from there.
 """
 
-from collections.abc import Callable
-from pathlib import Path
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from ioprof.converters.conversion import Conversion, plan_conversion
-from ioprof.converters.destination import leftovers
-from ioprof.converters.engines import engine_for
-from ioprof.converters.generation import Generation, Synthetic, plan_generation
-from ioprof.converters.halfmade import HalfMade
-from ioprof.converters.options import ConvertOptions, GenerateOptions
-from ioprof.converters.parts import Merging, Part, plan_merge, read_part
-from ioprof.converters.verification import Verification, plan_verification
-from ioprof.dataset import Dataset
-
-__all__ = [
-    "Conversion",
-    "ConvertOptions",
-    "GenerateOptions",
-    "Generation",
-    "HalfMade",
-    "Merging",
-    "Part",
-    "Synthetic",
-    "Verification",
-    "convert",
-    "engine_for",
-    "generate",
-    "leftovers",
-    "plan_conversion",
-    "plan_generation",
-    "plan_merge",
-    "plan_verification",
-    "read_part",
-]
+if TYPE_CHECKING:
+    from ioprof.converters.api import *  # noqa: F403
 
 
-def convert(
-    source: Path,
-    destination: Path,
-    options: ConvertOptions | None = None,
-    advance: Callable[[int], object] = lambda _: None,
-) -> Dataset:
-    """Make a dataset at `destination` from the images at `source`; `advance` is told how many more images are done.
-
-    Raises `CommandError` or `DatasetError`; what is done by then is kept for the same call to go on from. More than one worker
-    means spawned processes, so a script that calls this needs its `if __name__ == "__main__":`.
-    """
-    return plan_conversion(source, destination, options or ConvertOptions()).run(advance)
-
-
-def generate(
-    destination: Path,
-    options: GenerateOptions | None = None,
-    advance: Callable[[int], object] = lambda _: None,
-) -> Synthetic:
-    """Make a synthetic ImageNet at `destination`; what holds for `convert` holds here, but nothing half-made is kept."""
-    return plan_generation(destination, options or GenerateOptions()).run(advance)
+def __getattr__(name: str) -> Any:
+    # Lazy: a worker needs little of all this, and would take longer to load it than for its first images.
+    api = import_module("ioprof.converters.api")
+    if name in api.__all__:
+        return getattr(api, name)
+    raise AttributeError(f"module 'ioprof.converters' has no attribute {name!r}")

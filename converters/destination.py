@@ -30,6 +30,9 @@ PART_NAME: Final = "part.json"
 PART_SCHEMA: Final = "ioprof.part/1"
 
 _SCHEMAS: Final = {MANIFEST_NAME: DATASET_SCHEMA, SYNTHETIC_NAME: SYNTHETIC_SCHEMA, PART_NAME: PART_SCHEMA}
+SPACE_MARGIN: Final = 1.05
+"""How much more than was estimated there has to be."""
+
 _MAX_MANIFEST_BYTES: Final = 1 << 28
 _SHOWN_NAME_BYTES: Final = 150  # of a destination, in the name of its half-made folder, which is to have at most 255
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

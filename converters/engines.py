@@ -1,9 +1,9 @@
 """Who does the work: the cores of this machine, or those of a Dask cluster that runs already."""
 
 import copy
-import importlib.metadata
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -24,35 +24,60 @@ _WINDOW_PER_THREAD: Final = 4
 class Engine(Protocol):
     """`map` in the order of the tasks, with a bounded number of results that wait."""
 
-    def __call__(self, function: Callable[[Task], Result], tasks: Iterable[Task], num_tasks: int, /) -> Generator[Result]: ...
+    is_here: bool
+    """Whether all work is done on this machine, which sees the same files."""
+
+    def __call__(
+        self, function: Callable[[Task], Result], tasks: Iterable[Task], num_tasks: int, /, views: bool = False
+    ) -> Generator[Result]:
+        """With `views`, bytes that a result pickles as `PickleBuffer` may hold only until the next result is asked for."""
+        ...
 
 
-def local(workers: int | None) -> Engine:
+@dataclass(frozen=True)
+class Local:
+    """Processes of this machine."""
+
+    workers: int | None
+    """Null: one per core that may be used. With one, all work is done in this process."""
+    is_here = True
+
+    def __call__(
+        self, function: Callable[[Task], Result], tasks: Iterable[Task], num_tasks: int, views: bool = False
+    ) -> Generator[Result]:
+        """As `Engine` says."""
+        return ordered_map(function, tasks, max(1, min(self.workers or num_cores(), num_tasks)), views)
+
+
+def local(workers: int | None) -> Local:
     """Processes of this machine; null: one per core that may be used."""
-
-    def run(function: Callable[[Task], Result], tasks: Iterable[Task], num_tasks: int) -> Generator[Result]:
-        return ordered_map(function, tasks, max(1, min(workers or num_cores(), num_tasks)))
-
-    return run
+    return Local(workers)
 
 
-def dask(scheduler: str) -> Engine:
+class Dask:
     """The workers of the cluster whose scheduler has that address, or is described by that file.
 
     They must see the source under the same path, and have the same versions of what makes the bytes. Raises `CommandError`.
     """
-    try:
-        import distributed
-    except ImportError:
-        raise CommandError("--engine dask needs Dask; install it with: pip install 'ioprof[dask]'") from None
 
-    def run(function: Callable[[Task], Result], tasks: Iterable[Task], _: int) -> Generator[Result]:
-        with _connected(distributed, scheduler) as client:
-            _check_alike(client, scheduler)
+    is_here = False
+
+    def __init__(self, scheduler: str) -> None:
+        try:
+            import distributed
+        except ImportError:
+            raise CommandError("--engine dask needs Dask; install it with: pip install 'ioprof[dask]'") from None
+        self._distributed: Any = distributed
+        self._scheduler = scheduler
+
+    def __call__(
+        self, function: Callable[[Task], Result], tasks: Iterable[Task], num_tasks: int, views: bool = False
+    ) -> Generator[Result]:
+        """As `Engine` says."""
+        with _connected(self._distributed, self._scheduler) as client:
+            _check_alike(client, self._scheduler)
             window = _WINDOW_PER_THREAD * max(1, sum(client.nthreads().values()))
-            yield from _ordered(distributed, client, function, tasks, window)
-
-    return run
+            yield from _ordered(self._distributed, client, function, tasks, window)
 
 
 def engine_for(name: str, workers: int | None, scheduler: str | None) -> Engine:
@@ -61,11 +86,17 @@ def engine_for(name: str, workers: int | None, scheduler: str | None) -> Engine:
         raise CommandError(f"--engine {name!r}: choose one of {', '.join(ENGINES)}")
     if (name == "dask") != (scheduler is not None):
         raise CommandError("--engine dask and --scheduler ADDRESS go together: the scheduler of a Dask cluster that runs already")
-    return local(workers) if scheduler is None else dask(scheduler)
+    if scheduler is None:
+        return Local(workers)
+    if workers is not None:
+        raise CommandError(f"--workers {workers}: a Dask cluster has the workers that it has; leave --workers out")
+    return Dask(scheduler)
 
 
 def versions() -> dict[str, str]:
     """Of everything that the bytes of a record depend on."""
+    import importlib.metadata  # takes longer to load than all else here, and no worker needs it
+
     found = {"ioprof": __version__}
     for name in _LIBRARIES:
         try:

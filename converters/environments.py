@@ -42,7 +42,7 @@ class LmdbLayout:
             self._begin_anew()
 
     def durable(self) -> int:
-        """How many records would be there if the process were killed now."""
+        """How many records are there for certain."""
         return self._durable
 
     def add(self, record: Record) -> None:
@@ -58,10 +58,6 @@ class LmdbLayout:
         self._batch_bytes += len(value)
         if self._batch_bytes >= _BATCH_BYTES or len(self._batch) >= _BATCH_RECORDS:
             self._commit()
-
-    def checkpoint(self) -> int:
-        """Nothing: a commit at another place would change the pages. Returns how many records are durable."""
-        return self._durable
 
     def finish(self) -> None:
         """All records have been added: bring them to the file system."""
@@ -101,6 +97,8 @@ class LmdbLayout:
                 raise _no_map(size, error) from error
         self._durable += len(self._batch)
         self._batch, self._batch_bytes = [], 0
+        # Maps the file anew: pages of it that LMDB has looked at would stay in this process for ever.
+        self._environment.set_mapsize(self._environment.info()["map_size"])
 
     def _committed(self) -> bool:
         # The map is only address space, but it has to hold the batch; LMDB drops the whole transaction when it does not.

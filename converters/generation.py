@@ -2,8 +2,10 @@
 
 import contextlib
 import tarfile
-from collections.abc import Callable, Generator, Iterator
+from array import array
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
+from itertools import tee
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol
@@ -17,14 +19,12 @@ from ioprof.converters.destination import (
     require_space,
     sync_file_system,
 )
+from ioprof.converters.engines import local
 from ioprof.converters.options import GenerateOptions
-from ioprof.converters.pool import num_cores, ordered_map
 from ioprof.converters.synthetic_source import Planned, class_name, planned_images, synthetic_classes, synthetic_image
+from ioprof.converters.writing import CHUNK_IMAGES, Advance, in_chunks
 from ioprof.dataset import quantiles_of, write_json_atomically
 
-Advance = Callable[[int], object]
-
-_CHUNK_IMAGES: Final = 8
 _FILE_OVERHEAD_BYTES: Final = 4096
 
 
@@ -64,13 +64,14 @@ class Generation:
 
     def _write(self, folder: Path, advance: Advance) -> Synthetic:
         options = self.options
-        lengths: list[int] = []
+        lengths = array("q")
         words = "".join(f"{wnid} {class_name(wnid)}\n" for wnid in synthetic_classes(options))
         (folder / "synset_words.txt").write_text(words)
-        planned = list(planned_images(options))
-        tasks = [(options.seed, planned[start : start + _CHUNK_IMAGES]) for start in range(0, options.images, _CHUNK_IMAGES)]
+        planned, asked = tee(planned_images(options))
+        tasks = ((options.seed, chunk) for chunk in in_chunks(asked))
+        num_tasks = -(-options.images // CHUNK_IMAGES)
         with FORMS[options.form](folder) as writer:
-            with contextlib.closing(ordered_map(_images, tasks, min(options.workers or num_cores(), len(tasks)))) as chunks:
+            with contextlib.closing(local(options.workers)(_images, tasks, num_tasks)) as chunks:
                 for image, data in zip(planned, _flat(chunks), strict=True):
                     writer.add(image.wnid, image.name, data)
                     lengths.append(len(data))

@@ -5,6 +5,7 @@
 .NAME.partial/boot        the boot of the machine under which it was written
 .NAME.partial/lock        held by the process that is at work
 .NAME.partial/dataset/    becomes the destination, by rename
+.NAME.partial/NAME.part-1-of-4/   and so on: parts that have been merged, and are about to go
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ioprof.converters.destination import end_like_interrupt, partial_name
-from ioprof.converters.journal import num_entries
+from ioprof.converters.journal import told
 from ioprof.dataset import write_json_atomically
 from ioprof.errors import CommandError
 
@@ -47,7 +48,7 @@ class HalfMade:
 
     @property
     def journal(self) -> Path:
-        """What is done, line by line."""
+        """What is done, image by image."""
         return self.folder / "journal"
 
     @property
@@ -66,7 +67,7 @@ class HalfMade:
     @property
     def images_done(self) -> int:
         """How many images the journal tells of."""
-        return num_entries(self.journal)
+        return told(self.journal).images
 
     def same_boot(self) -> bool:
         """Whether no crash of a machine can have lost what the kernel had not yet written."""
@@ -152,6 +153,8 @@ def _left(work: HalfMade) -> str:
 
 def _remove(work: HalfMade, missing: list[Path]) -> None:
     shutil.rmtree(work.data, ignore_errors=True)  # first: without it, the rest says that the data is in its place
+    for folder in [path for path in work.folder.glob("*/") if path.is_dir()]:  # parts that were merged
+        shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(work.folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # not empty: someone else uses it by now
         for parent in missing:

@@ -1,12 +1,12 @@
 """The layout `files`: a file per record in class folders, and the index in order."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ioprof.converters.target import Record, Target, write_all
+from ioprof.converters.record_files import RecordFiles
+from ioprof.converters.target import Record, Target
 from ioprof.errors import CommandError
 
 LABEL_TABLE: Final = "label_table.ssv"
@@ -25,13 +25,12 @@ class FilesLayout:
         for wnid in target.wnids:
             (target.folder / target.split / wnid).mkdir(parents=True, exist_ok=True)
         self._path = target.folder / f"{target.split}.txt"
-        self._mode = "wb" if self._path.exists() else "xb"
+        self._files = RecordFiles(target.folder)
         self._durable = _cut_index(self._path, start)
         self._index = self._path.open("a", encoding="utf-8", newline="\n")
-        self._added = self._durable
 
     def durable(self) -> int:
-        """How many records would be there if the process were killed now."""
+        """How many records are there for certain."""
         return self._durable
 
     def add(self, record: Record) -> None:
@@ -39,21 +38,13 @@ class FilesLayout:
         path = f"{self._target.split}/{record.wnid}/{record.name}"
         if self._target.labels == "ssv":
             _check_one_word(path)
-        # What a killed job left behind its last line may be written over; anything else that is there is a name that comes twice.
-        with open(os.path.join(self._target.folder, path), self._mode, buffering=0) as stream:
-            write_all(stream.fileno(), record.data)
+        if len(record.data):
+            self._files.write(path, record.data)
         self._index.write(f"{path} {record.label}\n")
-        self._added += 1
-
-    def checkpoint(self) -> int:
-        """Make durable what has been added; returns how many records are."""
-        self._index.flush()
-        self._durable = self._added
-        return self._durable
 
     def finish(self) -> None:
         """All records have been added: bring them to the file system."""
-        self.checkpoint()
+        self._index.flush()
         if self._target.labels == "ssv":
             self._write_ssv()
 

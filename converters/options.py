@@ -3,18 +3,15 @@
 from dataclasses import dataclass
 from typing import Final
 
-from ioprof.dataset import ImageFormat, is_plain_name
+from ioprof.dataset import RESIZES, TRANSFORMS, ImageFormat, is_plain_name
 from ioprof.errors import CommandError
 
-IMAGES: Final = ("original", "rgb256")
-ENCODINGS: Final = ("jpeg", "png", "raw")
-RESIZES: Final = ("square", "short")
+ENCODINGS: Final = ("jpeg", "png", "raw")  # that of original images is not chosen
 LABELS: Final = ("ssv",)
 ON_ERROR: Final = ("fail", "quarantine")
 FORMS: Final = ("tree", "tars")
 DEFAULT_QUALITY: Final = 90
 DEFAULT_SIZE: Final = 256
-DEFAULT_SHARD_BYTES: Final = 1 << 30
 _MAX_SEED: Final = 2**32 - 1
 
 
@@ -57,7 +54,7 @@ class ConvertOptions:
     """Compare the MD5 of ImageNet's own archives with what is known of them, before work starts."""
 
     def __post_init__(self) -> None:
-        _one_of("--image", self.image, IMAGES)
+        _one_of("--image", self.image, TRANSFORMS)
         _one_of("--on-error", self.on_error, ON_ERROR)
         _in_range("--workers", self.workers, 1, 4096)
         _in_range("--limit", self.limit, 1, 10**8)

@@ -4,13 +4,13 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ioprof.converters.listing import Listing, ListingWriter
 from ioprof.dataset import is_plain_name
 from ioprof.errors import DatasetError
 
@@ -23,45 +23,8 @@ MAX_TEXT_BYTES: Final = 1 << 24
 _CLASS_NAME_FILES: Final = ("synset_words.txt", "LOC_synset_mapping.txt")
 _SAMPLED_FILES: Final = 1000
 
-
-@dataclass(frozen=True, slots=True)
-class SourceImage:
-    """One image, and where its bytes lie."""
-
-    wnid: str
-    name: str
-    place: str
-    """The archive that holds it; of one that is a file of its own, the folder, which all its neighbours share."""
-    offset: int = 0
-    """Of its first byte; of `parquet` the row; of `synthetic` the number."""
-    size: int | None = None
-    """Null: all of the file, or not known."""
-    kind: str = "file"
-    """A key of `sources.READERS`, or `file`: the bytes lie in the file as they are."""
-    group: int = 0
-    """Of images that can only be read together, the number of the group in the file."""
-
-    @property
-    def file(self) -> str:
-        """The file that holds it."""
-        return self.place if self.size is not None or self.kind != "file" else f"{self.place}/{self.name}"
-
-    @property
-    def where(self) -> str:
-        """For messages: the image's file, or its place in the archive."""
-        if self.kind == "parquet":
-            return f"{self.file} (row {self.offset}, {self.name})"
-        return self.file if self.size is None else f"{self.file} ({self.wnid}, {self.name})"
-
-
-class Reader(Protocol):
-    """Reads the images of one kind of source. Made anew in each process."""
-
-    def read(self, image: SourceImage) -> bytes:
-        """The bytes of the image's file; raises OSError when the storage fails."""
-
-    def close(self) -> None:
-        """Close what is open."""
+Order = NDArray[np.uint32]
+"""Numbers of images, each once."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +33,7 @@ class Source:
 
     description: str
     """In words, for the manifest."""
-    images: list[SourceImage]
-    """Sorted by wnid and name."""
+    images: Listing
     wnids: tuple[str, ...]
     """Sorted; the place of a wnid is its label."""
     class_names: dict[str, str]
@@ -84,28 +46,38 @@ class Source:
     @property
     def mean_image_bytes(self) -> float:
         """Mean size of an image; of a tree, estimated from a thousand of its files."""
-        if self.images[0].kind == "parquet":
-            return sum(os.stat(file).st_size for file in {image.file for image in self.images}) / len(self.images)
-        images = self.images[:: max(1, len(self.images) // _SAMPLED_FILES)] if self.images[0].size is None else self.images
-        return sum(os.stat(image.file).st_size if image.size is None else image.size for image in images) / len(images)
+        images = self.images
+        if images.kind == "parquet":
+            return sum(os.stat(place).st_size for place in images.places) / len(images)
+        if images[0].size is not None:
+            return images.num_bytes / len(images)
+        sampled = range(0, len(images), max(1, len(images) // _SAMPLED_FILES))
+        return sum(os.stat(images[number].file).st_size for number in sampled) / len(sampled)
 
-    def order(self, seed: int) -> list[SourceImage]:
+    def order(self, seed: int) -> Order:
         """The order of the records, by one shuffle. NumPy promises that this old generator's stream never changes (NEP 19).
 
         Images that can only be read together stay together: their groups are shuffled, and each of them in itself.
         """
         random = np.random.RandomState(seed)
-        if not any(image.group for image in self.images):
-            return [self.images[place] for place in random.permutation(len(self.images))]
-        by_group = attrgetter("file", "group")
-        groups = [list(images) for _, images in groupby(sorted(self.images, key=by_group), by_group)]
-        shuffled = (groups[place] for place in random.permutation(len(groups)))
-        return [group[place] for group in shuffled for place in random.permutation(len(group))]
+        if self.images.kind != "parquet":
+            return random.permutation(len(self.images)).astype(np.uint32)
+        groups = _groups(self.images)
+        shuffled = [groups[place] for place in random.permutation(len(groups))]
+        return np.concatenate([group[random.permutation(len(group))] for group in shuffled])
+
+
+def _groups(images: Listing) -> list[Order]:
+    # By file and group, the images of each in their order.
+    rank = {place: number for number, place in enumerate(sorted(images.places))}
+    keys = np.fromiter((rank[image.place] << 32 | image.group for image in images), np.int64, len(images))
+    order = np.argsort(keys, kind="stable").astype(np.uint32)
+    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)
 
 
 def made_source(
     description: str,
-    images: list[SourceImage],
+    images: ListingWriter,
     folder: Path,
     root: Path,
     *,
@@ -114,12 +86,12 @@ def made_source(
     passed_over: Counter[str] | None = None,
 ) -> Source:
     """A source of `images`; `wnids` where there may be classes without images, `class_names` where no file in `folder` has them."""
-    if not images:
+    listing = images.finished()
+    if not len(listing):
         raise DatasetError(f"{folder}: no images")
-    images.sort(key=attrgetter("wnid", "name"))
-    classes = tuple(sorted(set(wnids) if wnids is not None else {image.wnid for image in images}))
+    classes = tuple(sorted(set(wnids))) if wnids is not None else listing.wnids
     names = class_names_in(folder) if class_names is None else class_names
-    return Source(description, images, classes, names, root, dict((passed_over or Counter()).most_common()))
+    return Source(description, listing, classes, names, root, dict((passed_over or Counter()).most_common()))
 
 
 def checked_name(name: str, where: str) -> str:

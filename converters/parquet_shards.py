@@ -6,13 +6,19 @@ the order of the labels, they name the classes; elsewhere the label does, in dig
 
 import json
 import re
+import struct
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
-from ioprof.converters.origin import Source, SourceImage, made_source
+import numpy as np
+
+from ioprof.converters.listing import Lines, ListingWriter
+from ioprof.converters.origin import Source, made_source
+from ioprof.converters.source_image import SourceImage
 from ioprof.dataset import is_plain_name
 from ioprof.errors import CommandError, DatasetError
 
@@ -24,8 +30,10 @@ _WNID: Final = re.compile(r"(?:^|_)(n\d{8})$")
 _MAX_GROUP_BYTES: Final = 1 << 31
 _MAX_CLASSES: Final = 10**6
 
-Row = tuple[str, int, int, str, int]
-"""File, row group, row, name of the image's file (may be empty), label."""
+_ROW: Final = struct.Struct("<IIq")  # file, row group, row; the name follows
+
+Row = tuple[int, int, str, int]
+"""Row group, row, name of the image's file (may be empty), label."""
 
 
 def open_parquet(path: Path, split: str) -> Source | None:
@@ -33,17 +41,19 @@ def open_parquet(path: Path, split: str) -> Source | None:
     files = _files(path, split)
     if not files:
         return None
-    rows: list[Row] = []
+    rows = _Rows()
     names: list[str] = []
-    for file in files:
+    for number, file in enumerate(files):
         opened = _opened(file)
         names = _class_names(opened) or names
-        rows += _rows(opened, str(file.absolute()))
-    num_classes = max(len(names), 1 + max((label for *_, label in rows), default=0))
+        rows.add(number, _rows(opened, str(file.absolute())))
+    num_classes = max(len(names), 1 + max(rows.labels, default=0))
     if num_classes > _MAX_CLASSES:
         raise DatasetError(f"{path}: a label of {num_classes - 1}; these are no classes")
-    classes = _classes(rows, num_classes)
-    images = list(_images(rows, classes))
+    classes = rows.classes(num_classes)
+    images, places = ListingWriter("parquet"), [str(file.absolute()) for file in files]
+    for label, of_class in rows.by_label():
+        images.add_class(classes[label], _images(classes[label], places, of_class))
     class_names = {wnid: " ".join(name.split()) for wnid, name in zip(classes, names, strict=False)}
     return made_source(_description(files, path), images, path, path, wnids=classes, class_names=class_names)
 
@@ -109,9 +119,9 @@ def _rows(opened: Any, file: str) -> Iterator[Row]:
             else [None] * len(labels)
         )
         for row, (value, name) in enumerate(zip(labels, paths, strict=True), start=first):
-            if not isinstance(value, int) or value < 0:
+            if not isinstance(value, int) or not 0 <= value < 1 << 63:
                 raise DatasetError(f"{file}: row {row} has the label {str(value)[:20]}; a split without labels cannot be converted")
-            yield file, group, row, str(name or "").rpartition("/")[2], value
+            yield group, row, str(name or "").rpartition("/")[2], value
         first += len(labels)
 
 
@@ -133,28 +143,52 @@ def _class_names(opened: Any) -> list[str]:
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
 
 
-def _classes(rows: list[Row], num_classes: int) -> list[str]:
-    found: dict[int, str] = {}
-    for *_, name, label in rows:
-        match = _WNID.search(Path(name).stem)
-        if match is None or found.setdefault(label, match[1]) != match[1]:
-            break
-    else:
-        wnids = [found.get(label, "") for label in range(num_classes)]
+class _Rows:
+    """All rows, of which only the labels are held in memory."""
+
+    def __init__(self) -> None:
+        self.labels = array("q")
+        self._lines = Lines()
+        self._wnids: dict[int, str] | None = {}
+        """By label, as the names of the files say; null: they do not."""
+
+    def add(self, file: int, rows: Iterable[Row]) -> None:
+        """Those of a file; the numbers of files ascend."""
+        for group, row, name, label in rows:
+            self._lines.append(_ROW.pack(file, group, row) + name.encode())
+            self.labels.append(label)
+            match = _WNID.search(Path(name).stem) if self._wnids is not None else None
+            if match is None or self._wnids is None or self._wnids.setdefault(label, match[1]) != match[1]:
+                self._wnids = None
+
+    def classes(self, num_classes: int) -> list[str]:
+        """What the classes are called, in the order of their labels."""
+        wnids = [(self._wnids or {}).get(label, "") for label in range(num_classes)]
         if all(wnids) and wnids == sorted(set(wnids)):
             return wnids
-    digits = len(str(num_classes - 1))
-    return [f"{label:0{digits}d}" for label in range(num_classes)]
+        digits = len(str(num_classes - 1))
+        return [f"{label:0{digits}d}" for label in range(num_classes)]
+
+    def by_label(self) -> Iterator[tuple[int, Iterator[tuple[int, int, int, str]]]]:
+        """For each label: file, row group, row and name of its rows, in order."""
+        labels = np.array(self.labels, np.int64)
+        order = np.argsort(labels, kind="stable")
+        for numbers in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(order) else []:
+            yield int(labels[numbers[0]]), (self._row(int(number)) for number in numbers)
+
+    def _row(self, number: int) -> tuple[int, int, int, str]:
+        line = self._lines[number]
+        return *_ROW.unpack_from(line), line[_ROW.size :].decode()
 
 
-def _images(rows: list[Row], classes: list[str]) -> Iterator[SourceImage]:
-    seen: set[tuple[int, str]] = set()
-    for file, group, row, name, label in rows:
-        plain = name
-        if not is_plain_name(name) or (label, name) in seen:
+def _images(wnid: str, files: list[str], rows: Iterable[tuple[int, int, int, str]]) -> Iterator[SourceImage]:
+    seen: set[str] = set()
+    for number, group, row, name in rows:
+        plain, file = name, files[number]
+        if not is_plain_name(name) or name in seen:
             plain = f"{Path(file).stem.encode(errors='replace').decode()}_{row:08d}.JPEG"
-        seen.add((label, plain))
-        yield SourceImage(classes[label], plain, file, row, None, "parquet", group + 1)
+        seen.add(plain)
+        yield SourceImage(wnid, plain, file, row, group=group + 1)
 
 
 class ParquetReader:

@@ -1,24 +1,24 @@
 """A conversion in parts, one per job of a scheduler's array, and what puts them together.
 
 Part 2 of 4 of DST is the folder `DST.part-2-of-4`: its records as one LMDB environment, whatever layout was asked for, its journal,
-and `part.json`, written last. Merging reads the parts' records in order and hands them to the same writer that one machine would
-have used, so the bytes are the same.
+and `part.json`, written last; it may have no record at all, when all its images are bad. Merging reads the parts' records in order
+and hands them to the same writer that one machine would have used, so the bytes are the same.
 """
 
 import json
 import re
-import shutil
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from ioprof.converters.destination import PART_NAME, PART_SCHEMA, checked_destination, partial_name, require_space
+from ioprof.converters.destination import PART_NAME, PART_SCHEMA, SPACE_MARGIN, checked_destination, partial_name, require_space
 from ioprof.converters.engines import local
-from ioprof.converters.halfmade import HalfMade
-from ioprof.converters.journal import Entry, Quarantined, Recorded, entries
+from ioprof.converters.halfmade import HalfMade, half_made
+from ioprof.converters.journal import Quarantined, Recorded, entries
 from ioprof.converters.options import ConvertOptions
 from ioprof.converters.reading import Made
 from ioprof.converters.stored import Piece, StoredRecords
@@ -28,7 +28,7 @@ from ioprof.errors import CommandError, DatasetError
 
 _MAX_PARTS: Final = 10_000
 _MAX_PART_BYTES: Final = 1 << 28
-_SPACE_MARGIN: Final = 1.05
+_MERGE: Final = "merge of"  # what the identity of a merge has beside that of its parts: their number
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,16 @@ def part_options(options: ConvertOptions) -> ConvertOptions:
 def part_job(part: Part, writing: Writing, identity: dict[str, Any], options: ConvertOptions) -> Job:
     """The job that makes a part."""
 
-    def manifest(told: Tally) -> dict[str, Any]:
+    def manifest(tally: Tally) -> dict[str, Any]:
         return {
             "schema": PART_SCHEMA,
             "part": part.number,
             "parts": part.parts,
             "total": writing.total,
-            "records": told.records,
-            "digest": told.digest.text(),
+            "records": tally.records,
+            "bytes": sum(tally.lengths),
+            "digest": tally.digest.text(),
+            "quarantined": [entry._asdict() for entry in tally.quarantined],
             "source": writing.source,
             "classes": [asdict(entry) for entry in writing.classes],
             "options": asdict(options),
@@ -90,9 +92,14 @@ def part_job(part: Part, writing: Writing, identity: dict[str, Any], options: Co
 class MadePart:
     """A part that is whole."""
 
-    folder: Path
+    path: Path
     part: Part
     total: int
+    records: int
+    bytes: int
+    """Of all records' images."""
+    quarantined: tuple[dict[str, str], ...]
+    """As a dataset has them."""
     source: str
     classes: tuple[ImageClass, ...]
     options: ConvertOptions
@@ -107,34 +114,40 @@ class MadePart:
     def writing(self) -> Writing:
         """What wrote it."""
         places = self.places
-        return Writing(self.folder, part_options(self.options), self.classes, self.source, places.start, len(places), self.total)
+        return Writing(self.path, part_options(self.options), self.classes, self.source, places.start, len(places), self.total)
 
     def outcomes(self, skip: int, workers: int | None) -> Iterator[Outcome]:
         """Of its images but the first `skip`; raises `DatasetError` when a record is not the one that the part was made of."""
-        tally = Tally.of(self._told())
+        tally = Tally.of(self._journal)
         if tally.images != len(self.places):
-            raise _damaged(self.folder, "its journal is cut short")
-        first_record = Tally.of(islice(self._told(), skip)).records
+            raise _damaged(self.path, "its journal is cut short")
+        first_record = sum(isinstance(entry, Recorded) for entry in islice(entries(self._journal), skip))
         stored = self._stored(tally, first_record, workers)
-        for entry in islice(self._told(), skip, None):
+        for entry in islice(entries(self._journal), skip, None):
             if isinstance(entry, Quarantined):
                 wnid, _, name = entry.name.partition("/")
                 yield Outcome(wnid, name, entry.name, entry.reason)
             else:
                 yield self._record(entry, next(stored, None))
 
-    def _told(self) -> Iterator[Entry]:
-        return islice((entry for entry, _ in entries(self.folder / "journal")), len(self.places))
+    @property
+    def _journal(self) -> Path:
+        return self.path / "journal"
+
+    def manifest(self) -> dict[str, Any]:
+        """What `part.json` says."""
+        found: dict[str, Any] = json.loads((self.path / PART_NAME).read_bytes())
+        return found
 
     def _record(self, entry: Recorded, found: "tuple[str, int, Made] | None") -> Outcome:
         if found is None or (found[1], len(found[2].data), found[2].sha256) != entry:
-            raise _damaged(self.folder, f"record {found[0] if found else '(missing)'} is not what was written")
+            raise _damaged(self.path, f"record {found[0] if found else '(missing)'} is not what was written")
         return Outcome(self.classes[entry.label].wnid, found[0], found[0], found[2])
 
     def _stored(self, tally: Tally, skip: int, workers: int | None) -> Iterator[tuple[str, int, Made]]:
         if not tally.records:
             return
-        with closing(_Rereading(self.writing.manifest(self.folder, tally))) as work:
+        with closing(_Rereading(self.writing.manifest(self.path, tally))) as work:
             pieces = [piece for piece in work.pieces() if piece.stop > skip]
             if pieces:
                 pieces[0] = pieces[0]._replace(start=max(pieces[0].start, skip))
@@ -169,6 +182,11 @@ class Merging:
         """Of the dataset that they make."""
         return replace(self.parts[0].options, force=self.force, workers=self.workers)
 
+    @cached_property
+    def done_before(self) -> int:
+        """How many of them the same merge had done when this one was planned."""
+        return self.done()
+
     def done(self) -> int:
         """How many of them the same merge has done before it was interrupted."""
         work = HalfMade.beside(self.destination)
@@ -177,8 +195,6 @@ class Merging:
     def run(self, advance: Advance = lambda _: None) -> Dataset:
         """Do it, and remove the parts. Raises `CommandError` or `DatasetError`; the same merge, started again, goes on."""
         self._job.run(self._outcomes, advance)
-        for part in self.parts:
-            shutil.rmtree(part.folder, ignore_errors=True)
         return Dataset.load(self.destination)
 
     @property
@@ -186,7 +202,8 @@ class Merging:
         first = self.parts[0]
         options = replace(self.options, on_error="quarantine")  # what was to fail has failed
         writing = Writing(self.destination, options, first.classes, first.source, 0, first.total, first.total)
-        return dataset_job(writing, {**first.identity, "merge of": len(self.parts)})
+        job = dataset_job(writing, {**first.identity, _MERGE: len(self.parts)})
+        return replace(job, clean=lambda work: _take_away(self.destination, job.identity, work))
 
     def _outcomes(self, first: int) -> Generator[list[Outcome]]:
         yield from in_chunks(self._each(first))
@@ -197,21 +214,71 @@ class Merging:
                 yield from part.outcomes(max(0, first - part.places.start), self.workers)
 
 
-def plan_merge(destination: Path, force: bool = False, workers: int | None = None) -> Merging:
+@dataclass(frozen=True)
+class Merged:
+    """A merge that was killed when the dataset was in its place already: what remains is to remove the parts."""
+
+    destination: Path
+    images: int
+    identity: dict[str, Any]
+
+    @property
+    def done_before(self) -> int:
+        """All of them."""
+        return self.images
+
+    def done(self) -> int:
+        """All of them."""
+        return self.images
+
+    def run(self, advance: Advance = lambda _: None) -> Dataset:
+        """Do it."""
+        with half_made(self.destination, self.identity, force=False) as work:
+            _take_away(self.destination, self.identity, work)
+        advance(self.images)
+        return Dataset.load(self.destination)
+
+
+def plan_merge(destination: Path, force: bool = False, workers: int | None = None) -> Merging | Merged:
     """Find the parts of `destination` and look at the free space; raises `CommandError` or `DatasetError` for what is missing."""
+    target = checked_destination(destination, force=True)
+    if (merged := _merged(target)) is not None:
+        return merged
     target = checked_destination(destination, force)
     parts = [_expected_part(folder, part) for folder, part in _found_parts(target)]
     first = parts[0]
     for other in parts[1:]:
         keys = [key for key in first.identity.keys() | other.identity.keys() if first.identity.get(key) != other.identity.get(key)]
         if keys or other.total != first.total:
-            raise CommandError(f"{other.folder}: differs from part {first.part} in {', '.join(sorted(keys))}; convert it again")
+            raise CommandError(f"{other.path}: differs from part {first.part} in {', '.join(sorted(keys))}; convert it again")
     merging = Merging(target, parts, force, workers)
-    size = sum(path.stat().st_size for part in parts for path in part.folder.rglob("*.mdb"))
-    left = 1 - merging.done() / merging.images
+    size = sum(path.stat().st_size for part in parts for path in part.path.rglob("*.mdb"))
+    left = 1 - merging.done_before / merging.images
     files = round(merging.images * left) if merging.options.layout == "files" else 1
-    require_space(target, round(size * _SPACE_MARGIN * left), files)
+    require_space(target, round(size * SPACE_MARGIN * left), files)
     return merging
+
+
+def _merged(destination: Path) -> Merged | None:
+    work = HalfMade.beside(destination)
+    identity = work.job() or {}
+    try:
+        made = Dataset.load(destination)
+    except DatasetError:
+        return None
+    parts, tally = identity.get(_MERGE), Tally.of(work.journal)
+    if type(parts) is not int or not 0 < parts <= _MAX_PARTS or (tally.records, tally.digest.text()) != (made.records, made.digest):
+        return None
+    return Merged(destination, tally.images, identity)
+
+
+def _take_away(destination: Path, identity: dict[str, Any], work: HalfMade) -> None:
+    # Into the job's own folder, which goes when all is done: a kill then leaves no part that looks like one to be merged.
+    for number in range(1, identity[_MERGE] + 1):
+        folder = Part(number, identity[_MERGE]).beside(destination)
+        with suppress(DatasetError):  # gone already, or another's
+            if {**read_part(folder).identity, _MERGE: identity[_MERGE]} == identity:
+                folder.rename(work.folder / folder.name)
 
 
 def _expected_part(folder: Path, part: Part) -> MadePart:
@@ -253,12 +320,14 @@ def read_part(folder: Path) -> MadePart:
         if not classes or not all(is_plain_name(entry.wnid) for entry in classes):
             raise _damaged(folder, "its classes cannot be used")
         options = ConvertOptions(**keys["options"])
-        made = MadePart(folder, part, int(keys["total"]), str(keys["source"]), classes, options, keys["identity"])
+        quarantined = tuple({"name": str(entry["name"]), "reason": str(entry["reason"])} for entry in keys["quarantined"])
+        counts = int(keys["total"]), int(keys["records"]), int(keys["bytes"])
+        made = MadePart(folder, part, *counts, quarantined, str(keys["source"]), classes, options, keys["identity"])
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(folder, f"{PART_NAME}: {type(error).__name__} {error}") from None
-    if not (0 < made.total < 2**40 and isinstance(made.identity, dict)):
+    if not (0 < made.total < 2**40 and made.records >= 0 and made.bytes >= 0 and isinstance(made.identity, dict)):
         raise _damaged(folder, f"{PART_NAME} cannot be used")
     return made
 

@@ -2,21 +2,27 @@
 
 Not `concurrent.futures`: there all workers share one result pipe, and one that is killed while it writes a large result (out of
 memory, say) leaves the others and the parent waiting for ever. Here each worker has a socket of its own, so a death is an
-end-of-file at once; and a worker whose parent was killed reads end-of-file too, and ends.
+end-of-file at once. A worker whose parent is killed is killed by the kernel; where that is no Linux it reads end-of-file, and ends.
 
-Workers are spawned, not forked: a fork would inherit the parent's threads' locks and its open LMDB environment.
+A worker is a new interpreter that imports what it needs, and nothing of the script or command that started it: no fork, which would
+inherit the locks of the parent's threads and its open LMDB environment, and not multiprocessing, whose workers run the parent's
+script again. Large results come through memory that all of them share: a worker writes into the slot that came with the task.
 """
 
 import contextlib
-import multiprocessing
+import mmap
 import os
+import pickle
+import selectors
 import signal
-import traceback
+import socket
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from multiprocessing.connection import Connection, wait
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from ioprof.converters.serving import SLOT_BYTES, answer_of, receive, send
 from ioprof.errors import CommandError
 
 Task = TypeVar("Task")
@@ -25,10 +31,16 @@ Result = TypeVar("Result")
 _QUEUED_PER_WORKER: Final = 2  # one in work and one waiting, so that no worker idles while the parent writes
 _WINDOW_PER_WORKER: Final = 4  # tasks handed out ahead of the oldest one that is not done
 _END_S: Final = 10.0
-_HINTS: Final[dict[int | None, str]] = {
-    -signal.SIGKILL: "; out of memory, most likely: use fewer --workers",
-    1: '; a script that starts workers needs its: if __name__ == "__main__"',
-}
+_OUT_OF_MEMORY: Final = "; out of memory, most likely: use fewer --workers"
+_PROGRAM: Final = """import os, sys
+sys.path[:] = {path!r}
+os.putenv("OPENBLAS_NUM_THREADS", "1")  # NumPy's, of which each worker would start one per core
+from ioprof.process import die_with_parent
+die_with_parent(parent={parent})
+from ioprof.converters.serving import serve
+serve({socket}, {memory})
+"""
+_HELD_BACK: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def num_cores() -> int:
@@ -36,109 +48,126 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def ordered_map(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Generator[Result]:
+def ordered_map(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int, views: bool = False) -> Generator[Result]:
     """`map(function, tasks)` by `workers` processes; with one, in this process.
 
     `function` and the tasks are pickled, a task to a few kilobytes. What `function` raises is raised here; a worker that dies
     raises `CommandError`. Close the iterator when it is not used up: that ends the workers.
+
+    With `views`, bytes that a result pickles as `PickleBuffer` arrive as views that hold until the next result is asked for.
     """
     if workers == 1:
         yield from map(function, tasks)
         return
-    pool = _Pool(function, workers)
+    pool = _Pool(function, workers, views)
     try:
         yield from pool.results(tasks)
     finally:
         pool.close()
 
 
+class _Worker(NamedTuple):
+    process: "subprocess.Popen[bytes]"
+    socket: socket.socket
+
+
 class _Pool:
-    def __init__(self, function: Callable[[Any], Any], workers: int) -> None:
-        self._processes: dict[Connection, multiprocessing.process.BaseProcess] = {}
-        # An interrupt of the terminal reaches the whole process group; workers are born with it blocked, and the parent ends them.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    def __init__(self, function: Callable[[Any], Any], workers: int, views: bool) -> None:
+        self._workers: list[_Worker] = []
+        self._selector = selectors.DefaultSelector()
+        self._slots = list(range(_WINDOW_PER_WORKER * workers))
+        self._memory, descriptor = _shared(len(self._slots) * SLOT_BYTES if views else 0)
+        # What a terminal or a batch system sends reaches all processes; workers are born with it blocked, and the parent ends them.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
         try:
+            work = pickle.dumps(function)
             for _ in range(workers):
-                self._start(function)
+                self._start(work, descriptor)
         except BaseException:
             self.close()
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            if descriptor >= 0:
+                os.close(descriptor)
 
-    def _start(self, function: Callable[[Any], Any]) -> None:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, function), daemon=True)
-        self._processes[ours] = process
-        process.start()
-        theirs.close()
+    def _start(self, work: bytes, memory: int) -> None:
+        with contextlib.ExitStack() as sockets:
+            ours, theirs = map(sockets.enter_context, socket.socketpair())
+            passed = [theirs.fileno(), *([memory] if memory >= 0 else [])]
+            path = [entry for entry in sys.path if isinstance(entry, str)]
+            program = _PROGRAM.format(path=path, parent=os.getpid(), socket=theirs.fileno(), memory=memory)
+            worker = _Worker(subprocess.Popen([sys.executable, "-c", program], pass_fds=passed), ours)
+            sockets.pop_all()
+            theirs.close()
+        self._workers.append(worker)
+        self._selector.register(ours, selectors.EVENT_READ, worker)
+        self._send(worker, work)
 
     def results(self, tasks: Iterable[Any]) -> Iterator[Any]:
         numbered = enumerate(tasks)
-        free = deque(list(self._processes) * _QUEUED_PER_WORKER)
-        window = _WINDOW_PER_WORKER * len(self._processes)
-        done: dict[int, Any] = {}
+        free = deque(self._workers * _QUEUED_PER_WORKER)
+        done: dict[int, tuple[Any, int]] = {}
         sent = yielded = 0
         while True:
-            while free and sent - yielded < window and (task := next(numbered, None)) is not None:
-                self._send(free.popleft(), task)
+            while free and self._slots and (numbered_task := next(numbered, None)) is not None:
+                number, task = numbered_task
+                self._send(free.popleft(), pickle.dumps((number, self._slots.pop(), task)))
                 sent += 1
             if sent == yielded:
                 return
-            for connection in wait(list(self._processes)):
-                assert isinstance(connection, Connection)
-                number, done[number] = self._receive(connection)
-                free.append(connection)
+            for key, _ in self._selector.select():
+                number, slot, result = self._receive(key.data)
+                done[number] = result, slot
+                free.append(key.data)
             while yielded in done:
-                yield done.pop(yielded)
+                result, slot = done.pop(yielded)
+                yield result
+                self._slots.append(slot)
                 yielded += 1
 
-    def _send(self, connection: Connection, task: tuple[int, Any]) -> None:
+    def _send(self, worker: _Worker, message: bytes) -> None:
         try:
-            connection.send(task)
+            send(worker.socket.fileno(), message)
         except OSError:
-            raise self._death(connection) from None
+            raise self._death(worker) from None
 
-    def _receive(self, connection: Connection) -> tuple[int, Any]:
+    def _receive(self, worker: _Worker) -> tuple[int, int, Any]:
         try:
-            number, result, error = connection.recv()
+            message, num_parts = receive(worker.socket.fileno())
         except (EOFError, OSError):
-            raise self._death(connection) from None
+            raise self._death(worker) from None
+        slot, number, result, error = answer_of(message, num_parts, self._memory)
         if error is not None:
             raise error
-        return number, result
+        return number, slot, result
 
-    def _death(self, connection: Connection) -> CommandError:
-        process = self._processes[connection]
-        process.join(timeout=5)
-        code = process.exitcode
+    def _death(self, worker: _Worker) -> CommandError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(timeout=5)
+        code = worker.process.returncode
         why = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        return CommandError(f"worker process {process.pid} died ({why}){_HINTS.get(code, '')}", exit_code=1)
+        hint = _OUT_OF_MEMORY if code == -signal.SIGKILL else ""
+        return CommandError(f"worker process {worker.process.pid} died ({why}){hint}", exit_code=1)
 
     def close(self) -> None:
-        for connection, process in self._processes.items():
-            connection.close()
-            if process.pid is not None:
-                process.kill()  # they own nothing; SIGTERM would wait for one that is stopped
-        for process in self._processes.values():
-            if process.pid is not None:
-                process.join(timeout=_END_S)
-            if process.exitcode is not None:  # not one that hangs in the kernel, on a dead file server
-                process.close()
-        self._processes.clear()
+        self._selector.close()
+        for worker in self._workers:
+            worker.socket.close()
+            worker.process.kill()  # they own nothing; SIGTERM would wait for one that is stopped
+        for worker in self._workers:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel, on a dead file server
+                worker.process.wait(timeout=_END_S)
+        self._workers.clear()
 
 
-def _serve(connection: Connection, function: Callable[[Any], Any]) -> None:
-    with contextlib.suppress(EOFError, OSError):  # the parent has gone
-        while True:
-            number, task = connection.recv()
-            connection.send(_outcome(function, number, task))
-
-
-def _outcome(function: Callable[[Any], Any], number: int, task: Any) -> tuple[int, Any, Exception | None]:
+def _shared(size: int) -> tuple[mmap.mmap | None, int]:
+    if not size or not hasattr(os, "memfd_create"):
+        return None, -1
+    descriptor = os.memfd_create("ioprof", os.MFD_CLOEXEC)
     try:
-        return number, function(task), None
-    except Exception as error:
-        error.add_note("in a worker process:\n" + traceback.format_exc())
-        return number, None, error
+        os.ftruncate(descriptor, size)
+        return mmap.mmap(descriptor, size), descriptor
+    except OSError:  # limits of address space or of file sizes: everything goes through the sockets then
+        os.close(descriptor)
+        return None, -1

@@ -48,7 +48,7 @@ def _num_finished(suspect: Suspect) -> int:
 
 
 def _num_as_told(dataset: Dataset, journal: Path) -> int:
-    told = (entry for entry, _ in entries(journal) if isinstance(entry, Recorded))
+    told = (entry for entry in entries(journal) if isinstance(entry, Recorded))
     found = 0
     with contextlib.suppress(IoprofError, OSError), contextlib.closing(StoredRecords(dataset)) as stored:
         for record in _records(stored, dataset):

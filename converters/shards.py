@@ -66,7 +66,7 @@ class WebdatasetLayout:
         return self._shard + 1
 
     def durable(self) -> int:
-        """How many records would be there if the process were killed now."""
+        """How many records are there for certain."""
         return self._records
 
     def add(self, record: Record) -> None:
@@ -79,10 +79,6 @@ class WebdatasetLayout:
         write_all(self._descriptor, data)
         self._bytes += len(data)
         self._records += 1
-
-    def checkpoint(self) -> int:
-        """Nothing needs to be done; returns how many records are durable."""
-        return self._records
 
     def finish(self) -> None:
         """All records have been added: bring them to the file system."""
@@ -107,9 +103,9 @@ class WebdatasetLayout:
         return self._folder / tar_name(self._split, number)
 
     def _sample(self, record: Record) -> bytes:
-        suffix = self._suffix or ("png" if record.data.startswith(_PNG) else "jpg")
+        suffix = self._suffix or ("png" if record.data[: len(_PNG)] == _PNG else "jpg")
         about = {"wnid": record.wnid, "name": record.name, "label": record.label}
-        parts = {
+        parts: dict[str, bytes | memoryview] = {
             suffix: record.data,
             "cls": str(record.label).encode(),
             "json": json.dumps(about, ensure_ascii=False).encode(),
@@ -124,14 +120,13 @@ class WebdatasetLayout:
         while self._first_number(shard + 1) is not None:
             shard += 1
         first = self._first_number(shard) or 0
-        ends = [0]
+        there = last_but_one = last = 0
         for number, end in _whole_records(self._path(shard)):
-            if number != first + len(ends) - 1 or number >= start:
+            if number != first + there or number >= start:
                 break
-            ends.append(end)
+            there, last_but_one, last = there + 1, last, end
         # The last one is written again: what fills up its last block is read by nobody, and may be torn.
-        whole = max(0, len(ends) - 2)
-        return shard, ends[whole], first + whole
+        return shard, last_but_one, first + max(0, there - 1)
 
     def _first_number(self, shard: int) -> int | None:
         return next((number for number, _ in _whole_records(self._path(shard))), None)
@@ -188,7 +183,7 @@ def _whole_records(path: Path) -> Iterator[tuple[int, int]]:
                 seen = []
 
 
-def _member(name: str, data: bytes) -> bytes:
+def _member(name: str, data: bytes | memoryview) -> bytes:
     return b"".join((_header(name, len(data)), data, bytes(_padded(len(data)) - len(data))))
 
 

@@ -4,20 +4,17 @@ A source is found by asking each entry of `SOURCES` in turn. Every name in it is
 """
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from ioprof.converters.known_archives import check_archives
-from ioprof.converters.origin import IMAGE_SUFFIXES, Reader, Source, SourceImage
+from ioprof.converters.origin import Source
 from ioprof.converters.parquet_shards import open_parquet
 from ioprof.converters.synthetic_source import open_synthetic
-from ioprof.converters.tars import open_tar, tar_name
+from ioprof.converters.tars import archive_name, open_tar
 from ioprof.converters.trees import open_kaggle, open_tree
 from ioprof.dataset import MANIFEST_NAME
 from ioprof.errors import CommandError
-
-__all__ = ["IMAGE_SUFFIXES", "Source", "SourceImage", "open_source", "reader_of"]
 
 SOURCES: Final[dict[str, Callable[[Path, str], Source | None]]] = {
     "tars": open_tar,
@@ -26,12 +23,6 @@ SOURCES: Final[dict[str, Callable[[Path, str], Source | None]]] = {
     "tree": open_tree,
 }
 """Each returns null when `path` is not of its kind, and raises when it is and cannot be used."""
-
-READERS: Final = {
-    "parquet": "parquet_shards:ParquetReader",
-    "synthetic": "synthetic_source:SyntheticReader",
-}
-"""Kind of image whose bytes do not lie in a file as they are → what reads it."""
 
 
 def open_source(path: Path, split: str, check_md5: bool = False) -> Source:
@@ -45,16 +36,9 @@ def open_source(path: Path, split: str, check_md5: bool = False) -> Source:
         raise CommandError(f"{error.filename or path}: cannot be read ({error.strerror or error})") from None
 
 
-def reader_of(kind: str) -> Reader:
-    """A reader of images of that kind."""
-    module, _, name = READERS[kind].partition(":")
-    reader: Reader = getattr(import_module(f"ioprof.converters.{module}"), name)()
-    return reader
-
-
 def _found(path: Path, split: str, check_md5: bool) -> Source:
     if not path.exists():
-        raise CommandError(f"{path}: no such file or folder; give the folder of the class folders, or {tar_name(split)}")
+        raise CommandError(f"{path}: no such file or folder; give the folder of the class folders, or {archive_name(split)}")
     if (path / MANIFEST_NAME).exists():
         raise CommandError(f"{path}: already a dataset of ioprof ({MANIFEST_NAME}); give the images that it was made from")
     if check_md5:
@@ -63,4 +47,4 @@ def _found(path: Path, split: str, check_md5: bool) -> Source:
         source = opener(path, split)
         if source is not None:
             return source
-    raise CommandError(f"{path}: neither a folder of class folders with images nor {tar_name(split)} nor Parquet shards")
+    raise CommandError(f"{path}: neither a folder of class folders with images nor {archive_name(split)} nor Parquet shards")

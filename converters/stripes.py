@@ -4,6 +4,7 @@ A folder's layout is inherited by the files that are made in it, and cannot be c
 empty. `lfs setstripe` sets it, and needs no rights but those to the folder (man lfs-setstripe).
 """
 
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -25,9 +26,10 @@ class Stripes:
     """Of `lfs setstripe`."""
     reason: str
 
-    def command(self, folder: Path) -> tuple[str, ...]:
-        """What to type."""
-        return ("lfs", "setstripe", *self.arguments, str(folder))
+    @property
+    def command(self) -> str:
+        """What sets it, but for the folder: of one that is not there `lfs` would make a file."""
+        return shlex.join(("lfs", "setstripe", *self.arguments))
 
 
 _SMALL_FILES: Final = Stripes(("-c", "1"), "each file is smaller than a stripe: further stripes would only cost round trips")
@@ -57,25 +59,19 @@ def is_lustre(folder: Path, mounts: Path = _MOUNTS) -> bool:
     return found[1] == "lustre"
 
 
-def set_stripes(folder: Path, stripes: Stripes) -> None:
-    """Set the layout of an empty folder; raises `CommandError` with what `lfs` says when it cannot."""
+def stripe_folder(folder: Path, stripes: Stripes, destination: Path) -> None:
+    """Set the layout of an empty folder, which is to become `destination`; raises `CommandError` where it cannot be set."""
+    if not is_lustre(folder):
+        raise CommandError(f"{destination}: not on Lustre, which alone has stripes; leave out --stripe")
     if shutil.which("lfs") is None:
-        raise CommandError(f"{folder}: --stripe needs Lustre's own command lfs, which is not here; leave out --stripe", exit_code=1)
+        what = "--stripe needs Lustre's own command lfs, which is not here"
+        raise CommandError(f"{destination}: {what}; leave out --stripe", exit_code=1)
+    command = ["lfs", "setstripe", *stripes.arguments, str(folder)]
     try:
-        done = subprocess.run(
-            stripes.command(folder), capture_output=True, text=True, errors="replace", timeout=_LFS_S, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_LFS_S, check=False)
     except subprocess.TimeoutExpired:
-        raise CommandError(f"{folder}: no answer from lfs setstripe for {_LFS_S:.0f} s; leave out --stripe", exit_code=1) from None
+        what = f"no answer from lfs setstripe for {_LFS_S:.0f} s"
+        raise CommandError(f"{destination}: {what}; leave out --stripe", exit_code=1) from None
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout).split())[:200]
-        raise CommandError(f"{folder}: lfs setstripe failed ({said}); leave out --stripe", exit_code=1)
-
-
-def stripe_folder(folder: Path, layout: str, shards: int | None, wanted: bool) -> None:
-    """Set what `advice` says of a folder that is to hold a dataset, if that is wanted; raises `CommandError` off Lustre."""
-    if not wanted:
-        return
-    if not is_lustre(folder):
-        raise CommandError(f"{folder.parent}: not on Lustre, which alone has stripes; leave out --stripe")
-    set_stripes(folder, advice(layout, shards))
+        raise CommandError(f"{destination}: lfs setstripe failed ({said}); leave out --stripe", exit_code=1)

@@ -2,14 +2,18 @@
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from ioprof.converters.distribution import target_bytes
+from ioprof.converters.listing import ListingWriter
 from ioprof.converters.options import GenerateOptions
-from ioprof.converters.origin import Source, SourceImage, made_source
+from ioprof.converters.origin import Source, made_source
+from ioprof.converters.source_image import SourceImage
 from ioprof.converters.synthesis import synthetic_jpeg
 from ioprof.errors import CommandError
 
@@ -27,11 +31,10 @@ class Planned(NamedTuple):
 
 def planned_images(options: GenerateOptions) -> Iterator[Planned]:
     """What `generate` makes with these options, class after class."""
-    targets = target_bytes(options.images, np.random.default_rng([options.seed, 0])).tolist()
     wnids = synthetic_classes(options)
-    for number, target in enumerate(targets):
+    for number, target in enumerate(target_bytes(options.images, np.random.default_rng([options.seed, 0]))):
         wnid = wnids[number * options.num_classes // options.images]
-        yield Planned(number, wnid, f"{wnid}_{number}.JPEG", target)
+        yield Planned(number, wnid, f"{wnid}_{number}.JPEG", int(target))
 
 
 def synthetic_classes(options: GenerateOptions) -> list[str]:
@@ -57,10 +60,9 @@ def open_synthetic(path: Path) -> Source | None:
     if match is None or int(match[1]) == 0:
         raise CommandError(f"{path}: give the number of images, such as synthetic:1000")
     options = GenerateOptions(images=int(match[1]))
-    images = [
-        SourceImage(planned.wnid, planned.name, str(path), planned.number, planned.target_bytes, "synthetic")
-        for planned in planned_images(options)
-    ]
+    images = ListingWriter("synthetic")
+    for wnid, of_class in groupby(planned_images(options), attrgetter("wnid")):
+        images.add_class(wnid, (SourceImage(wnid, each.name, str(path), each.number, each.target_bytes) for each in of_class))
     names = {wnid: class_name(wnid) for wnid in synthetic_classes(options)}
     return made_source(str(path), images, path, path, class_names=names)
 

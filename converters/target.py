@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ioprof.dataset import ImageFormat
 
@@ -30,8 +30,7 @@ class Target:
     """Where the dataset will lie, for lists that hold absolute paths; null: where it is written."""
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """One sample as every layout stores it."""
 
     number: int
@@ -40,7 +39,8 @@ class Record:
     name: str
     """Of its file, unique within its class."""
     label: int
-    data: bytes
+    data: bytes | memoryview
+    """Of `files`: empty where the file has been written already."""
     place: int | None = None
     """Its image's place in the order of the source, in which bad images count too; null: the same as `number`."""
 
@@ -59,13 +59,10 @@ class Layout(Protocol):
         """For the manifest, when all is written."""
 
     def durable(self) -> int:
-        """How many records would be there if the process were killed now; the next record to add, when it has just been opened."""
+        """How many records are there for certain: just after it was opened, the number of the next one to add."""
 
     def add(self, record: Record) -> None:
         """Write the next record; raises OSError when it cannot."""
-
-    def checkpoint(self) -> int:
-        """Make durable what can be without changing a byte of the result; returns how many records are."""
 
     def finish(self) -> None:
         """All records have been added: bring them to the file system."""
@@ -75,7 +72,7 @@ class Layout(Protocol):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
     """Write all of it, or raise OSError: a disk that fills up takes a part and refuses the next."""
     written = os.write(descriptor, data)
     while written < len(data):

@@ -7,19 +7,21 @@ from itertools import chain
 from pathlib import Path
 
 from ioprof.converters import archive
-from ioprof.converters.origin import Source, SourceImage, checked_name, is_image, made_source, suffix_of
+from ioprof.converters.listing import ListingWriter
+from ioprof.converters.origin import Source, checked_name, is_image, made_source, suffix_of
+from ioprof.converters.source_image import SourceImage
 from ioprof.converters.validation import required_labels
 from ioprof.errors import CommandError, DatasetError
 
 
-def tar_name(split: str) -> str:
+def archive_name(split: str) -> str:
     """What ImageNet calls the tar of a split."""
     return f"ILSVRC2012_img_{split}.tar"
 
 
 def open_tar(path: Path, split: str) -> Source | None:
     """The source that is the tar `path`, or the tar of `split` in the folder `path`."""
-    file = path / tar_name(split) if path.is_dir() else path
+    file = path / archive_name(split) if path.is_dir() else path
     if not file.exists() or file.suffix == ".parquet":
         return None
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not block here
@@ -47,7 +49,8 @@ def _source(descriptor: int, file: Path, size: int) -> Source:
         raise DatasetError(f"{where}: holds {first.name}, where one tar per class is expected")
     found = list(_flat(where, everything, others))
     labels = required_labels(where, file.parent)
-    images = [SourceImage(labels.wnid_of(member.name, where), member.name, where, member.offset, member.size) for member in found]
+    images = ListingWriter()
+    images.add(SourceImage(labels.wnid_of(member.name, where), member.name, where, member.offset, member.size) for member in found)
     description = f"{name} with labels of {labels.description}"
     return made_source(
         description, images, file.parent, file, wnids=labels.wnids, class_names=labels.class_names, passed_over=others
@@ -67,8 +70,8 @@ def _flat(where: str, members: chain[archive.Member], others: Counter[str]) -> l
     return list(found.values())
 
 
-def _nested(descriptor: int, file: str, members: chain[archive.Member], others: Counter[str]) -> list[SourceImage]:
-    images: list[SourceImage] = []
+def _nested(descriptor: int, file: str, members: chain[archive.Member], others: Counter[str]) -> ListingWriter:
+    images = ListingWriter()
     seen: set[str] = set()
     for inner in members:
         checked_name(inner.name, file)
@@ -82,7 +85,7 @@ def _nested(descriptor: int, file: str, members: chain[archive.Member], others: 
         found = _flat(where, chain(archive.members(descriptor, where, inner.offset, inner.offset + inner.size)), others)
         if not found:
             raise DatasetError(f"{where}: holds no image; every class takes a label, so a class without images is refused")
-        images += [SourceImage(wnid, member.name, file, member.offset, member.size) for member in found]
+        images.add_class(wnid, [SourceImage(wnid, member.name, file, member.offset, member.size) for member in found])
     return images
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from ioprof.converters.options import DEFAULT_SIZE
 from ioprof.dataset import ImageFormat
 
 try:
@@ -26,13 +27,10 @@ except ImportError:  # no C compiler where ioprof was installed: the same
 Pixels = NDArray[np.uint8]
 """Height × width × RGB."""
 
-SIDE: Final = 256
-"""Of an `rgb256` image, in pixels."""
-
 FILTER: Final = Image.Resampling.BICUBIC
-"""Antialiased: Pillow widens the kernel when it shrinks. Of 100 images of ImageNet, resized on one core: bilinear 0.82 ms, bicubic
-1.36 ms, Lanczos, which ImageMagick uses, 1.89 ms. Bicubic differs from Lanczos by 44.7 dB, far less than what JPEG at quality 90
-adds (36.4 dB); bilinear by 37.3 dB, which is as much."""
+"""Antialiased: Pillow widens the kernel when it shrinks. Measured once, when it was chosen, by Pillow on one core: of 100 images of
+ImageNet, bilinear took 0.82 ms, bicubic 1.36 ms, and Lanczos, which ImageMagick uses, 1.89 ms. Bicubic differed from Lanczos by
+44.7 dB, far less than what JPEG at quality 90 adds (36.4 dB); bilinear by 37.3 dB, which is as much."""
 
 _READ_FORMATS: Final = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP")  # and nothing that starts another program, as EPS does
 _JPEG: Final = b"\xff\xd8\xff"
@@ -71,7 +69,7 @@ def transform_for(image: ImageFormat) -> Callable[[bytes], bytes]:
     """What turns an image file into the bytes of its record, or raises `BadImageError`."""
     if image.transform == "original":
         return checked_original
-    encode, side = _encoder(image), image.size or SIDE
+    encode, side = _encoder(image), image.size or DEFAULT_SIZE
     return lambda data: encode(rgb256(data, side, image.resize))
 
 
@@ -90,7 +88,7 @@ def checked_original(data: bytes) -> bytes:
     return data
 
 
-def rgb256(data: bytes, side: int = SIDE, resize: str | None = None) -> Image.Image:
+def rgb256(data: bytes, side: int = DEFAULT_SIZE, resize: str | None = None) -> Image.Image:
     """Upright by its EXIF orientation, RGB, cut to the centred square, `side` × `side`; alpha is dropped, as training pipelines do.
 
     With `resize` "short" nothing is cut off, and it is the shorter side that becomes `side`. What cannot be detected is what

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.converters.destination import SYNTHETIC_NAME
-from ioprof.converters.origin import Source, SourceImage, checked_name, class_names_in, is_image, made_source, suffix_of
+from ioprof.converters.listing import ListingWriter
+from ioprof.converters.origin import Source, checked_name, class_names_in, is_image, made_source, suffix_of
+from ioprof.converters.source_image import SourceImage
 from ioprof.converters.validation import Labels, labels_in, no_labels
 from ioprof.errors import CommandError, DatasetError
 
@@ -45,13 +47,14 @@ def open_kaggle(path: Path, split: str) -> Source | None:
 
 
 def _class_folders(root: Path, path: Path, lists: list[Path]) -> Source | None:
-    folders = [entry.name for entry in os.scandir(root) if not entry.name.startswith(".") and entry.is_dir()]
-    images: list[SourceImage] = []
+    with os.scandir(root) as entries:
+        folders = sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+    images = ListingWriter()
     others: Counter[str] = Counter()
     empty = []
     for folder in folders:
         found = _folder_images(str((root / folder).absolute()), checked_name(folder, str(root)), others)
-        images += found
+        images.add_class(folder, found)
         if not found:
             empty.append(folder)
     if len(empty) == len(folders):
@@ -77,7 +80,8 @@ def _flat_folder(root: Path, path: Path, labels: Labels) -> Source | None:
     if not names:
         return None
     folder = str(root.absolute())
-    images = [SourceImage(labels.wnid_of(checked_name(name, folder), folder), name, folder) for name in names]
+    images = ListingWriter()
+    images.add(SourceImage(labels.wnid_of(checked_name(name, folder), folder), name, folder) for name in names)
     description = f"folder {_real_name(root)} with labels of {labels.description}"
     return made_source(description, images, path, root, wnids=labels.wnids, class_names=labels.class_names)
 

@@ -5,7 +5,6 @@ make a dataset whose labels are nearly all wrong. Here every list is turned into
 """
 
 import csv
-import re
 import tarfile
 import zlib
 from collections.abc import Callable
@@ -23,7 +22,6 @@ _META: Final = "data/meta.mat"
 _GROUND_TRUTH: Final = "data/ILSVRC2012_validation_ground_truth.txt"
 _SYNSETS: Final = "imagenet_2012_validation_synset_labels.txt"
 _KAGGLE: Final = "LOC_val_solution.csv"
-_IMAGE: Final = re.compile(r"ILSVRC2012_val_(\d{8})\.\w+")
 _LISTS: Final = f"{DEVKIT}.tar.gz, {DEVKIT}/, {_KAGGLE} or {_SYNSETS}"
 
 

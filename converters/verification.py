@@ -3,11 +3,11 @@
 import contextlib
 import hashlib
 import io
-import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -15,8 +15,10 @@ from PIL import Image
 
 from ioprof.converters.conversion import name_giver
 from ioprof.converters.engines import local
-from ioprof.converters.sources import Source, open_source
+from ioprof.converters.origin import Source
+from ioprof.converters.sources import open_source
 from ioprof.converters.stored import Piece, StoredRecords
+from ioprof.converters.writing import Advance
 from ioprof.dataset import Dataset, ImageFormat, RecordDigest
 from ioprof.errors import CommandError, DatasetError
 
@@ -24,8 +26,6 @@ MAX_PROBLEMS: Final = 20
 """More are counted, not told."""
 
 _WNID: Final = re.compile(r"(n\d{8})_\d+")
-
-Advance = Callable[[int], object]
 
 
 class Fact(NamedTuple):
@@ -116,7 +116,7 @@ class Verifier:
             if wnid and 0 <= fact.label < len(classes) and classes[fact.label].wnid not in (wnid[1], *self._foreign):
                 found.add_problem(f"{where}: label {fact.label} is {classes[fact.label].wnid}")
 
-    @property
+    @cached_property
     def _foreign(self) -> tuple[str, ...]:
         # Classes that are not named as ImageNet's are: names of files then need not say the class.
         return tuple(entry.wnid for entry in self.dataset.classes if not re.fullmatch(r"n\d{8}", entry.wnid))
@@ -133,8 +133,8 @@ class Verifier:
         name = name_giver(self.source.images, dataset.image)
         labels = {wnid: label for label, wnid in enumerate(self.source.wnids)}
         left_out = {entry["name"] for entry in dataset.quarantined}
-        order = self.source.order(dataset.shuffle_seed)
-        for origin in itertools.islice(order, dataset.records + len(left_out)):
+        for number in self.source.order(dataset.shuffle_seed)[: dataset.records + len(left_out)]:
+            origin = self.source.images[int(number)]
             if f"{origin.wnid}/{origin.name}" not in left_out:
                 yield name(origin), labels[origin.wnid]
 

@@ -10,15 +10,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+import numpy as np
+
 from ioprof import __version__
 from ioprof.converters.destination import put_in_place, sync_file_system
 from ioprof.converters.halfmade import HalfMade, half_made
-from ioprof.converters.journal import Entry, Journal, Quarantined, Recorded, first_entries, num_entries, num_records
+from ioprof.converters.journal import Entry, Journal, Quarantined, Recorded, runs, told
 from ioprof.converters.layouts import LAYOUTS, Layout, Record, Target
 from ioprof.converters.options import ConvertOptions
 from ioprof.converters.reading import Made
 from ioprof.converters.recovery import Suspect, num_readable
-from ioprof.converters.stripes import stripe_folder
+from ioprof.converters.stripes import advice, stripe_folder
 from ioprof.converters.transforms import OTHER_FORM
 from ioprof.dataset import MANIFEST_NAME, Dataset, ImageClass, RecordDigest, quantiles_of, write_json_atomically
 from ioprof.errors import CommandError
@@ -33,8 +35,8 @@ class Outcome(NamedTuple):
     wnid: str
     name: str
     """Of its file in the dataset; of one that was left out, in the source."""
-    where: str
-    """For messages."""
+    where: object
+    """For messages, by its text."""
     made: Made | str
     """Its record, or in words why there is none."""
 
@@ -69,7 +71,7 @@ class Writing:
         for path in work.data.glob(".*.tmp"):  # of a manifest that was being written
             path.unlink()
         trusted = work.same_boot() or not work.is_worth_keeping
-        start = num_records(work.journal) if trusted else self._readable(work, is_finished=False)
+        start = told(work.journal).records if trusted else self._readable(work, is_finished=False)
         if not start:
             work.clear()
             trusted = True
@@ -84,24 +86,21 @@ class Writing:
 
     def told(self, work: HalfMade) -> "Tally | None":
         """What the journal says, if it tells of all images."""
-        if num_entries(work.journal) != self.images:
-            return None
-        return Tally.of(first_entries(work.journal, self.images))
+        return Tally.of(work.journal) if told(work.journal).images == self.images else None
 
     def _written(self, work: HalfMade, start: int, outcomes: Outcomes, advance: Advance) -> "Tally":
-        tally = Tally()
         work.data.mkdir(exist_ok=True)
-        if not start:
-            stripe_folder(work.data, self.options.layout, self.options.shards, self.options.stripe)
+        if self.options.stripe and not start:
+            stripe_folder(work.data, advice(self.options.layout, self.options.shards), self.destination)
         labels = {entry.wnid: label for label, entry in enumerate(self.classes)}
         layout: Layout = LAYOUTS[self.options.layout](self._target(work), start=start)
         with layout:
-            for entry in first_entries(work.journal, layout.durable()):
-                tally.add(entry)
-                self._check(entry, "")
+            tally = Tally.of(work.journal, layout.durable())
+            for entry in tally.quarantined:
+                self._check(entry, entry.name)
             if tally.images:
                 advance(tally.images)
-            with Journal(work.journal) as journal, contextlib.closing(outcomes(self.first + tally.images)) as chunks:
+            with Journal(work.journal, tally.end) as journal, contextlib.closing(outcomes(self.first + tally.images)) as chunks:
                 for chunk in chunks:
                     self._take(chunk, tally, journal, layout, labels)
                     advance(len(chunk))
@@ -110,28 +109,29 @@ class Writing:
         return tally
 
     def _take(self, chunk: list[Outcome], tally: "Tally", journal: Journal, layout: Layout, labels: dict[str, int]) -> None:
-        told = [_entry(outcome, labels) for outcome in chunk]
-        for outcome, entry in zip(chunk, told, strict=True):
-            self._check(entry, outcome.where)
-        journal.append(told)  # before the records: what a kill leaves of them is then told of
-        for outcome, entry in zip(chunk, told, strict=True):
-            if isinstance(outcome.made, Made):
+        entries = [_entry(outcome, labels) for outcome in chunk]
+        for outcome, entry in zip(chunk, entries, strict=True):
+            if isinstance(entry, Quarantined):
+                self._check(entry, outcome.where)
+        journal.append(entries)  # before the records: what a kill leaves of them is then told of
+        for outcome, entry in zip(chunk, entries, strict=True):
+            if isinstance(entry, Recorded):
+                assert isinstance(outcome.made, Made)
                 place = self.first + tally.images
-                label = labels[outcome.wnid]
-                layout.add(Record(tally.records, outcome.wnid, outcome.name, label, outcome.made.data, place=place))
+                layout.add(Record(tally.records, outcome.wnid, outcome.name, entry.label, outcome.made.data, place))
             tally.add(entry)
 
-    def _check(self, entry: Entry, where: str) -> None:
-        if isinstance(entry, Quarantined) and self.options.on_error == "fail":
+    def _check(self, entry: Quarantined, where: object) -> None:
+        if self.options.on_error == "fail":
             hint = "" if entry.reason.endswith(OTHER_FORM) else "; to leave such images out: --on-error quarantine"
-            raise CommandError(f"{where or entry.name}: {entry.reason}{hint}", exit_code=1)
+            raise CommandError(f"{where}: {entry.reason}{hint}", exit_code=1)
 
     def _readable(self, work: HalfMade, is_finished: bool) -> int:
-        told = Tally.of(first_entries(work.journal, self.images))
-        if not told.lengths:
+        tally = Tally.of(work.journal)
+        if not tally.records:
             return 0
-        found = num_readable(Suspect(self.manifest(work.data, told), self._target(work), work.journal), is_finished)
-        return 0 if self.options.layout == "lmdb" and found < told.records else found  # what is wrong in it cannot be cut off
+        found = num_readable(Suspect(self.manifest(work.data, tally), self._target(work), work.journal), is_finished)
+        return 0 if self.options.layout == "lmdb" and found < tally.records else found  # what is wrong in it cannot be cut off
 
     def _target(self, work: HalfMade) -> Target:
         options = self.options
@@ -183,35 +183,43 @@ class Job:
     manifest_name: str
     manifest: Callable[["Tally"], dict[str, Any]]
     """The file that is written last, and what it says; raises `CommandError` where there must be records, and are none."""
+    clean: Callable[[HalfMade], None] = lambda _: None
+    """What else is to be done when all is in its place. May be done in part already."""
 
     def run(self, outcomes: Outcomes, advance: Advance) -> "Tally":
         """Do what is not yet done; raises `CommandError`, and keeps what is done."""
         destination = self.writing.destination
         with half_made(destination, self.identity, self.writing.options.force) as work:
-            told = self.writing.told(work)
-            if told is not None and self._is_at(destination, told):
-                advance(told.images)
-                return told
-            if told is not None and self._is_at(work.data, told):
-                advance(told.images)
+            tally = self.writing.told(work)
+            if tally is not None and self._is_at(destination, tally):
+                advance(tally.images)
             else:
-                told = self.writing.run(work, outcomes, advance)
-                self._save(work, told)
-            self._put_in_place(work, told)
-        return told
+                tally = self._made(work, tally, outcomes, advance)
+                self._put_in_place(work, tally)
+            self.clean(work)
+        return tally
 
-    def _put_in_place(self, work: HalfMade, told: "Tally") -> None:
+    def _made(self, work: HalfMade, tally: "Tally | None", outcomes: Outcomes, advance: Advance) -> "Tally":
+        if tally is not None and self._is_at(work.data, tally):
+            advance(tally.images)
+            return tally
+        tally = self.writing.run(work, outcomes, advance)
+        self._save(work, tally)
+        return tally
+
+    def _put_in_place(self, work: HalfMade, tally: "Tally") -> None:
         destination = self.writing.destination
         try:
             put_in_place(work.data, destination, self.writing.options.force)
         except (KeyboardInterrupt, CommandError):
-            if self._is_at(destination, told):  # it came too late to change anything
+            if self._is_at(destination, tally):  # it came too late to change anything
+                self.clean(work)
                 work.clear()
             raise
 
-    def _save(self, work: HalfMade, told: "Tally") -> None:
+    def _save(self, work: HalfMade, tally: "Tally") -> None:
         try:
-            keys = self.manifest(told)
+            keys = self.manifest(tally)
         except CommandError:
             work.clear()
             raise
@@ -219,18 +227,18 @@ class Job:
             shutil.copyfile(work.journal, work.data / work.journal.name)
         write_json_atomically(work.data / self.manifest_name, keys)
 
-    def _is_at(self, folder: Path, told: "Tally") -> bool:
+    def _is_at(self, folder: Path, tally: "Tally") -> bool:
         try:
             found = json.loads((folder / self.manifest_name).read_bytes())
         except (OSError, ValueError):
             return False
-        expected = json.loads(json.dumps(self.manifest(told)))
+        expected = json.loads(json.dumps(self.manifest(tally)))
         return isinstance(found, dict) and {**found, "shards": None} == {**expected, "shards": None}
 
 
 def dataset_job(writing: Writing, identity: dict[str, Any]) -> Job:
     """The job that makes a whole dataset."""
-    return Job(writing, identity, MANIFEST_NAME, lambda told: writing.manifest(writing.destination, told).manifest())
+    return Job(writing, identity, MANIFEST_NAME, lambda tally: writing.manifest(writing.destination, tally).manifest())
 
 
 class Tally:
@@ -238,17 +246,23 @@ class Tally:
 
     def __init__(self) -> None:
         self.digest = RecordDigest()
-        self.lengths = array("q")
+        self.lengths = array("I")
         self.quarantined: list[Quarantined] = []
+        self.end = 0
+        """Of the part of the journal that it was read from."""
         self.shards: int | None = None
         """Known when all is written."""
 
     @classmethod
-    def of(cls, told: Iterable[Entry]) -> "Tally":
-        """Of all entries of a journal."""
+    def of(cls, journal: Path, records: int | None = None) -> "Tally":
+        """What a journal tells, up to what follows its first so many records."""
         tally = cls()
-        for entry in told:
-            tally.add(entry)
+        for run, tally.end in runs(journal, records):
+            if isinstance(run, Quarantined):
+                tally.quarantined.append(run)
+            else:
+                tally.digest.add_entries(run.tobytes())
+                tally.lengths.frombytes(run["length"].astype(np.uint32).tobytes())
         return tally
 
     @property
@@ -272,7 +286,7 @@ class Tally:
 
 def _entry(outcome: Outcome, labels: dict[str, int]) -> Entry:
     if isinstance(outcome.made, Made):
-        return Recorded(labels[outcome.wnid], len(outcome.made.data), outcome.made.sha256)
+        return Recorded(labels[outcome.wnid], outcome.made.length, outcome.made.sha256)
     return Quarantined(f"{outcome.wnid}/{outcome.name}", " ".join(outcome.made.replace("\0", " ").split()))
 
 

@@ -100,7 +100,7 @@ class Dataset:
 
     @property
     def data_path(self) -> Path:
-        """The folder of the split's data: the class folders of `files`, the environment (`data.mdb`) of `lmdb`."""
+        """The split's folder: class folders of `files`, tars of `webdataset`, `data.mdb` of `lmdb`; with shards that has none."""
         return self.path / self.split
 
     def shard_paths(self) -> list[Path]:
@@ -232,7 +232,11 @@ class RecordDigest:
 
     def add_hashed(self, label: int, length: int, sha256: bytes) -> None:
         """Take in the next record by its length and the sha256 of its bytes."""
-        self._hash.update(label.to_bytes(8, "little", signed=True) + length.to_bytes(8, "little") + sha256)
+        self.add_entries(label.to_bytes(8, "little", signed=True) + length.to_bytes(8, "little") + sha256)
+
+    def add_entries(self, entries: bytes) -> None:
+        """Take in the next records: 48 bytes for each, which are label, length and sha256."""
+        self._hash.update(entries)
 
     def text(self) -> str:
         """The digest as it stands in the manifest."""

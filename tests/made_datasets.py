@@ -9,6 +9,7 @@ from typing import Any
 import lmdb
 
 from ioprof.converters import ConvertOptions, convert
+from ioprof.converters.reading import Made
 from ioprof.dataset import Dataset, read_index
 from ioprof.tensorprotos import decode
 
@@ -16,6 +17,11 @@ from ioprof.tensorprotos import decode
 def made(source: Path, destination: Path, **options: Any) -> Dataset:
     """Converted in this process, unless told otherwise."""
     return convert(source, destination, ConvertOptions(**{"workers": 1, **options}))
+
+
+def record_of(task: tuple[int, int]) -> Made:
+    """What a worker makes of a byte and a length."""
+    return Made.of(bytes([task[0]]) * task[1])
 
 
 def tree(root: Path, images: dict[str, bytes]) -> Path:

@@ -8,8 +8,11 @@ import pytest
 from images import BAD, jpeg
 from made_datasets import tree
 
+from ioprof.cli import convert as convert_command
 from ioprof.cli import main
-from ioprof.dataset import Dataset
+from ioprof.converters import ConvertOptions, convert
+from ioprof.dataset import LAYOUTS, Dataset
+from ioprof.loaders import LOADERS
 
 
 @pytest.fixture(autouse=True)
@@ -77,15 +80,73 @@ def test_quarantined_images_are_counted_and_the_first_is_named(capsys, tmp_path)
     assert any("n01/" in line and "dataset.json" in line for line in lines)
 
 
-def test_what_is_passed_over_and_what_was_left_is_said(capsys, tmp_path):
-    """Files that are no images by their names, in the result; a killed job's folder, with what to type."""
+def test_what_is_passed_over_is_said(capsys, tmp_path):
+    """Files that are no images by their names, in the result."""
     source = tree(tmp_path / "source", {"n01/a.JPEG": jpeg(), "n01/b.gif": b"", "n01/c.txt": b"", "n01/d.txt": b""})
+    out, _ = ran(capsys, "convert", "imagenet", source, tmp_path / "d", "--workers", 1)
+    assert "3 files passed over: not images by their names (.txt 2, .gif 1)" in out
+
+
+def test_generate_says_what_a_killed_one_left(capsys, tmp_path):
+    """Its folder, with what to type; a conversion's is gone on with instead."""
     left = tmp_path / ".d.partial-elsewhere-1-00000000"
     left.mkdir()
-    out, lines = ran(capsys, "convert", "imagenet", source, tmp_path / "d", "--workers", 1)
-    assert "3 files passed over: not images by their names (.txt 2, .gif 1)" in out
+    _, lines = ran(capsys, "generate", "imagenet", tmp_path / "d", "--images", 1, "--workers", 1)
     assert any(line.endswith(f"rm -r {left}") for line in lines)
     assert left.is_dir()
+
+
+def test_the_rate_is_that_of_this_run(capsys, tmp_path, monkeypatch):
+    """What was there before has taken none of its seconds: of 20 images 8 were done, and the clock says 3 s."""
+    source = tree(tmp_path / "source", {f"n01/{number}.JPEG": jpeg(seed=number) for number in range(20)})
+
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, tmp_path / "d", ConvertOptions(workers=2), stop)
+    clock = iter([10.0, 13.0])
+    monkeypatch.setattr(convert_command.time, "perf_counter", lambda: next(clock))
+    out, lines = ran(capsys, "convert", "imagenet", source, tmp_path / "d")
+    assert "goes on with what the same command has done before: 8 of 20 images" in lines
+    assert "20 records" in out
+    assert "in 3.0 s (4 images/s for the last 12)" in out
+
+
+def test_what_is_converted_can_be_run():
+    """Every layout has the loader that the command which is printed next takes by default."""
+    assert set() == set(LAYOUTS) - set(LOADERS)
+
+
+def test_a_part_speaks_of_what_it_has(capsys, tmp_path):
+    """No manifest: its bad images are listed in part.json, which --json prints."""
+    source = tree(tmp_path / "source", {"n01/a.JPEG": jpeg(), "n01/b.JPEG": b"", "n02/c.JPEG": jpeg(seed=1)})
+    words = ["convert", "imagenet", source, tmp_path / "d", "--part", "1/1", "--on-error", "quarantine", "--workers", 1]
+    out, lines = ran(capsys, *words)
+    assert "2 records, 1 quarantined" in out
+    assert "quarantined 1 images, listed in part.json; the first: n01/b.JPEG: empty file" in lines
+    assert not any("dataset.json" in line or "manifest" in line for line in [out, *lines])
+    out, _ = ran(capsys, *words, "--force", "--json")
+    keys = json.loads(out)
+    told = json.loads((tmp_path / "d.part-1-of-1" / "part.json").read_text())
+    assert {**told, "path": f"{tmp_path}/d.part-1-of-1", "passed_over": {}, "seconds": keys["seconds"]} == keys
+
+
+@pytest.mark.parametrize(
+    ("options", "stripes"),
+    [
+        ("--layout files", "lfs setstripe -c 1"),
+        ("--layout lmdb", "lfs setstripe -E 1G -c 1 -E 16G -c 4 -E -1 -c -1 -S 4M"),
+        ("--layout webdataset --part 1/2", "lfs setstripe -E 1G -c 1 -E 16G -c 4 -E -1 -c -1 -S 4M"),
+    ],
+)
+def test_the_stripes_are_those_of_what_is_written(capsys, small_tree, tmp_path, monkeypatch, options, stripes):
+    """A part is an LMDB whatever it is a part of; no folder is named: lfs makes a file of one that is not there yet."""
+    monkeypatch.setattr(convert_command, "is_lustre", lambda _: True)
+    _, lines = ran(capsys, "convert", "imagenet", small_tree, tmp_path / "d", *options.split(), "--workers", 1)
+    (line,) = [line for line in lines if "Lustre" in line]
+    assert f"on Lustre: --stripe does {stripes} on the new folder, before anything is written" in line
+    assert str(tmp_path) not in line
 
 
 def test_generate_says_what_it_made_and_what_comes_next(capsys, tmp_path):
@@ -127,6 +188,7 @@ def test_generate_prints_what_it_made_as_json(capsys, tmp_path):
         ("--split ../x", "--split"),
         ("--split dataset.json", "--split"),
         ("--workers many", "--workers"),
+        ("--engine dask --scheduler tcp://localhost:1 --workers 2", "a Dask cluster has the workers that it has"),
         ("--colour blue", "--colour"),
     ],
 )

@@ -4,7 +4,6 @@ import io
 import os
 import resource
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +98,7 @@ def test_a_map_that_cannot_grow_is_one_line(tmp_path, monkeypatch):
     resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), before[1]))
     try:
         with layout, pytest.raises(OSError, match=r"no LMDB map of 134217728 bytes.*ulimit -v"):
-            deque((layout.add(replace(record, number=number)) for number in range(20)), maxlen=0)
+            deque((layout.add(record._replace(number=number)) for number in range(20)), maxlen=0)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
 

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from images import jpeg
 from made_datasets import folder_bytes, made, records, tree
 
@@ -22,12 +25,18 @@ from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
 from ioprof.converters import destination as destination_module
 from ioprof.converters import writing as writing_module
 from ioprof.converters.destination import SYNTHETIC_SCHEMA
-from ioprof.converters.journal import Journal, Quarantined, Recorded, entries, first_entries
-from ioprof.dataset import Dataset
+from ioprof.converters.journal import Journal, Quarantined, Recorded, entries, told
+from ioprof.converters.record_files import RecordFiles
+from ioprof.converters.writing import Tally
+from ioprof.dataset import Dataset, RecordDigest
 from ioprof.errors import CommandError, DatasetError
 
 NOISE = {f"n{number % 3:02}/{number}.JPEG": jpeg(seed=number) for number in range(800)}
-MORE: dict[str, dict[str, Any]] = {"webdataset": {"shard_bytes": 1 << 18}, "shards": {"shards": 3}}
+MORE: dict[str, dict[str, Any]] = {
+    "webdataset": {"layout": "webdataset", "shard_bytes": 1 << 18},
+    "shards": {"layout": "lmdb", "shards": 3},
+    "two workers": {"layout": "files", "image": "rgb256", "workers": 2},
+}
 OPTIONS = ConvertOptions(layout="lmdb", image="rgb256", workers=2)
 """Of the program."""
 
@@ -91,6 +100,43 @@ def test_another_conversion_does_not_go_on_from_there(small_tree, tmp_path):
     assert ["dataset"] == [path.name for path in tmp_path.iterdir()]
 
 
+def test_what_became_bad_meanwhile_leaves_no_file(tmp_path):
+    """A worker wrote the file of an image and was killed before it could tell; then the image is damaged."""
+    source = tree(tmp_path / "source", {f"n01/{number}.JPEG": jpeg(seed=number) for number in range(30)})
+    options = ConvertOptions(workers=1, on_error="quarantine")
+
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, tmp_path / "dataset", options, stop)
+    folder = tmp_path / ".dataset.partial" / "dataset" / "train" / "n01"
+    victim = next(path for path in sorted((source / "n01").iterdir()) if not (folder / path.name).exists())
+    shutil.copy(victim, folder / victim.name)
+    victim.write_bytes(b"")
+    dataset = convert(source, tmp_path / "dataset", options)
+    assert [f"n01/{victim.name}"] == [entry["name"] for entry in dataset.quarantined]
+    assert sorted(name for name, _, _ in records(dataset)) == sorted(path.name for path in dataset.data_path.glob("*/*"))
+
+
+def test_a_file_that_is_written_again_is_never_empty(tmp_path, monkeypatch):
+    """So a process that outlives its job by a moment cannot tear what the next one has finished; what was longer gets cut."""
+    files, path = RecordFiles(tmp_path), tmp_path / "a"
+    write = os.write
+
+    def checked(descriptor: int, data: bytes) -> int:
+        assert (tmp_path / "a").stat().st_size >= size
+        return write(descriptor, data[:5])
+
+    for before in (b"0123456789", b"01234", b"0123456789abc"):
+        path.write_bytes(before)
+        size = len(before)
+        monkeypatch.setattr(os, "write", checked)
+        files.write("a", b"0123456789")
+        monkeypatch.undo()
+        assert b"0123456789" == path.read_bytes()
+
+
 def test_two_of_the_same_do_not_work_at_once(small_tree, tmp_path):
     """The second is refused, with the host and the process of the first; which is not disturbed."""
     with half_way(small_tree, tmp_path / "dataset") as process:
@@ -116,14 +162,14 @@ def test_a_killed_worker_is_an_error_and_not_a_hang(tmp_path):
     assert 200 == convert(source, tmp_path / "dataset", OPTIONS).records
 
 
-@pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset", "shards"])
+@pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset", "shards", "two workers"])
 def test_killed_at_any_instant_it_ends_with_the_same_digest(tmp_path, layout):
     """Random instants, the same command after each; `IOPROF_KILLS` of them per layout, with the real images where there are some.
 
     Files and tars are the same to the byte; an LMDB's records are, while its pages may lie elsewhere.
     """
     source = Path(os.environ.get("IOPROF_IMAGENET_SAMPLE") or tree(tmp_path / "source", NOISE))
-    options = {"layout": "lmdb" if layout == "shards" else layout, "workers": 1, **MORE.get(layout, {})}
+    options = {"workers": 1, **MORE.get(layout, {"layout": layout})}
     (tmp_path / "work").mkdir()
     words = [source, tmp_path / "work", os.environ.get("IOPROF_KILLS", "3"), "0", json.dumps(options)]
     command = [sys.executable, str(PROGRAM.with_name("killed_conversions.py")), *map(str, words)]
@@ -191,25 +237,57 @@ def test_what_a_crash_of_the_machine_lost_is_made_again(tmp_path, layout):
 
 
 def test_a_journal_is_believed_as_far_as_it_is_whole(tmp_path):
-    """Whatever stands in it: its whole lines count, up to the first that is none."""
+    """Whatever stands in it: its whole entries count, up to the first that is none."""
     path = tmp_path / "journal"
-    told = [Recorded(0, 10, b"\1" * 32), Quarantined("n01/ü.JPEG", "empty file"), Recorded(7, 20, b"\2" * 32)]
-    with Journal(path) as journal:
-        journal.append(told)
+    expected = [Recorded(0, 10, b"\1" * 32), Quarantined("n01/ü.JPEG", "empty file"), Recorded(7, 20, b"\2" * 32)]
+    with Journal(path, 0) as journal:
+        journal.append(expected)
     whole = path.read_bytes()
-    assert told == [entry for entry, _ in entries(path)]
-    for rest in (b"r 1 2 ", b"\0" * 50, b"q x\n", b"r -1 2 " + b"0" * 64 + b"\n", b"\xff\n", whole[:-1]):
-        path.write_bytes(whole + rest + (whole if rest.endswith(b"\n") else b""))
-        assert told == [entry for entry, _ in entries(path)][:3]
-        assert told[:2] == list(first_entries(path, 1))
-        assert path.read_bytes() == b"".join(entry.line() for entry in told[:2])
+    assert expected == list(entries(path))
+    negative, too_long = (struct.pack("<qq32s", *numbers, b"") for numbers in ((-2, 1), (0, 2**40)))
+    no_text = Quarantined("a", "b").encoded()
+    for rest in (whole[:20], bytes(96), negative, too_long, no_text[:48], no_text[:50] + bytes(46), b"\xff" * 48, whole[:-1]):
+        path.write_bytes(whole + rest + (whole if not len(rest) % 48 else b""))
+        assert expected == list(entries(path))[:3]
+        assert (3, 2, len(whole)) == told(path) or rest == whole[:-1]
+        before = path.read_bytes()
+        assert (2, 1) == told(path, 1)[:2]
+        assert expected[:2] == [*Tally.of(path, 1).quarantined, expected[0]][::-1]
+        assert before == path.read_bytes()  # reading it changes nothing
+        with Journal(path, told(path, 1).end) as journal:
+            journal.append([expected[2]])
+        assert whole == path.read_bytes()
+
+
+@given(st.lists(st.booleans(), max_size=400), st.integers(0, 500))
+def test_a_journal_tells_what_was_appended(tmp_path_factory, good, stop):
+    """In whatever order records and bad images come: up to what follows the first so many records, entry by entry and counted."""
+    path = tmp_path_factory.mktemp("journal") / "journal"
+    expected = [
+        Recorded(number, number + 1, bytes([number % 256]) * 32) if is_good else Quarantined(f"n01/{number}", "x" * number)
+        for number, is_good in enumerate(good)
+    ]
+    with Journal(path, 0) as journal:
+        journal.append(expected[:100])
+        journal.append(expected[100:])
+    assert expected == list(entries(path))
+    places = [place for place, is_good in enumerate(good) if is_good]
+    first = expected[: places[stop]] if stop < len(places) else expected
+    tally = Tally.of(path, stop)
+    assert (len(first), min(stop, len(places))) == told(path, stop)[:2] == (tally.images, tally.records)
+    digest = RecordDigest()
+    for entry in first:
+        if isinstance(entry, Recorded):
+            digest.add_hashed(*entry)
+    assert (digest.text(), [entry for entry in first if isinstance(entry, Quarantined)]) == (tally.digest.text(), tally.quarantined)
+    assert sum(len(entry.encoded()) for entry in first) == told(path, stop).end == tally.end
 
 
 # ------------------------------------------------------------------------------------------------ full disks
 
 
-@pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
-def test_a_disk_that_fills_up_is_one_line(small_tree, small_disk, layout):
+@pytest.mark.parametrize(("layout", "workers"), [("files", 1), ("files", 2), ("lmdb", 1), ("webdataset", 2)])
+def test_a_disk_that_fills_up_is_one_line(small_tree, small_disk, layout, workers):
     """Exit code 1; what another program wrote is still there; after space is made the same conversion goes on, to the same end."""
     disk = small_disk(24 << 20, files=100)
     chance = random.Random(layout)
@@ -220,7 +298,7 @@ def test_a_disk_that_fills_up_is_one_line(small_tree, small_disk, layout):
         with open(disk / "other", "ab") as stream:
             stream.write(bytes(max(0, free - room)))
 
-    options = ConvertOptions(layout=layout, image="rgb256", encoding="raw", workers=1)
+    options = ConvertOptions(layout=layout, image="rgb256", encoding="raw", workers=workers)
     with pytest.raises(
         CommandError, match=r"cannot be written.*No space left on device.*what is done is kept: the same"
     ) as refusal:

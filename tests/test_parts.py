@@ -1,9 +1,11 @@
 """A conversion divided among machines makes the bytes that one machine makes."""
 
+import contextlib
 import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,8 @@ from images import jpeg
 from made_datasets import folder_bytes, made, records, tree
 
 from ioprof.cli import main
-from ioprof.converters import ConvertOptions, Part, engine_for, plan_conversion, plan_merge, read_part
+from ioprof.converters import ConvertOptions, Part, engine_for, halfmade, plan_conversion, plan_merge, read_part, writing
+from ioprof.converters import parts as parts_module
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError, DatasetError, IoprofError
 
@@ -167,7 +170,8 @@ def test_a_part_with_any_other_value_is_used_or_refused(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("part")
     options = {"layout": "lmdb", "split": "train"}
     keys: dict[str, Any] = {"schema": "ioprof.part/1", "part": 1, "parts": 2, "total": 3, "source": "", "options": options}
-    keys |= {"classes": [{"wnid": "n01", "name": "a"}], "identity": {}}
+    keys |= {"classes": [{"wnid": "n01", "name": "a"}], "identity": {}, "records": 1, "bytes": 10}
+    keys |= {"quarantined": [{"name": "n01/b", "reason": "empty file"}]}
     place = data.draw(st.sampled_from([None, *keys]))
     value = data.draw(JSON)
     (folder / "part.json").write_text(json.dumps(value if place is None else {**keys, place: value}))
@@ -176,6 +180,97 @@ def test_a_part_with_any_other_value_is_used_or_refused(tmp_path_factory, data):
     except IoprofError:
         return
     assert part.total > 0
+    assert min(part.records, part.bytes) >= 0
+
+
+def test_a_part_may_be_empty(tmp_path):
+    """All its images are bad: it is a part like any other, with the list of them, and the merged dataset has them too."""
+    source = tree(tmp_path / "source", {f"n01/{number}.JPEG": b"" if number else jpeg() for number in range(4)})
+    one = made(source, tmp_path / "one" / "dataset", on_error="quarantine")
+    options = ConvertOptions(workers=1, on_error="quarantine")
+    found = [plan_conversion(source, tmp_path / "dataset", options, Part(number, 4)).run() for number in (1, 2, 3, 4)]
+    assert [(0, 0, 1)] * 3 + [(1, one.bytes, 0)] == sorted((part.records, part.bytes, len(part.quarantined)) for part in found)
+    assert found == [read_part(tmp_path / f"dataset.part-{number}-of-4") for number in (1, 2, 3, 4)]
+    merged = plan_merge(tmp_path / "dataset").run()
+    assert folder_bytes(one.path) == folder_bytes(merged.path)
+    assert sorted(entry["name"] for part in found for entry in part.quarantined) == sorted(
+        entry["name"] for entry in merged.quarantined
+    )
+
+
+def test_a_dataset_may_not(tmp_path):
+    """Where all images of all parts are bad there is nothing to be merged; the parts stay."""
+    source = tree(tmp_path / "source", {f"n01/{number}.JPEG": b"" for number in range(4)})
+    make_parts(source, tmp_path / "dataset", 2, on_error="quarantine")
+    with pytest.raises(CommandError, match="all 4 images are bad"):
+        plan_merge(tmp_path / "dataset").run()
+    assert ["dataset.part-1-of-2", "dataset.part-2-of-2", "source"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+KILLED_AT = {
+    "the manifest": (writing, "write_json_atomically", 1),
+    "the exchange": (writing, "put_in_place", 1),
+    "taking the parts away": (parts_module, "_take_away", 1),
+    "the second part": (Path, "rename", 2),
+    "removing": (halfmade, "_remove", 1),
+    "removing the data": (shutil, "rmtree", 1),
+    "removing the second part": (shutil, "rmtree", 3),
+}
+"""What is done, and for the how-manieth time."""
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("instant", KILLED_AT)
+def test_a_merge_killed_at_its_end_is_finished_by_the_next(capsys, small_tree, tmp_path, monkeypatch, instant, after):
+    """Before and after each of its last acts: the same command ends well, and nothing but the dataset is left."""
+    monkeypatch.setattr("ioprof.cli.COMMANDS", ("convert",))
+    expected = folder_bytes(made(small_tree, tmp_path / "one" / "dataset").path)
+    destination = tmp_path / "all" / "dataset"
+    make_parts(small_tree, destination, 3)
+    home, name, times = KILLED_AT[instant]
+    act, left = getattr(home, name), iter(range(times - 1))
+
+    def killed(*arguments: Any, **options: Any) -> None:
+        is_last = next(left, None) is None
+        if after or not is_last:
+            act(*arguments, **options)
+        if is_last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    process = os.fork()
+    if not process:
+        setattr(home, name, killed)
+        with contextlib.suppress(BaseException):
+            plan_merge(destination, workers=1).run()
+        os._exit(3)
+    assert -signal.SIGKILL == os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    code = main(["convert", "merge", str(destination), "--workers", "1"])
+    printed = capsys.readouterr()
+    if code:  # it had come to its very end
+        assert "exists; replace it with --force" in printed.err
+        assert (instant, after) == ("removing", True)
+    else:
+        assert "36 records" in printed.out
+    assert expected == folder_bytes(destination)
+    assert ["dataset"] == [path.name for path in destination.parent.iterdir()]
+
+
+def test_what_a_merge_has_taken_away_is_not_looked_for_elsewhere(small_tree, tmp_path):
+    """A part that was made anew since, of other options, is not removed with what is left of a merge that was killed."""
+    destination = tmp_path / "dataset"
+    make_parts(small_tree, destination, 2)
+    merging = plan_merge(destination, workers=1)
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(halfmade, "_remove", stop)
+        with pytest.raises(KeyboardInterrupt):
+            merging.run()
+    plan_conversion(small_tree, destination, ConvertOptions(workers=1, shuffle_seed=1), Part(1, 2)).run()
+    assert 36 == plan_merge(destination).run().records
+    assert ["dataset", "dataset.part-1-of-2"] == sorted(path.name for path in tmp_path.iterdir())
 
 
 def test_the_commands(capsys, small_tree, tmp_path, monkeypatch):

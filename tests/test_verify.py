@@ -173,8 +173,8 @@ def test_inspect_says_what_a_folder_is(capsys, small_tree, tmp_path):
         convert(small_tree, tmp_path / "half", ConvertOptions(workers=1), stop)
     assert 0 == main(["inspect", str(tmp_path / ".half.partial")])
     assert "images done" in capsys.readouterr().out
-    assert 2 == main(["inspect", str(tmp_path)])
-    assert "neither a dataset" in capsys.readouterr().err
+    assert 2 == main(["inspect", str(tmp_path / "absent")])
+    assert "No such file or directory" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------ hostile data

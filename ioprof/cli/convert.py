@@ -1,7 +1,6 @@
 """`ioprof convert`: a dataset from the images that there are."""
 
 import json
-import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Final
@@ -9,12 +8,25 @@ from typing import Annotated, Final
 import typer
 
 from ioprof.cli.console import next_command, output, progress, say
-from ioprof.converters import Conversion, ConvertOptions, Merging, Part, engine_for, leftovers, plan_conversion, plan_merge
+from ioprof.converters import (
+    Conversion,
+    ConvertOptions,
+    MadePart,
+    Merged,
+    Merging,
+    Part,
+    engine_for,
+    plan_conversion,
+    plan_merge,
+)
+from ioprof.converters.destination import PART_NAME
 from ioprof.converters.stripes import advice as stripe_advice
 from ioprof.converters.stripes import is_lustre
-from ioprof.dataset import Dataset
+from ioprof.dataset import MANIFEST_NAME, Dataset
 
 _SHOWN_SUFFIXES: Final = 5
+
+_Job = Conversion | Merging | Merged
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -56,7 +68,9 @@ def imagenet(
     stripe: Annotated[bool, typer.Option("--stripe", help="On Lustre: set the stripe layout that is advised.")] = False,
     check_md5: Annotated[bool, typer.Option("--check-md5", help="Compare the tars with the sums that ImageNet gives.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace DESTINATION if ioprof made it, finished or not.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest and what else there is to say as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the manifest, of a part part.json, and what else there is to say as JSON.")
+    ] = False,
 ) -> None:
     """Convert ImageNet, or any tree of class folders. Killed, the same command goes on from where it was."""
     options = ConvertOptions(
@@ -67,16 +81,15 @@ def imagenet(
     started = time.perf_counter()
     conversion = plan_conversion(Path(source), destination, options, wanted, engine_for(engine, workers, scheduler))
     passed_over = conversion.source.passed_over
-    mention_leftovers(conversion.destination)
     _mention_stripes(conversion)
-    dataset = _carried_out(conversion)
+    made = _carried_out(conversion)
     seconds = time.perf_counter() - started
     if as_json:
-        more = {"path": str(dataset.path), "seconds": seconds, "passed_over": passed_over}
-        output.print_json(json.dumps({**dataset.manifest(), **more}))
+        more = {"path": str(made.path), "seconds": seconds, "passed_over": passed_over}
+        output.print_json(json.dumps({**made.manifest(), **more}))
     else:
-        output.print(_result(dataset, seconds) + _passed_over(passed_over), markup=False)
-    _mention_quarantined(dataset)
+        output.print(_result(made, conversion, seconds) + _passed_over(passed_over), markup=False)
+    _mention_quarantined(made)
     if wanted is None:
         next_command("ioprof", "run", destination)
     else:
@@ -94,22 +107,21 @@ def merge(
     """Put the parts of a conversion together: the same bytes as of one machine. The parts are removed when that is done."""
     started = time.perf_counter()
     merging = plan_merge(destination, force, workers)
-    dataset = _carried_out(merging)
+    made = _carried_out(merging)
     seconds = time.perf_counter() - started
     if as_json:
-        output.print_json(json.dumps({**dataset.manifest(), "path": str(dataset.path), "seconds": seconds}))
+        output.print_json(json.dumps({**made.manifest(), "path": str(made.path), "seconds": seconds}))
     else:
-        output.print(_result(dataset, seconds), markup=False)
-    _mention_quarantined(dataset)
+        output.print(_result(made, merging, seconds), markup=False)
+    _mention_quarantined(made)
     next_command("ioprof", "run", destination)
 
 
-def _carried_out(job: Conversion | Merging) -> Dataset:
-    done = job.done()
-    if done:
-        say(f"goes on with what the same command has done before: {done} of {job.images} images")
+def _carried_out(job: _Job) -> Dataset | MadePart:
+    if job.done_before:
+        say(f"goes on with what the same command has done before: {job.done_before} of {job.images} images")
     try:
-        with progress("merge" if isinstance(job, Merging) else "convert", job.images) as advance:
+        with progress("convert" if isinstance(job, Conversion) else "merge", job.images) as advance:
             return job.run(advance)
     except KeyboardInterrupt:
         if job.done():
@@ -118,23 +130,21 @@ def _carried_out(job: Conversion | Merging) -> Dataset:
 
 
 def _mention_stripes(conversion: Conversion) -> None:
-    options = conversion.options
-    if is_lustre(conversion.destination):
-        stripes = stripe_advice(options.layout, options.shards)
-        done = "set" if options.stripe else "--stripe sets, before anything is written"
-        say(f"on Lustre: {shlex.join(stripes.command(conversion.destination))} ({stripes.reason}); {done}")
+    # Its stripes were chosen when its folder was made: what is there now has them.
+    if conversion.done_before or not is_lustre(conversion.destination):
+        return
+    stored_as = conversion.stored_as
+    stripes = stripe_advice(stored_as.layout, stored_as.shards)
+    if stored_as.stripe:
+        say(f"on Lustre: the new folder gets the stripes of {stripes.command} ({stripes.reason})")
+    else:
+        say(f"on Lustre: --stripe does {stripes.command} on the new folder, before anything is written ({stripes.reason})")
 
 
-def _mention_quarantined(dataset: Dataset) -> None:
-    if dataset.quarantined:
-        first = dataset.quarantined[0]
-        say(f"quarantined {len(dataset.quarantined)} images, listed in dataset.json; the first: {first['name']}: {first['reason']}")
-
-
-def mention_leftovers(destination: Path) -> None:
-    """Say what killed jobs left beside a destination."""
-    for path in leftovers(destination):
-        say(f"half-made by a job that was killed, or works on another host; remove it with: rm -r {shlex.quote(str(path))}")
+def _mention_quarantined(made: Dataset | MadePart) -> None:
+    if made.quarantined:
+        first, where = made.quarantined[0], MANIFEST_NAME if isinstance(made, Dataset) else PART_NAME
+        say(f"quarantined {len(made.quarantined)} images, listed in {where}; the first: {first['name']}: {first['reason']}")
 
 
 def _passed_over(counts: dict[str, int]) -> str:
@@ -145,9 +155,9 @@ def _passed_over(counts: dict[str, int]) -> str:
     return f"; {sum(counts.values())} files passed over: not images by their names ({', '.join(kinds)}{more})"
 
 
-def _result(dataset: Dataset, seconds: float) -> str:
-    left_out = f", {len(dataset.quarantined)} quarantined" if dataset.quarantined else ""
-    return (
-        f"{dataset.path}: {dataset.records} records{left_out}, {dataset.bytes / 1e6:.1f} MB in {seconds:.1f} s "
-        f"({dataset.records / seconds:.0f} images/s, {dataset.bytes / 1e6 / seconds:.1f} MB/s)"
-    )
+def _result(made: Dataset | MadePart, job: _Job, seconds: float) -> str:
+    left_out = f", {len(made.quarantined)} quarantined" if made.quarantined else ""
+    images = job.images - job.done_before
+    rates = f"{images / seconds:.0f} images/s"
+    rates += f", {made.bytes / 1e6 / seconds:.1f} MB/s" if not job.done_before else f" for the last {images}"
+    return f"{made.path}: {made.records} records{left_out}, {made.bytes / 1e6:.1f} MB in {seconds:.1f} s ({rates})"

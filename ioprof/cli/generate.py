@@ -1,15 +1,15 @@
 """`ioprof generate`: images to work with where there are none."""
 
 import json
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ioprof.cli.console import next_command, output, progress
-from ioprof.cli.convert import mention_leftovers
-from ioprof.converters import GenerateOptions, Synthetic, plan_generation
+from ioprof.cli.console import next_command, output, progress, say
+from ioprof.converters import GenerateOptions, Synthetic, leftovers, plan_generation
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -33,7 +33,7 @@ def imagenet(
     """Make JPEGs with the file sizes and dimensions of ImageNet's training set (ILSVRC2012)."""
     started = time.perf_counter()
     generation = plan_generation(destination, GenerateOptions(images, classes, seed, form, workers, force))
-    mention_leftovers(generation.destination)
+    _mention_leftovers(generation.destination)
     with progress("generate", images) as advance:
         result = generation.run(advance)
     seconds = time.perf_counter() - started
@@ -42,6 +42,11 @@ def imagenet(
     else:
         output.print(_result(result, seconds), markup=False)
     next_command("ioprof", "convert", "imagenet", destination, f"{destination}-dataset")
+
+
+def _mention_leftovers(destination: Path) -> None:
+    for path in leftovers(destination):
+        say(f"half-made by a job that was killed, or works on another host; remove it with: rm -r {shlex.quote(str(path))}")
 
 
 def _result(result: Synthetic, seconds: float) -> str:
