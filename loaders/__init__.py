@@ -1,58 +1,76 @@
-"""Loaders: datasets to batches of uint8 images, for one rank, in a seeded order that is the same for every layout.
+"""Loaders: datasets to batches of uint8 images, for one rank, in a seeded order.
 
-To add one: a file with a class that has `check` and `read` (see `files.py`), and its line in `LOADERS`.
+    null         one random batch again and again: the upper bound of every other loader
+    files        torch's DataLoader, Pillow, a file per image          one order for both of them, whatever the
+    lmdb         the same on LMDB, by its memory map or by reads       layout and the number of workers
+    webdataset   the same on tars, each read from end to end           an order that depends on ranks and workers
+    dali         DALI's own readers, threads and decoders              an order of DALI's
+
+To add one: a file with a subclass of `records.Records`, or a `base.Backend` of its own, and its line in `LOADERS`. Then
+tests/test_loader_contract.py runs on it, and says what it must do.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
-from ioprof.loaders.base import Loader, LoaderOptions
+from ioprof.loaders.base import LMDB_READS, Backend, Loader, LoaderOptions
 
 if TYPE_CHECKING:
-    from ioprof.loaders.base import Records
+    from ioprof.loaders.records import Records
 
 LOADERS: Final = {
-    "null": "null",
+    "null": "null:NullBackend",
     "files": "files:FileRecords",
     "lmdb": "lmdb_records:LmdbRecords",
+    "webdataset": "tar_shards:TarRecords",
+    "dali": "dali_loader:DaliBackend",
 }
-"""Name of each loader, and the class that reads its records; `null` reads nothing."""
+"""Name of each loader, and its `base.Backend`."""
+
+
+def backend_kind(name: str) -> type[Backend]:
+    """The class of a loader by its name; `CommandError` if there is none."""
+    if name not in LOADERS:
+        raise CommandError(f"--loader {name}: unknown; choose one of {', '.join(LOADERS)}")
+    module, _, kind = LOADERS[name].partition(":")
+    found: type[Backend] = getattr(import_module(f"ioprof.loaders.{module}"), kind)
+    return found
 
 
 def check_loader(name: str, dataset: Dataset | None, options: LoaderOptions) -> None:
     """Raise the error that a job with this loader would end with, before the job is started; reads next to nothing."""
-    if name not in LOADERS:
-        raise CommandError(f"--loader {name}: unknown; choose one of {', '.join(LOADERS)}")
-    if name == "null":
-        return
+    kind = backend_kind(name)
+    if options.lmdb_read not in LMDB_READS:
+        raise CommandError(f"--lmdb-read {options.lmdb_read}: unknown; choose one of {', '.join(LMDB_READS)}")
+    if options.lmdb_read != LMDB_READS[0] and name != "lmdb":
+        raise CommandError(f"--lmdb-read {options.lmdb_read}: is about --loader lmdb, and this is {name}; leave it out")
+    if kind.layouts:
+        _check_dataset(name, kind, dataset, options)
+    kind(dataset, options).check()
+
+
+def open_records(name: str, dataset: Dataset, options: LoaderOptions | None = None) -> "Records":
+    """The records of `dataset`, for a loader that reads them one by one; opens nothing until it is used."""
+    from ioprof.loaders.records import Records
+
+    found = backend_kind(name)(dataset, options or LoaderOptions(batch_size=1, num_batches=dataset.records, workers=0))
+    assert isinstance(found, Records)
+    return found
+
+
+def make_loader(name: str, dataset: Dataset | None, options: LoaderOptions) -> Loader:
+    """A loader that yields the batches of one rank; imports torch."""
+    return backend_kind(name)(dataset, options).loader()
+
+
+def _check_dataset(name: str, kind: type[Backend], dataset: Dataset | None, options: LoaderOptions) -> None:
     if dataset is None:
         raise CommandError(f"--loader {name} needs a dataset; make one with: ioprof convert imagenet SOURCE DATASET")
-    if dataset.layout != name:
+    if dataset.layout not in kind.layouts:
         layout = dataset.layout
         raise CommandError(f"--loader {name} cannot read {dataset.path}, whose layout is {layout}; use --loader {layout}")
     if dataset.records < options.num_ranks:
         ranks = options.num_ranks
         raise CommandError(f"{dataset.path}: {dataset.records} records are too few for {ranks} ranks; use fewer --ranks")
-    open_records(name, dataset).check()
-
-
-def open_records(name: str, dataset: Dataset) -> "Records":
-    """The reader of the records of `dataset` for the loader `name`; opens nothing until it is used."""
-    from importlib import import_module
-
-    module, _, reader = LOADERS[name].partition(":")
-    records: Records = getattr(import_module(f"ioprof.loaders.{module}"), reader)(dataset)
-    return records
-
-
-def make_loader(name: str, dataset: Dataset | None, options: LoaderOptions) -> Loader:
-    """A loader that yields the batches of one rank; imports torch."""
-    if name == "null":
-        from ioprof.loaders.null import NullLoader
-
-        return NullLoader(options)
-    assert dataset is not None
-    from ioprof.loaders.torch_loader import TorchLoader
-
-    return TorchLoader(open_records(name, dataset), dataset.records, options)

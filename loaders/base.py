@@ -1,12 +1,17 @@
-"""What all loaders share: their options, a batch, and the two contracts (a reader of records, a loader of batches)."""
+"""What all loaders share: their options, a batch, and the two contracts (a backend that is named, a loader of batches)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
+
+from ioprof.dataset import Dataset
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+LMDB_READS: Final = ("mmap", "pread")
+"""How the `lmdb` loader gets at a value: through the memory map, as LMDB does; or by one read of its bytes."""
 
 
 @dataclass(frozen=True)
@@ -16,11 +21,11 @@ class LoaderOptions:
     batch_size: int
     """Samples per batch and rank."""
     num_batches: int
-    """How many batches the loader yields; it goes on into further epochs as needed."""
+    """The loader ends before this batch; it goes on into further epochs as needed."""
     rank: int = 0
     num_ranks: int = 1
     workers: int = 2
-    """Worker processes of this rank; 0: the batches are made where they are used."""
+    """Worker processes of this rank (of `dali`: its threads); 0: the batches are made where they are used."""
     prefetch: int = 2
     """Batches that each worker may have under way or ready."""
     seed: int = 0
@@ -28,6 +33,14 @@ class LoaderOptions:
     """Side of the square that the random crop is resized to, in pixels."""
     spool: Path | None = None
     """Where worker processes record to; None: they do not."""
+    first_batch: int = 0
+    """The first batch to yield: a job that goes on gets the very batches that it would have got."""
+    shuffle_buffer: int = 1000
+    """Samples held back to be shuffled where the data is read in the order in which it lies: by `webdataset`, and by `dali`."""
+    lmdb_read: str = LMDB_READS[0]
+    """One of `LMDB_READS`."""
+    device_id: int | None = None
+    """Number of the GPU that `dali` may decode on, and then leaves its batches on; None: it works on the CPU."""
 
     @property
     def largest_batch(self) -> tuple[int, int, int, int]:
@@ -45,36 +58,38 @@ class Batch(NamedTuple):
     labels: "Tensor"
     """int64, (samples,)."""
     ready_ns: int
-    """Monotonic time at which the batch was complete in the process that made it."""
+    """Monotonic time at which the batch was complete where it was made."""
 
 
 class Record(NamedTuple):
     """One stored sample."""
 
-    data: bytes | bytearray
+    data: bytes | bytearray | memoryview
     shape: tuple[int, int, int] | None
     """(height, width, 3) of raw RGB bytes; None: an encoded image."""
     label: int
 
 
-class Records(Protocol):
-    """Reads the records of a dataset by their index. Made in the parent, opened in each process at first use."""
-
-    def check(self) -> None:
-        """Raise `DatasetError` if the data is not what the manifest says, as far as that can be seen without reading it."""
-
-    def read(self, index: int, batch: int) -> Record:
-        """Record `index`, its reads recorded under `batch`; `DatasetError` names the file or key if it cannot be had."""
-
-    def name(self, index: int) -> str:
-        """What to call record `index` in an error."""
-
-
 class Loader(Protocol):
-    """Yields `num_batches` batches and records the wait for each."""
+    """Yields batches `first_batch` to `num_batches` and records the wait for each."""
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches of this rank, in order."""
 
     def lost_worker(self) -> str | None:
         """Which worker process died, and how; None if none did. To be asked when anything failed: the error itself rarely says."""
+
+
+class Backend(Protocol):
+    """What a line of `LOADERS` names. Light to make and to check: neither imports torch, or reads more than it must."""
+
+    layouts: ClassVar[tuple[str, ...]]
+    """The layouts that it reads; none: it needs no dataset."""
+
+    def __init__(self, dataset: Dataset | None, options: LoaderOptions) -> None: ...
+
+    def check(self) -> None:
+        """Raise what a job with this loader would end with, as far as that can be seen without reading the data."""
+
+    def loader(self) -> Loader:
+        """The batches of one rank; imports torch."""

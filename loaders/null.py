@@ -1,18 +1,36 @@
 """The loader that reads nothing: one random batch again and again. Its rate is the upper bound of every other loader's."""
 
 from collections.abc import Iterator
-
-import torch
+from typing import ClassVar
 
 from ioprof.clock import monotonic_ns
+from ioprof.dataset import Dataset
 from ioprof.loaders.base import Batch, LoaderOptions
 from ioprof.record.span import span
+
+
+class NullBackend:
+    """Needs nothing."""
+
+    layouts: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, dataset: Dataset | None, options: LoaderOptions) -> None:
+        self._options = options
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+    def loader(self) -> "NullLoader":
+        """The same batch under a new number each time."""
+        return NullLoader(self._options)
 
 
 class NullLoader:
     """Yields the same batch under a new number each time."""
 
     def __init__(self, options: LoaderOptions) -> None:
+        import torch
+
         self._options = options
 
         source = torch.Generator().manual_seed(options.seed * 1_000_003 + options.rank)
@@ -25,7 +43,7 @@ class NullLoader:
         return None
 
     def __iter__(self) -> Iterator[Batch]:
-        for number in range(self._options.num_batches):
+        for number in range(self._options.first_batch, self._options.num_batches):
             with span("wait", batch=number, step=number):
                 batch = Batch(number, self._images, self._labels, monotonic_ns())
             yield batch

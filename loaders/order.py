@@ -35,11 +35,30 @@ def batch_bounds(records: int, per_step: int, num_ranks: int) -> list[tuple[int,
     return list(zip(starts, [*starts[1:], records], strict=True))
 
 
+class Batches:
+    """How many samples each batch of one rank has."""
+
+    def __init__(self, records: int, options: LoaderOptions) -> None:
+        self.bounds = batch_bounds(records, options.batch_size * options.num_ranks, options.num_ranks)
+        """Where each step's samples begin and end in an epoch's order."""
+        self._rank, self._num_ranks = options.rank, options.num_ranks
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches of each rank in one epoch."""
+        return len(self.bounds)
+
+    def samples(self, number: int) -> int:
+        """Samples of batch `number`: ranks take turns within a step's samples."""
+        first, last = self.bounds[number % len(self.bounds)]
+        return len(range(first + self._rank, last, self._num_ranks))
+
+
 def batch_requests(records: int, options: LoaderOptions) -> Iterator[BatchRequest]:
-    """The batches of one rank, in order, over as many epochs as `num_batches` needs. Ranks take turns within a step's samples."""
-    bounds = batch_bounds(records, options.batch_size * options.num_ranks, options.num_ranks)
-    order, known = epoch_order(records, options.seed, 0), 0
-    for number in range(options.num_batches):
+    """The batches of one rank, in order, from `first_batch` to `num_batches`. Ranks take turns within a step's samples."""
+    bounds = Batches(records, options).bounds
+    order, known = np.empty(0, np.int64), -1
+    for number in range(options.first_batch, options.num_batches):
         epoch, step = divmod(number, len(bounds))
         if epoch != known:
             order, known = epoch_order(records, options.seed, epoch), epoch
@@ -49,4 +68,4 @@ def batch_requests(records: int, options: LoaderOptions) -> Iterator[BatchReques
 
 def batches_per_epoch(records: int, options: LoaderOptions) -> int:
     """How many batches each rank has in one epoch."""
-    return len(batch_bounds(records, options.batch_size * options.num_ranks, options.num_ranks))
+    return Batches(records, options).per_epoch

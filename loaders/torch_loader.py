@@ -17,9 +17,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from ioprof.clock import monotonic_ns
 from ioprof.errors import DatasetError, IoprofError, LoaderError
-from ioprof.loaders.base import Batch, LoaderOptions, Record, Records
-from ioprof.loaders.images import load_sample, sample_random
-from ioprof.loaders.order import BatchRequest, batch_requests
+from ioprof.loaders.base import Batch, LoaderOptions, Record
+from ioprof.loaders.crops import sample_random
+from ioprof.loaders.images import load_sample
+from ioprof.loaders.order import BatchRequest
+from ioprof.loaders.records import Records
 from ioprof.process import die_with_parent, signal_name
 from ioprof.record import recorder
 from ioprof.record.span import emit, span
@@ -83,12 +85,12 @@ class BatchMaker(Dataset[Any]):
 class TorchLoader:
     """The batches of one rank, made by `options.workers` processes in turn and delivered in order."""
 
-    def __init__(self, records: Records, num_records: int, options: LoaderOptions) -> None:
+    def __init__(self, records: Records, options: LoaderOptions) -> None:
         self._options = options
         self._workers: list[Any] = []
         self._loader: DataLoader[Any] = DataLoader(
             BatchMaker(records, options),
-            sampler=_Requests(num_records, options),
+            sampler=_Requests(records, options),
             batch_size=None,
             collate_fn=_as_it_is,  # type: ignore[arg-type]  # takes what the dataset returns where batch_size is None
             num_workers=options.workers,
@@ -123,7 +125,7 @@ class TorchLoader:
         return None
 
     def _deliver(self, batches: "Iterator[_Made | WorkerFailure]") -> Iterator[Batch]:
-        for number in range(self._options.num_batches):
+        for number in range(self._options.first_batch, self._options.num_batches):
             begin_ns = monotonic_ns()
             batch = next(batches)
             end_ns = monotonic_ns()
@@ -137,14 +139,14 @@ class TorchLoader:
 class _Requests(Sampler[BatchRequest]):
     """The batch requests of one rank, made as they are needed: those of many epochs would not fit into memory."""
 
-    def __init__(self, num_records: int, options: LoaderOptions) -> None:
-        self._num_records, self._options = num_records, options
+    def __init__(self, records: Records, options: LoaderOptions) -> None:
+        self._records, self._options = records, options
 
     def __iter__(self) -> Iterator[BatchRequest]:
-        return batch_requests(self._num_records, self._options)
+        return self._records.requests()
 
     def __len__(self) -> int:
-        return self._options.num_batches
+        return max(0, self._options.num_batches - self._options.first_batch)
 
 
 def _end_quietly(_number: int, _frame: FrameType | None) -> None:
@@ -180,10 +182,10 @@ class _PrepareWorker:
 
 
 def _collate(samples: list[tuple[np.ndarray, int]]) -> tuple[torch.Tensor, np.ndarray]:
-    height, width, channels = samples[0][0].shape
-    images = _empty((len(samples), channels, height, width))
+    images = _empty((len(samples), *samples[0][0].shape))
+    whole = images.numpy()
     for place, (image, _) in enumerate(samples):
-        images.numpy()[place] = image.transpose(2, 0, 1)
+        whole[place] = image
     return images, np.array([label for _, label in samples])
 
 

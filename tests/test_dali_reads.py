@@ -1,6 +1,7 @@
 """DALI's own readers take what `convert` writes: all records, in order, with their labels, 0 included."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from made_datasets import made, records
 from PIL import Image
 
 from ioprof.dataset import Dataset
+from ioprof.loaders import make_loader
+from ioprof.loaders.base import LoaderOptions
 
 dali = pytest.importorskip("nvidia.dali", reason="DALI is not installed (pip install ioprof[dali])", exc_type=ImportError)
 fn = pytest.importorskip("nvidia.dali.fn", exc_type=ImportError)
@@ -20,6 +23,8 @@ def reader(dataset: Dataset) -> Any:
     """DALI's reader for the layout: an image and a label."""
     if dataset.layout == "lmdb":
         return fn.readers.caffe2(path=str(dataset.data_path), label_type=0, name="reader")
+    if dataset.layout == "webdataset":
+        return fn.readers.webdataset(paths=[str(path) for path in dataset.shard_paths()], ext=["jpg;png;rgb", "cls"], name="reader")
     return fn.readers.file(file_root=str(dataset.path), file_list=str(dataset.index_path), name="reader")
 
 
@@ -33,11 +38,14 @@ def read_by_dali(dataset: Dataset) -> list[tuple[int, bytes]]:
     found = []
     for _ in range(dataset.records):
         image, label = pipeline.run()
-        found.append((int(np.asarray(label.at(0)).item()), np.asarray(image.at(0)).tobytes()))
+        number = np.asarray(label.at(0))
+        found.append(
+            (int(number.tobytes()) if dataset.layout == "webdataset" else int(number.item()), np.asarray(image.at(0)).tobytes())
+        )
     return found
 
 
-@pytest.mark.parametrize("layout", ["files", "lmdb"])
+@pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
 @pytest.mark.parametrize(
     "options", [{}, {"image": "rgb256"}, {"image": "rgb256", "encoding": "raw"}], ids=["original", "jpeg", "raw"]
 )
@@ -73,3 +81,21 @@ def test_dali_reads_names_with_spaces(small_tree, tmp_path):
     (tmp_path / "source" / "n 01" / "a b  1.JPEG").write_bytes(image)
     dataset = made(tmp_path / "source", tmp_path / "dataset")
     assert [(0, image)] == read_by_dali(dataset)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("layout", ["files", "webdataset"])
+def test_files_that_other_hosts_share_are_not_mapped(small_tree, tmp_path, monkeypatch, layout, is_shared):
+    """There every byte is read, by the kernel's own count; elsewhere DALI maps the files, and next to nothing is."""
+    dataset = made(small_tree, tmp_path / "dataset", layout=layout, image="rgb256", encoding="raw", size=64)
+    monkeypatch.setattr("ioprof.loaders.dali_pipelines.is_shared", lambda kind: is_shared)
+    options = LoaderOptions(6, 6, workers=1, crop=16)
+    list(make_loader("dali", dataset, options))  # what DALI loads late is loaded
+    before = bytes_read()
+    list(make_loader("dali", dataset, options))
+    assert is_shared == (bytes_read() - before >= dataset.bytes)
+
+
+def bytes_read() -> int:
+    """By this process, as `rchar` has it (man proc_pid_io)."""
+    return int(Path("/proc/self/io").read_text().split()[1])

@@ -10,14 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from captures import PROGRAMS
 from made_datasets import made
+from PIL import Image
 
 from ioprof.dataset import Dataset
 from ioprof.errors import CaptureError, DatasetError, IoprofError, LoaderError
 from ioprof.loaders import make_loader
 from ioprof.loaders.base import Loader, LoaderOptions
+from ioprof.loaders.crops import sample_random
+from ioprof.loaders.images import resized_by_pillow, resized_by_torch
+from ioprof.loaders.records import Records
 from ioprof.record.reads import LARGEST_FILE
 
 WORKERS = [0, 1]
@@ -136,7 +141,7 @@ class OddError(Exception):
     """What no library is known to raise."""
 
 
-class OddRecords:
+class OddRecords(Records):
     """Records that fail as nobody foresaw, with much to say about it."""
 
     def check(self) -> None:
@@ -146,16 +151,17 @@ class OddRecords:
         raise OddError("strange\n" + "words " * 1000)
 
     def name(self, index: int) -> str:
-        return f"record {index}"
+        return "an odd record"
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_an_error_that_nobody_foresaw_is_one_line(workers: int) -> None:
+def test_an_error_that_nobody_foresaw_is_one_line(files: Dataset, workers: int) -> None:
     """Its record, its type and its first line; torch would send the traceback."""
     from ioprof.loaders.torch_loader import TorchLoader
 
-    loader = TorchLoader(OddRecords(), 1, LoaderOptions(1, 1, workers=workers))
-    assert (LoaderError, "record 0: cannot be read (OddError: strange)") == failure(loader)
+    options = LoaderOptions(1, 1, workers=workers)
+    loader = TorchLoader(OddRecords(files, options), options)
+    assert (LoaderError, "an odd record: cannot be read (OddError: strange)") == failure(loader)
 
 
 def test_a_worker_that_cannot_record_says_why(files: Dataset, tmp_path: Path) -> None:
@@ -200,3 +206,20 @@ def test_a_file_cut_short_under_a_worker_is_a_bus_error_with_its_causes(datasets
     said = out.splitlines()[-1]
     assert "killed by SIGBUS" in said, err
     assert "/dev/shm is full, or a dataset file was cut short" in said
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_both_filters_give_the_same_sample(mode: str) -> None:
+    """torch's resizing, where it is fast, and Pillow's, within 2 of 255; of an image, and of its raw pixels."""
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 90), dtype=np.uint8)
+    image = Image.fromarray(pixels).resize((450, 300), Image.Resampling.BICUBIC).convert(mode).convert("RGB")
+    for number in range(20):
+        found = [
+            resize(given, 64, sample_random(0, 0, number)).astype(int)
+            for resize in (resized_by_torch, resized_by_pillow)
+            for given in (image, np.asarray(image))
+        ]
+        assert {(3, 64, 64)} == {each.shape for each in found}
+        assert (found[0] == found[1]).all()
+        assert (found[2] == found[3]).all()
+        assert np.abs(found[0] - found[2]).max() <= 2

@@ -15,7 +15,7 @@ from ioprof.record.reads import (
     _source_elsewhere,
     _usage,
 )
-from ioprof.record.span import PAGE_CACHE, STORAGE, intern, span
+from ioprof.record.span import PAGE_CACHE, STORAGE, UNKNOWN, intern, span
 
 
 def file_system(path: str) -> str:
@@ -93,5 +93,6 @@ class FileRanges:
                 if error.errno != errno.EOPNOTSUPP:
                     raise
                 _no_nowait.add(self._device)
+                reading.source = UNKNOWN  # nothing was learnt
                 reading.bytes = count = 0
         return count

@@ -6,11 +6,14 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
 from ioprof.loaders.base import LoaderOptions
+from ioprof.loaders.filling import FillingOptions
+
+_PATHS: Final = ("spool", "dataset", "local_copy")
 
 
 @dataclass(frozen=True)
@@ -40,23 +43,25 @@ class JobConfig:
     spool: Path
     """Node-local folder that takes the capture files while the job runs."""
     dataset: Path | None = None
+    local_copy: Path | None = None
+    """Of the dataset, on this node: what loaders fill while they read (see `ioprof.loaders.filling`)."""
 
     def save(self, path: Path) -> None:
         """Write the config for the ranks to read."""
         keys = asdict(self)
-        keys["spool"], keys["dataset"] = str(self.spool), self.dataset and str(self.dataset)
-        path.write_text(json.dumps(keys))
+        path.write_text(json.dumps({key: str(value) if isinstance(value, Path) else value for key, value in keys.items()}))
 
     @classmethod
     def load(cls, path: Path) -> "JobConfig":
         """The config that `save` wrote."""
         keys: dict[str, Any] = json.loads(path.read_text())
-        keys["spool"], keys["dataset"] = Path(keys["spool"]), keys["dataset"] and Path(keys["dataset"])
-        return cls(**keys)
+        paths = {key: Path(keys[key]) for key in _PATHS if keys[key] is not None}
+        return cls(**{**keys, **paths})
 
     def loader_options(self, rank: int) -> LoaderOptions:
         """The options of one rank's loader."""
-        return LoaderOptions(self.batch_size, self.steps, rank, self.ranks, self.workers, seed=self.seed, spool=self.spool)
+        options = LoaderOptions(self.batch_size, self.steps, rank, self.ranks, self.workers, seed=self.seed, spool=self.spool)
+        return options if self.local_copy is None else FillingOptions(**vars(options), local_copy=self.local_copy)
 
     def open_dataset(self) -> Dataset | None:
         """The dataset's manifest, if the job reads one."""

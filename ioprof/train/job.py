@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -72,7 +73,8 @@ def train(config: JobConfig, rank: int, local_rank: int) -> None:
     """All steps of one rank."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.ranks))
     dataset = config.open_dataset()
-    loader = make_loader(config.loader, dataset, config.loader_options(rank))
+    device_id = local_rank if config.device == "cuda" else None  # a loader may decode on the rank's own GPU
+    loader = make_loader(config.loader, dataset, replace(config.loader_options(rank), device_id=device_id))
     batches = iter(loader)
     if config.ranks > 1:
         dist.init_process_group("nccl" if config.device == "cuda" else "gloo")

@@ -107,7 +107,8 @@ class CudaAccelerator:
         torch.cuda.synchronize()
 
     def _copy(self, batch: Batch, step: int, timed: _Timed) -> tuple[torch.Tensor, torch.Tensor]:
-        staged = self._staging.stage(batch.images, step, self._wait_for_copy)
+        # What was decoded on this GPU is there already; only its labels are copied.
+        staged = batch.images if batch.images.is_cuda else self._staging.stage(batch.images, step, self._wait_for_copy)
         begin = _event()
         timed.copied = _event()
         with torch.cuda.stream(self._copy_stream):
@@ -118,7 +119,7 @@ class CudaAccelerator:
         torch.cuda.current_stream().wait_event(timed.copied)
         for tensor in (images, labels):
             tensor.record_stream(torch.cuda.current_stream())
-        size, number = staged.nbytes + batch.labels.nbytes, batch.number
+        size, number = batch.labels.nbytes + (0 if batch.images.is_cuda else staged.nbytes), batch.number
         timed.pieces.append(
             (begin, timed.copied, lambda b, e: emit("h2d", b, e, bytes=size, batch=number, step=step, stream=COPY_STREAM))
         )

@@ -1,0 +1,169 @@
+"""LMDB values by reads of the file: the same bytes as LMDB's own, each in one read, and from a hostile file nothing but errors."""
+
+import random
+from pathlib import Path
+
+import lmdb
+import pytest
+from captures import recorded, trace_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made_datasets import made
+
+from ioprof.dataset import Dataset
+from ioprof.errors import DatasetError
+from ioprof.loaders import make_loader, open_records
+from ioprof.loaders.base import LMDB_READS, LoaderOptions
+from ioprof.loaders.lmdb_pages import LmdbPages
+from ioprof.loaders.lmdb_records import MappedValues, _readahead_bytes, pays_to_read_ahead
+
+KEY = "{:08d}_{}"
+
+
+def environment(folder: Path, values: list[bytes], first: int = 0, order: list[int] | None = None) -> Path:
+    """Records with names of several lengths, appended, or put in another order; returns the file."""
+    with lmdb.open(str(folder), map_size=1 << 28, lock=False, sync=False) as opened:
+        for number in order or range(len(values)):  # a transaction each, so that pages are used again
+            with opened.begin(write=True) as transaction:
+                transaction.put(KEY.format(first + number, "n" * (number % 40)).encode(), values[number])
+    return folder / "data.mdb"
+
+
+def all_values(path: Path, entries: int, first: int = 0) -> list[bytes]:
+    pages = LmdbPages(str(path), first, entries)
+    return [bytes(pages.value(first + number, -1)) for number in range(entries)]
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 9000), min_size=1, max_size=150), st.integers(0, 10**7), st.randoms(use_true_random=False))
+def test_values_are_those_that_lmdb_returns(tmp_path_factory, sizes, first, chosen):
+    """Within a leaf or on pages of their own, appended or put in any order, from whatever number on."""
+    values = [random.Random(number).randbytes(size) for number, size in enumerate(sizes)]
+    order = chosen.sample(range(len(sizes)), len(sizes))
+    assert values == all_values(environment(tmp_path_factory.mktemp("data"), values, first, order), len(sizes), first)
+
+
+def test_a_tree_of_several_levels_is_walked(tmp_path):
+    """20,000 records: branches of branches."""
+    values = [b"%d" % number * 40 for number in range(20_000)]
+    with lmdb.open(str(tmp_path), map_size=1 << 28, lock=False, sync=False) as opened:
+        with opened.begin(write=True) as transaction:
+            for number, value in enumerate(values):
+                transaction.put(KEY.format(number, "x" * 100).encode(), value, append=True)
+        assert opened.stat()["depth"] >= 3
+    assert values == all_values(tmp_path / "data.mdb", len(values))
+
+
+def test_what_is_not_there_is_said(tmp_path):
+    """A number without a record, and an environment without records."""
+    path = environment(tmp_path / "some", [b"a"] * 5)
+    with pytest.raises(DatasetError, match=r"data\.mdb: record 5 is missing"):
+        LmdbPages(str(path), 0, 9).value(5, -1)
+    with lmdb.open(str(tmp_path / "none"), lock=False):
+        pass
+    with pytest.raises(DatasetError, match=r"data\.mdb: its records are not a plain tree"):
+        LmdbPages(str(tmp_path / "none" / "data.mdb"), 0, 1)
+    with pytest.raises(DatasetError, match=r"data\.mdb: cannot be read \(No such file or directory\)"):
+        LmdbPages(str(tmp_path / "missing" / "data.mdb"), 0, 1)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> bytes:
+    """A file with two levels, small and large values."""
+    values = [bytes(number % 7 * 900) for number in range(120)]
+    return environment(tmp_path_factory.mktemp("sound"), values).read_bytes()
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_hostile_file_gives_values_or_errors(sound, tmp_path, data):
+    """Whatever bytes are changed, and wherever it is cut: what is read is within the file, and errors are ours, of one line."""
+    content = bytearray(sound)
+    for _ in range(data.draw(st.integers(1, 8))):
+        page = data.draw(st.integers(0, len(content) // 4096 - 1)) * 4096
+        place = page + data.draw(st.integers(0, 160) | st.integers(0, 4095))
+        content[place : place + 8] = data.draw(st.binary(min_size=1, max_size=8))[: len(content) - place]
+    path = tmp_path / "data.mdb"
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
+    for said in refusals(path):
+        assert len(said.splitlines()) == 1
+
+
+def refusals(path: Path) -> list[str]:
+    """What is said of the file, or of each of its records that cannot be had."""
+    try:
+        pages = LmdbPages(str(path), 0, 120)
+    except DatasetError as error:
+        return [str(error)]
+    said = []
+    for number in range(120):
+        try:
+            assert len(pages.value(number, -1)) <= path.stat().st_size
+        except DatasetError as error:
+            said.append(str(error))
+    return said
+
+
+def test_a_tree_that_leads_to_itself_ends(sound, tmp_path):
+    """Every page is made the root's copy, with its own number: there is an end to going down."""
+    root = int.from_bytes(sound[4096 + 16 + 24 + 48 + 40 :][:8], "little")
+    content = bytearray(sound)
+    for page in range(2, len(content) // 4096):
+        content[page * 4096 : (page + 1) * 4096] = page.to_bytes(8, "little") + sound[root * 4096 + 8 : (root + 1) * 4096]
+    (tmp_path / "data.mdb").write_bytes(content)
+    with pytest.raises(DatasetError):
+        LmdbPages(str(tmp_path / "data.mdb"), 0, 120).value(60, -1)
+
+
+# ------------------------------------------------------------------------------------------------ as a loader
+
+
+@pytest.fixture(scope="module")
+def dataset(small_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """The small tree as LMDB of raw pixels, whose values lie on pages of their own; for reading only."""
+    folder = tmp_path_factory.mktemp("lmdb") / "data"
+    return made(small_tree, folder, layout="lmdb", image="rgb256", encoding="raw", size=64)
+
+
+def test_each_value_is_one_read_of_its_own_bytes(dataset, tmp_path):
+    """A read per record and no fault; besides them only pages of the tree, each once."""
+    records = dataset.records
+    with recorded(tmp_path, native=False):
+        list(make_loader("lmdb", dataset, LoaderOptions(6, 2 * records // 6, workers=0, crop=16, lmdb_read="pread")))
+    spans = trace_of(tmp_path).spans
+    assert 0 == len(spans.filter(kind="fault"))
+    reads = spans.filter(kind="read").filter(spans.filter(kind="read")["bytes"] > 0)
+    values = reads.filter(reads["bytes"] > 4096)
+    assert {64 * 64 * 3} == {size // 64 * 64 for size in values["bytes"]}
+    assert 2 * records == len(values)
+    assert records == values["offset"].n_unique()
+    pages = reads.filter((reads["bytes"] == 4096) & (reads["offset"] % 4096 == 0))
+    assert len(pages) == pages["offset"].n_unique()
+    assert set(values["batch"]) == set(range(2 * records // 6))
+
+
+@pytest.mark.parametrize("read", LMDB_READS)
+def test_nothing_is_left_beside_the_data(dataset, read):
+    """No lock file: nobody writes to a dataset, and locks fail on many cluster file systems."""
+    before = sorted(path.name for path in dataset.path.rglob("*"))
+    open_records("lmdb", dataset, LoaderOptions(1, 1, lmdb_read=read)).read(0, -1)
+    assert before == sorted(path.name for path in dataset.path.rglob("*"))
+
+
+@pytest.mark.parametrize("readahead", [False, True])
+def test_readahead_is_what_the_kernel_was_told(dataset, readahead):
+    """The mapping is marked for random access, or it is not (proc_pid_smaps, VmFlags: `rr`)."""
+    values = MappedValues(dataset.data_path, readahead)
+    assert values.value(3, -1)
+    about = Path("/proc/self/smaps").read_text().split(f"{dataset.data_path / 'data.mdb'}\n")[1]
+    flags = next(line for line in about.splitlines() if line.startswith("VmFlags:")).split()
+    assert readahead == ("rr" not in flags)
+
+
+def test_readahead_is_for_windows_that_hold_few_records(dataset):
+    """However much the disk reads ahead, records as large as that are worth it, and records of one byte are not."""
+    path = dataset.data_path / "data.mdb"
+    if _readahead_bytes(path.stat().st_dev) is None:
+        pytest.skip("how much is read ahead here is not to be found in /sys")
+    assert pays_to_read_ahead(path, 1 << 40)
+    assert not pays_to_read_ahead(path, 1)
