@@ -9,7 +9,21 @@ import typer
 from ioprof.cli.console import error_line
 from ioprof.errors import IoprofError
 
-COMMANDS: Final = ("generate", "convert", "verify", "inspect", "run", "record", "gather", "report", "compare", "demo", "doctor")
+COMMANDS: Final = (
+    "generate",
+    "convert",
+    "verify",
+    "inspect",
+    "probe",
+    "stage",
+    "run",
+    "record",
+    "gather",
+    "report",
+    "compare",
+    "demo",
+    "doctor",
+)
 """Each is a module of this package; those with several verbs under one name hold a `typer.Typer` called `app`."""
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from ioprof.analysis.result import CauseShare, Summary
 from ioprof.report.caveats import Caveat, caveats, others_on_the_machine
 from ioprof.report.facts import (
+    Fact,
     cause_rows,
     dataset,
     device,
@@ -34,11 +35,11 @@ RUNS_PER_TABLE: Final = 4
 """Runs beside each other in a comparison; more runs go into further tables, each with the first run again."""
 
 
-def summary_text(summary: Summary) -> RenderableType:
-    """The whole report of one run: failures, verdict, table of causes, facts, what was not seen, caveats."""
+def summary_text(summary: Summary, more: Sequence[Fact] = ()) -> RenderableType:
+    """The whole report of one run: failures, verdict, table of causes, facts and `more` of them, what was not seen, caveats."""
     blocks: list[RenderableType] = [*_failures(summary), _heading(summary), Text(""), _causes_table(summary)]
     blocks += _reasons(summary)
-    blocks += [Text(""), _facts(summary)]
+    blocks += [Text(""), _facts((*facts(summary), *more))]
     blocks += _list("What to change:", (_advice(action) for action in summary.verdict.advice))
     blocks += _list("Not seen:", unseen(summary))
     blocks += _caveats(caveats(summary))
@@ -119,11 +120,11 @@ def _reasons(summary: Summary) -> list[RenderableType]:
     ]
 
 
-def _facts(summary: Summary) -> Table:
+def _facts(shown: Sequence[Fact]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column()
-    for fact in facts(summary):
+    for fact in shown:
         table.add_row(Text(fact.label, style="dim"), Text(with_basis(fact)))
     return table
 
