@@ -1,9 +1,9 @@
 """The job that job_cost.py measures: torch's DataLoader, Pillow's decode, random crops, a small network on the CPU.
 
-    python benchmarks/training.py TREE WORKERS EPOCHS
+    python benchmarks/training.py TREE WORKERS BEGIN SECONDS
 
-Prints, of all epochs but the first and with what lies between epochs: samples per second, and milliseconds of CPU per sample, of
-this process and its workers.
+Prints, of SECONDS from the monotonic time BEGIN on (0: after the first epoch), with what lies between epochs: samples per second,
+and milliseconds of CPU per sample, of this process and its workers.
 """
 
 import sys
@@ -41,17 +41,23 @@ def main() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 5, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     loader = DataLoader(Tree(sys.argv[1]), batch_size=16, shuffle=True, num_workers=int(sys.argv[2]), persistent_workers=True)
-    epochs, start, cpu_s = int(sys.argv[3]), 0.0, 0.0
-    for epoch in range(epochs):
-        if epoch == 1:
-            start, cpu_s = time.perf_counter(), cpu_seconds()
+    begin, seconds = float(sys.argv[3]), float(sys.argv[4])
+    started, start, cpu_s, samples, num_epochs = False, 0.0, 0.0, 0, 0
+    while True:
         for images, labels in loader:
             loss = nn.functional.cross_entropy(model(images.float() / 255), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    samples = (epochs - 1) * len(loader.dataset)
-    print(samples / (time.perf_counter() - start), (cpu_seconds() - cpu_s) / samples * 1e3)
+            now = time.monotonic()
+            if not started and now >= begin and num_epochs > 0:
+                started, start, cpu_s = True, now, cpu_seconds()
+            elif started:
+                samples += len(images)
+                if now - start >= seconds:
+                    print(samples / (now - start), (cpu_seconds() - cpu_s) / samples * 1e3)
+                    return
+        num_epochs += 1
 
 
 def cpu_seconds() -> float:
