@@ -62,6 +62,10 @@ def open_records(name: str, dataset: Dataset, options: LoaderOptions | None = No
 
 def make_loader(name: str, dataset: Dataset | None, options: LoaderOptions) -> Loader:
     """A loader that yields the batches of one rank; imports torch."""
+    from ioprof.loaders.filling import FillingOptions, filling
+
+    if isinstance(options, FillingOptions):
+        return filling(name, dataset, options).loader()
     return backend_kind(name)(dataset, options).loader()
 
 

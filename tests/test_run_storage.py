@@ -98,7 +98,10 @@ def test_as_is_changes_nothing(datasets, tmp_path):
         Path(path).read_bytes()
     before = residency(paths).ratio
     trace, _ = run(datasets["files"].path, "--cache", "as-is", "--steps", 1, cwd=tmp_path)
-    assert before == trace.run["cache"]["before"]["ratio"] == trace.run["cache"]["start"]["ratio"]
+    found = [trace.run["cache"][when]["ratio"] for when in ("before", "start")]
+    assert 0.4 < before < 0.6
+    assert [pytest.approx(before, abs=0.01 if proactive_reclaim() is None else 0.5)] * 2 == found
+    assert found[0] == pytest.approx(found[1], abs=0.05)
 
 
 def test_without_being_asked_nothing_is_looked_at(datasets, tmp_path):

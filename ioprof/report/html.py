@@ -1,5 +1,6 @@
 """The report as one HTML file that opens anywhere, offline: plotly inside, all data inside, no request ever."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -8,8 +9,9 @@ from ioprof.analysis.result import Summary
 from ioprof.report import sections
 from ioprof.report.charts import Chart, charts
 from ioprof.report.document import document, figure, write_whole
-from ioprof.report.facts import title
+from ioprof.report.facts import Fact, title
 from ioprof.report.markup import Html, element
+from ioprof.report.preparation import run_facts
 from ioprof.trace import Trace
 
 
@@ -21,18 +23,18 @@ def write_html(trace: Trace, steps: pl.DataFrame, summary: Summary, path: Path) 
 def page(trace: Trace, steps: pl.DataFrame, summary: Summary) -> str:
     """The text of the page."""
     drawn = charts(trace, steps, summary)
-    parts = (sections.header(summary), _main(steps, summary, drawn), sections.footer())
+    parts = (sections.header(summary), _main(steps, summary, drawn, run_facts(trace)), sections.footer())
     return document(f"{title(summary)}: {sections.bound_by(summary)}", parts, drawn.values())
 
 
-def _main(steps: pl.DataFrame, summary: Summary, drawn: dict[str, Chart]) -> Html:
+def _main(steps: pl.DataFrame, summary: Summary, drawn: dict[str, Chart], more: Sequence[Fact]) -> Html:
     def chart(name: str, missing: str | None) -> Html | None:
         return figure(drawn[name]) if name in drawn else sections.nothing(missing) if missing else None
 
     no_rate = "the batch size was not recorded" if len(steps) else "no step was recorded"
     return element(
         "main",
-        sections.verdict(summary),
+        sections.verdict(summary, more),
         sections.section(
             "time", "Where the time went", sections.time_table(summary), chart("time", None), sections.rank_table(summary, steps)
         ),

@@ -1,5 +1,6 @@
 """The parts of the page beside its charts: verdict, tables, caveats, glossary; every number comes from the summary."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -10,6 +11,7 @@ from ioprof.report import views
 from ioprof.report.caveats import caveats
 from ioprof.report.facts import (
     CauseRow,
+    Fact,
     cause_rows,
     clocks_text,
     facts,
@@ -84,14 +86,14 @@ def bound_by(summary: Summary) -> str:
     return f"bound by {summary.verdict.bound_by}" if summary.verdict.bound_by else "no verdict"
 
 
-def verdict(summary: Summary) -> Html:
-    """Failures, the answer, four numbers, what to change, and the facts below."""
+def verdict(summary: Summary, more: Sequence[Fact] = ()) -> Html:
+    """Failures, the answer, four numbers, what to change, and the facts below: the summary's, and `more`."""
     banner = [element("p", line) for line in failures(summary)]
     advice = [
         element("li", clean(entry.action, 300), _gain(entry.predicted_speedup, entry.error)) for entry in summary.verdict.advice
     ]
     changes = join(element("h3", "What to change"), element("ul", *advice)) if advice else None
-    rows = (join(element("dt", fact.label), element("dd", fact.text, badge(fact.basis))) for fact in facts(summary))
+    rows = (join(element("dt", fact.label), element("dd", fact.text, badge(fact.basis))) for fact in (*facts(summary), *more))
     card = element(
         "div",
         element("p", clean(summary.verdict.text, 600), class_="answer"),
