@@ -10,10 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from ioprof.dataset import Dataset, open_environment
+from ioprof.file_systems import file_system_of, is_shared
 from ioprof.loaders.base import LoaderOptions, Record
 from ioprof.loaders.crops import AREA, ASPECT, CROP_TRIES
-from ioprof.record.file_systems import is_shared
-from ioprof.record.ranges import file_system
 
 READER: Final = "reader"
 """The name of a pipeline's reader."""
@@ -59,7 +58,7 @@ def _read(dataset: Dataset, options: LoaderOptions, listed: Path) -> Any:
     fn = _library().fn
 
     # On file systems that other hosts share a mapped page costs a round trip; LMDB is always mapped.
-    unmapped = {"dont_use_mmap": is_shared(file_system(str(dataset.path)))}
+    unmapped = {"dont_use_mmap": is_shared(file_system_of(str(dataset.path)))}
     if dataset.layout == "files":
         return fn.readers.file(name=READER, file_root=str(dataset.path), file_list=str(listed), **unmapped)
     stored = {

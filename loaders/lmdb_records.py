@@ -24,11 +24,10 @@ import lmdb
 from ioprof import tensorprotos
 from ioprof.dataset import Dataset, open_environment
 from ioprof.errors import DatasetError
+from ioprof.file_systems import file_system_of, is_shared
 from ioprof.loaders.base import LMDB_READS, LoaderOptions, Record
 from ioprof.loaders.lmdb_pages import LmdbPages
 from ioprof.loaders.records import Records
-from ioprof.record.file_systems import is_shared
-from ioprof.record.ranges import file_system
 from ioprof.record.reads import fault_in
 from ioprof.record.span import intern
 
@@ -136,7 +135,7 @@ def pays_to_read_ahead(path: Path, record_bytes: int) -> bool:
     On file systems of other hosts they are: without it Lustre fetches each page of 4 KiB by itself (LU-13669). On a local disk a
     fault reads a whole window around it, however little of that is wanted.
     """
-    if is_shared(file_system(str(path))):
+    if is_shared(file_system_of(str(path))):
         return True
     window_bytes = _readahead_bytes(path.stat().st_dev)
     return window_bytes is None or window_bytes <= _WORTH_READING_AHEAD * record_bytes

@@ -22,19 +22,29 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "series": set(),
     "perf": set(),
     "clock": set(),
+    "file_systems": set(),
     "process": set(),
     "_native": set(),
     "_resize": set(),
     "_probe": set(),
     "tensorprotos": {"errors"},
-    "storage": {"_probe", "clock", "errors"},
+    "storage": {"_probe", "clock", "errors", "file_systems"},
     # What the stages hand to each other.
     "dataset": {"errors", "schema"},
     "trace": {"errors", "schema"},
     # The job's side. It only writes: no trace, no analysis, no report.
-    "record": {"_native", "clock", "errors", "perf", "schema", "series"},
+    "record": {"_native", "clock", "errors", "file_systems", "perf", "schema", "series"},
     "converters": {"_resize", "dataset", "errors", "schema", "tensorprotos", "process"},  # process: its workers die with it
-    "loaders": {"clock", "dataset", "errors", "process", "record", "schema", "tensorprotos"},  # clock: a batch's times
+    "loaders": {
+        "clock",  # a batch's times
+        "dataset",
+        "errors",
+        "file_systems",
+        "process",
+        "record",
+        "schema",
+        "tensorprotos",
+    },
     "train": {
         "clock",
         "dataset",
@@ -50,7 +60,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "analysis": {"errors", "schema", "trace"},
     "report": {"analysis", "errors", "schema", "trace"},
     # What can be seen on this machine, found by recording a little and reading it back.
-    "doctor": {"errors", "record", "spool"},
+    "doctor": {"errors", "file_systems", "record", "spool"},
     # The two ends.
     "ioprof": {"profiling", "record", "trace"},  # the public names
     "profiling": {"cli", "errors", "record"},  # what a command does, as a function

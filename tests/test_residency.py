@@ -122,7 +122,7 @@ def refused():
 
 def test_gpfs_is_not_believed(files, monkeypatch):
     """A file system that keeps its own cache has nothing in the page cache, which says nothing."""
-    monkeypatch.setattr(module, "_file_system", lambda _: "gpfs")
+    monkeypatch.setattr(module, "file_system_on", lambda _: "gpfs")
     assert (None, True) == (residency(files).ratio, "page pool" in residency(files).reason)
 
 

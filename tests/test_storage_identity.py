@@ -14,7 +14,7 @@ from kernel_trees import disk, link, mount_line, partition, roots, slave, write
 from repository import ROOT
 
 from ioprof.errors import CommandError
-from ioprof.record.file_systems import is_in_memory, is_shared, keeps_own_books
+from ioprof.file_systems import is_in_memory, is_shared, keeps_own_books
 from ioprof.storage import PathStorage, describe
 from ioprof.storage.blockdevices import BlockDevice, device_of_number
 from ioprof.storage.described import described

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.doctor.finding import Finding, Surroundings, limited, missing, ok, untried
-from ioprof.record.file_systems import is_in_memory, is_shared, keeps_own_books
+from ioprof.file_systems import is_in_memory, is_shared, keeps_own_books
 
 _CACHESTAT: Final = 451  # the same on every architecture since 6.5 (asm-generic/unistd.h)
 _SPOOL_BYTES: Final = 1 << 30

@@ -16,17 +16,16 @@ import os
 import resource
 import stat
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Final
 
-from ioprof.record.file_systems import is_in_memory, keeps_own_books
+from ioprof.file_systems import file_system_on, is_in_memory, keeps_own_books
 from ioprof.record.preload import sees_reads
 from ioprof.record.span import PAGE_CACHE, STORAGE, UNKNOWN, intern, span
 
 LARGEST_FILE: Final = 1 << 30
 """Bytes that `read_file` reads at most: an image of a gigabyte is a file that came into a dataset by mistake."""
 
-_no_nowait: set[int] = set()  # device numbers whose file system refused RWF_NOWAIT
+_no_nowait: set[tuple[int, str]] = set()  # device numbers and types of file systems that refused RWF_NOWAIT
 
 
 def read_file(path: str, *, batch: int = -1) -> bytearray:
@@ -103,42 +102,47 @@ def _irregular(path: str) -> OSError:
     return OSError(errno.EINVAL, "not a regular file", path)
 
 
+def read_into(data: memoryview, descriptor: int, offset: int, device: int, file: int, batch: int) -> int:
+    """Fill `data` from `offset` of a file on `device`, recorded by source; returns how many bytes, fewer where the file ends."""
+    done = _read_cached(data, descriptor, offset, device, file, batch)
+    while done < len(data):
+        with span("read", file=file, batch=batch, offset=offset + done) as reading:
+            before = _usage()
+            reading.bytes = count = os.preadv(descriptor, [data[done:]], offset + done)
+            reading.source = STORAGE if _answers_nowait(device) else _source_elsewhere(device, before, _usage())
+        if count == 0:
+            break
+        done += count
+    return done
+
+
 def _read_all(descriptor: int, size: int, device: int, file: int, batch: int) -> bytearray:
     data = bytearray(size)
-    cached = _read_cached(descriptor, data, device, file, batch)
-    while cached < size:
-        with span("read", file=file, batch=batch, offset=cached) as reading:
-            before = _usage()
-            count = os.preadv(descriptor, [memoryview(data)[cached:]], cached)
-            reading.bytes = count
-            reading.source = STORAGE if _answers_nowait(device) else _source_elsewhere(device, before, _usage())
-        if count == 0:  # the file shrank since fstat
-            del data[cached:]
-            break
-        cached += count
-    return data
+    done = read_into(memoryview(data), descriptor, 0, device, file, batch)
+    return data if done == size else data[:done]  # the file shrank since fstat
 
 
-def _read_cached(descriptor: int, data: bytearray, device: int, file: int, batch: int) -> int:
-    """Read what the page cache holds, from the start; 0 where it holds nothing or the file system cannot say."""
-    if not data or not _answers_nowait(device):
+def _read_cached(data: memoryview, descriptor: int, offset: int, device: int, file: int, batch: int) -> int:
+    """Read what the page cache holds, from `offset` on; 0 where it holds nothing or the file system cannot say."""
+    if not len(data) or not _answers_nowait(device):
         return 0
-    with span("read", file=file, batch=batch, offset=0, source=PAGE_CACHE) as reading:
+    with span("read", file=file, batch=batch, offset=offset, source=PAGE_CACHE) as reading:
         try:
-            reading.bytes = count = os.preadv(descriptor, [data], 0, os.RWF_NOWAIT)
+            reading.bytes = count = os.preadv(descriptor, [data], offset, os.RWF_NOWAIT)
         except BlockingIOError:
             reading.bytes = count = 0
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP:
                 raise
-            _no_nowait.add(device)
+            _no_nowait.add((device, file_system_on(device)))
             reading.source = UNKNOWN  # nothing was learnt
             reading.bytes = count = 0
     return count
 
 
 def _answers_nowait(device: int) -> bool:
-    return hasattr(os, "RWF_NOWAIT") and device not in _no_nowait and not is_in_memory(_file_system(device))
+    kind = file_system_on(device)
+    return hasattr(os, "RWF_NOWAIT") and (device, kind) not in _no_nowait and not is_in_memory(kind)
 
 
 def _usage() -> resource.struct_rusage:
@@ -154,24 +158,9 @@ def _source_by_usage(before: resource.struct_rusage, after: resource.struct_rusa
 
 
 def _source_elsewhere(device: int, before: resource.struct_rusage, after: resource.struct_rusage) -> int:
-    file_system = _file_system(device)
+    file_system = file_system_on(device)
     if is_in_memory(file_system):
         return PAGE_CACHE
     if keeps_own_books(file_system):
         return UNKNOWN
     return _source_by_usage(before, after)
-
-
-@lru_cache(maxsize=256)
-def _file_system(device: int) -> str:
-    """Type of the file system with that device number, from /proc/self/mountinfo (man proc_pid_mountinfo); "" if not found."""
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-            for line in lines:
-                fields = line.split()
-                if fields[2] == wanted:
-                    return fields[fields.index("-") + 1]
-    except (OSError, IndexError, ValueError):
-        pass
-    return ""

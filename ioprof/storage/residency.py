@@ -24,6 +24,7 @@ from itertools import islice
 from typing import Any, Final
 
 from ioprof.errors import CommandError
+from ioprof.file_systems import file_system_on
 
 Advance = Callable[[int], object]
 """Is told how many more bytes are done."""
@@ -207,7 +208,7 @@ class _Files:
     def _answer(self, descriptor: int) -> _Answer:
         status = os.fstat(descriptor)
         pages = -(-status.st_size // PAGE_BYTES)
-        if reason := _OWN_CACHE.get(_file_system(status.st_dev)):
+        if reason := _OWN_CACHE.get(file_system_on(status.st_dev)):
             return _Answer(reason=reason)
         if not pages:
             return _Answer(0, 0, "cachestat")
@@ -330,28 +331,6 @@ def _size(path: str) -> int:
 
 
 # ------------------------------------------------------------------------------------------------ the text files of /proc
-
-
-def _file_system(device: int) -> str:
-    """Type of the file system with that device number, from /proc/self/mountinfo; "" if that is not found."""
-    if device not in _types:
-        wanted = f"{os.major(device)}:{os.minor(device)}"
-        _types[device] = next((words[-1] for words in _mounts() if words[0] == wanted), "")
-    return _types[device]
-
-
-_types: Final[dict[int, str]] = {}
-
-
-def _mounts() -> Iterable[tuple[str, str]]:
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-            for line in lines:
-                fields = line.split()
-                if "-" in fields[:-1] and len(fields) > 3:
-                    yield fields[2], fields[fields.index("-") + 1]
-    except OSError:
-        return
 
 
 def _mapped_file(line: bytes) -> tuple[int, int] | None:
