@@ -1,6 +1,6 @@
 """What a dataset's size does to the second epoch: a table by --dataset-scale under --memory-limit, on a loop device.
 
-    python benchmarks/scale.py [--json] [--limit-mb 1024] [--layouts files,lmdb] [--scales 0.5x,1x,2x,4x] [--folder DIR]
+    python benchmarks/scale.py [--json] [--limit-mb 1024] [--layouts files,lmdb,lmdb-pread] [--scales 0.5x,1x,2x,4x] [--folder DIR]
 
 The dataset at 1x is half the limit, so that it stays in the page cache beside the job, and 4x is twice the limit. Each row is
 `ioprof run` from a cold cache over two epochs. Needs root and a loop device.
@@ -10,7 +10,8 @@ The dataset at 1x is half the limit, so that it stays in the page cache beside t
     kernel     what the device read, by /sys/block/loopN/stat before and after
 
 Files are read from end to end, so what is needed is what is fetched. Through a memory map the kernel reads windows around what is
-touched, and what is read ahead is dropped before its turn comes where the memory is short.
+touched, and what is read ahead is dropped before its turn comes where the memory is short. `lmdb-pread` is the same LMDB, read by
+`--lmdb-read pread`.
 """
 
 import argparse
@@ -38,7 +39,7 @@ SIDE = 256
 RECORD_BYTES = 3 * SIDE * SIDE
 BATCH = 32
 COLUMNS = ("dataset", "needed 1", "needed 2", "fetched 1", "fetched 2", "kernel")
-HEADING = f"{'layout':7} {'scale':>5} " + " ".join(f"{name:>9}" for name in COLUMNS) + f" {'fetched/kernel':>15}"
+HEADING = f"{'layout':10} {'scale':>5} " + " ".join(f"{name:>9}" for name in COLUMNS) + f" {'fetched/kernel':>15}"
 
 
 def main() -> None:
@@ -62,7 +63,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What a dataset's size does to the second epoch.")
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("--limit-mb", type=int, default=1024, help="MiB for job and page cache")
-    parser.add_argument("--layouts", default="files,lmdb")
+    parser.add_argument("--layouts", default="files,lmdb,lmdb-pread")
     parser.add_argument("--scales", default="0.5x,1x,2x,4x")
     parser.add_argument("--folder", help="for the disk's image; 8 times the limit must fit")
     return parser.parse_args()
@@ -73,11 +74,11 @@ def table(disk: slow_storage.ThrottledDisk, layout: str, limit: int, scales: lis
     with tempfile.TemporaryDirectory(dir=disk.path) as folder:
         records = limit // 2 // RECORD_BYTES
         generate(Path(folder, "tree"), GenerateOptions(images=min(records, 200), classes=8))
-        raw = ConvertOptions(layout=layout, image="rgb256", encoding="raw", size=SIDE)
+        raw = ConvertOptions(layout=layout.removesuffix("-pread"), image="rgb256", encoding="raw", size=SIDE)
         one = convert(repeated(Path(folder, "tree"), records), Path(folder, "data"), raw)
         rows = []
         for scale in scales:
-            rows.append(row(disk, one, scale, limit))
+            rows.append({"layout": layout, **row(disk, one, scale, limit, layout.endswith("-pread"))})
             if scale != "1x":
                 subprocess.run(["rm", "-r", f"{one.path}-{scale}"], check=True)
         return rows
@@ -92,21 +93,18 @@ def repeated(tree: Path, images: int) -> Path:
     return tree
 
 
-def row(disk: slow_storage.ThrottledDisk, one: Dataset, scale: str, limit: int) -> dict[str, Any]:
+def row(disk: slow_storage.ThrottledDisk, one: Dataset, scale: str, limit: int, by_pread: bool) -> dict[str, Any]:
     dataset = scaled(one, Scale.parse(scale))  # before the device's books are opened
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "ioprof", "run", dataset.path, "--memory-limit", f"{limit >> 20}M", "--cache", "cold"]
         command += ["--epochs", "2", "--batch-size", str(BATCH), "--out", f"{folder}/run", "--json"]
+        command += ["--lmdb-read", "pread"] if by_pread else []
         before = device_bytes(disk)
         ended = subprocess.run(command, check=False, capture_output=True, text=True)
         kernel = device_bytes(disk) - before
         if ended.returncode:
             raise SystemExit(f"{dataset.path}: {ended.stderr}")
-        return {
-            "layout": dataset.layout,
-            "scale": scale,
-            **measured(Trace.load(Path(folder, "run")), Path(disk.device).name, kernel),
-        }
+        return {"scale": scale, **measured(Trace.load(Path(folder, "run")), Path(disk.device).name, kernel)}
 
 
 def measured(trace: Trace, device: str, kernel_bytes: int) -> dict[str, Any]:
@@ -145,7 +143,7 @@ def device_bytes(disk: slow_storage.ThrottledDisk) -> int:
 def shown(row: dict[str, Any]) -> str:
     sizes = (row["dataset_bytes"], *row["needed_bytes"], *row["fetched_bytes"], row["kernel_bytes"])
     ratio = sum(row["fetched_bytes"]) / row["kernel_bytes"]
-    return f"{row['layout']:7} {row['scale']:>5} " + " ".join(f"{size / 1e6:9.1f}" for size in sizes) + f" {ratio:15.4f}"
+    return f"{row['layout']:10} {row['scale']:>5} " + " ".join(f"{size / 1e6:9.1f}" for size in sizes) + f" {ratio:15.4f}"
 
 
 if __name__ == "__main__":

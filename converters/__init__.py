@@ -7,6 +7,7 @@ conversion that was killed leaves its journal and its half-made dataset beside t
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy: a worker needs little of all this, and would take longer to load it than for its first images.
-    api = import_module("ioprof.converters.api")
-    if name in api.__all__:
-        return getattr(api, name)
+    # Lazy: a worker needs little of all this, and would take longer to load it than for its first images. Modules are looked for
+    # here, too: `from ioprof.converters import shards`.
+    if not name.startswith("__") and find_spec(f"ioprof.converters.{name}") is None:
+        api = import_module("ioprof.converters.api")
+        if name in api.__all__:
+            return getattr(api, name)
     raise AttributeError(f"module 'ioprof.converters' has no attribute {name!r}")

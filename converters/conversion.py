@@ -35,6 +35,9 @@ _SUFFIXES: Final = {"jpeg": ".JPEG", "png": ".png", "raw": ".rgb"}
 _RGB256_QUALITIES: Final = (1, 50, 75, 90, 95)
 _RGB256_BYTES: Final = (1_500, 11_000, 16_000, 26_500, 37_500)
 _PNG_RATIO: Final = 0.6  # of the pixels of a photograph
+_MOST_CHUNK_IMAGES: Final = 32
+_CHUNK_BYTES: Final = 1 << 20
+_CHUNKS_PER_WORKER: Final = 8
 _NOT_OF_THE_BYTES: Final = ("workers", "on_error", "force", "stripe", "check_md5")
 """Options that change nothing about the dataset: a job goes on from where it was with others."""
 
@@ -74,6 +77,17 @@ class Conversion:
         return self.options if self.part is None else part_options(self.options)
 
     @cached_property
+    def mean_record_bytes(self) -> float:
+        """About how large a record will be."""
+        image = self.options.image_format
+        pixels = (image.size or 0) ** 2
+        if image.encoding == "source":
+            return self.source.mean_image_bytes
+        if image.quality is not None:
+            return float(np.interp(image.quality, _RGB256_QUALITIES, _RGB256_BYTES)) * pixels / 256**2
+        return 3 * pixels * (_PNG_RATIO if image.encoding == "png" else 1)
+
+    @cached_property
     def done_before(self) -> int:
         """How many of them the same job had done when this one was planned."""
         return self.done()
@@ -107,9 +121,10 @@ class Conversion:
         return dataset_job(writing, identity) if self.part is None else part_job(self.part, writing, identity, self.options)
 
     def _outcomes(self, first: int) -> Generator[list[Outcome]]:
-        chunks, tasks = tee(in_chunks(self._asked(first)))
         engine = self.engine or local(self.options.workers)
-        num_tasks = -(-(self.places.stop - first) // CHUNK_IMAGES)
+        size = self._chunk_images(engine)
+        chunks, tasks = tee(in_chunks(self._asked(first), size))
+        num_tasks = -(-(self.places.stop - first) // size)
         with (
             contextlib.closing(ImageWork(self.options.image_format, self._files(engine))) as work,
             contextlib.closing(engine(work, tasks, num_tasks, views=True)) as results,
@@ -123,9 +138,17 @@ class Conversion:
             image = self.source.images[int(self._order[place])]
             yield Asked(image, f"{split}/{image.wnid}/{self.stored_name(image)}")
 
+    def _chunk_images(self, engine: Engine) -> int:
+        # Many at a time: each time this process wakes up, the workers have had its part of the caches. Few enough for all to have
+        # something to do, and for their results to stay small.
+        if engine.workers_here is None:
+            return CHUNK_IMAGES
+        most = min(_MOST_CHUNK_IMAGES, round(_CHUNK_BYTES / max(1, self.mean_record_bytes)))
+        return max(1, min(most, self.images // (_CHUNKS_PER_WORKER * engine.workers_here)))
+
     def _files(self, engine: Engine) -> RecordFiles | None:
         # Processes of this machine write files themselves: they wait for the storage, and nobody has to copy the bytes.
-        if not engine.is_here or self.stored_as.layout != "files":
+        if engine.workers_here is None or self.stored_as.layout != "files":
             return None
         return RecordFiles(HalfMade.beside(self.destination).data)
 
@@ -149,9 +172,11 @@ def plan_conversion(
     if options.layout not in LAYOUTS:
         raise CommandError(f"--layout {options.layout!r}: choose one of {', '.join(LAYOUTS)}")
     wanted = destination if part is None else part.beside(destination)
-    # In its place already: killed before it could remove what it no longer needs, which is what remains to be done.
-    in_place = HalfMade.beside(wanted.absolute()).is_in_place
-    target = checked_destination(wanted, options.force or in_place)
+    target = checked_destination(wanted, force=True)
+    work = HalfMade.beside(target)
+    work.sweep()
+    if not work.is_in_place:  # else killed before it could remove what it no longer needs, which is what remains to be done
+        checked_destination(wanted, options.force)
     _check_apart(source, target)
     found = open_source(source, options.split, options.check_md5)
     _check_outside(found, target)
@@ -159,7 +184,8 @@ def plan_conversion(
     if not conversion.images:
         raise CommandError(f"--part {part}: there are only {conversion.total} images; make fewer parts")
     left = conversion.images - conversion.done_before
-    require_space(target, round(left * _needed_bytes(conversion)), left if options.layout == "files" and part is None else 1)
+    needed = left * (conversion.mean_record_bytes + _RECORD_OVERHEAD_BYTES) * SPACE_MARGIN
+    require_space(target, round(needed), left if conversion.stored_as.layout == "files" else 1)
     return conversion
 
 
@@ -203,18 +229,6 @@ def _stem(name: str) -> str:
     # As `PurePath.stem`, which takes ten times as long.
     dot = name.rfind(".")
     return name[:dot] if 0 < dot < len(name) - 1 else name
-
-
-def _needed_bytes(conversion: Conversion) -> float:
-    image = conversion.options.image_format
-    pixels = (image.size or 0) ** 2
-    if image.encoding == "source":
-        mean = conversion.source.mean_image_bytes
-    elif image.quality is not None:
-        mean = float(np.interp(image.quality, _RGB256_QUALITIES, _RGB256_BYTES)) * pixels / 256**2
-    else:
-        mean = 3 * pixels * (_PNG_RATIO if image.encoding == "png" else 1)
-    return (mean + _RECORD_OVERHEAD_BYTES) * SPACE_MARGIN
 
 
 def _check_apart(source: Path, destination: Path) -> None:

@@ -24,8 +24,10 @@ _WINDOW_PER_THREAD: Final = 4
 class Engine(Protocol):
     """`map` in the order of the tasks, with a bounded number of results that wait."""
 
-    is_here: bool
-    """Whether all work is done on this machine, which sees the same files."""
+    @property
+    def workers_here(self) -> int | None:
+        """How many processes of this machine do the work, which see the same files; null: others do it."""
+        ...
 
     def __call__(
         self, function: Callable[[Task], Result], tasks: Iterable[Task], num_tasks: int, /, views: bool = False
@@ -40,13 +42,17 @@ class Local:
 
     workers: int | None
     """Null: one per core that may be used. With one, all work is done in this process."""
-    is_here = True
+
+    @property
+    def workers_here(self) -> int:
+        """How many there are."""
+        return self.workers or num_cores()
 
     def __call__(
         self, function: Callable[[Task], Result], tasks: Iterable[Task], num_tasks: int, views: bool = False
     ) -> Generator[Result]:
         """As `Engine` says."""
-        return ordered_map(function, tasks, max(1, min(self.workers or num_cores(), num_tasks)), views)
+        return ordered_map(function, tasks, max(1, min(self.workers_here, num_tasks)), views)
 
 
 def local(workers: int | None) -> Local:
@@ -60,7 +66,7 @@ class Dask:
     They must see the source under the same path, and have the same versions of what makes the bytes. Raises `CommandError`.
     """
 
-    is_here = False
+    workers_here = None
 
     def __init__(self, scheduler: str) -> None:
         try:

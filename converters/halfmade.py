@@ -96,6 +96,12 @@ class HalfMade:
         if self.data.exists():
             shutil.rmtree(self.data)
 
+    def sweep(self) -> None:
+        """Remove the folder if its job was killed when it had removed nearly all of it."""
+        if self.folder.exists() and not self.is_worth_keeping and not self.data.exists():
+            with contextlib.suppress(CommandError, OSError), _locked(self.folder):  # else a job has just begun
+                shutil.rmtree(self.folder, ignore_errors=True)
+
     def prepare(self, job: dict[str, Any], force: bool) -> None:
         """Go on from what the same job left, or begin anew; raises `CommandError` for what another job left, unless `force`."""
         before = self.job()

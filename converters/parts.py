@@ -242,6 +242,7 @@ class Merged:
 def plan_merge(destination: Path, force: bool = False, workers: int | None = None) -> Merging | Merged:
     """Find the parts of `destination` and look at the free space; raises `CommandError` or `DatasetError` for what is missing."""
     target = checked_destination(destination, force=True)
+    HalfMade.beside(target).sweep()
     if (merged := _merged(target)) is not None:
         return merged
     target = checked_destination(destination, force)

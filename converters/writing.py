@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
 
 
 CHUNK_IMAGES: Final = 8
-"""How many images a process is given at a time."""
+"""How many images a process is given at a time, where nothing else is known."""
 
 Item = TypeVar("Item")
 
@@ -290,8 +290,8 @@ def _entry(outcome: Outcome, labels: dict[str, int]) -> Entry:
     return Quarantined(f"{outcome.wnid}/{outcome.name}", " ".join(outcome.made.replace("\0", " ").split()))
 
 
-def in_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Lists of `CHUNK_IMAGES` items; the last may be shorter."""
+def in_chunks(items: Iterable[Item], size: int = CHUNK_IMAGES) -> Iterator[list[Item]]:
+    """Lists of `size` items; the last may be shorter."""
     items = iter(items)
-    while chunk := list(islice(items, CHUNK_IMAGES)):
+    while chunk := list(islice(items, size)):
         yield chunk

@@ -128,6 +128,24 @@ def test_a_run_that_waits_for_the_network_says_storage(layout: str, volume: Volu
         assert ["unknown"] == reads["source"].unique().to_list()
 
 
+@pytest.mark.parametrize("layout", ["files", "lmdb"])
+def test_a_cold_start_fetches_all_of_it_and_a_warm_one_nothing(layout: str, volume: Volume, sample: Path, tmp_path: Path) -> None:
+    """By what passes the line; residency says the same of this host, and the report says that it is this host's alone."""
+    dataset = made(sample, volume.path / "data", layout=layout, image="original", limit=64)
+    fetched = {}
+    for cache in ("cold", "warm"):
+        arguments = ("--cache", cache, "--workers", 2, "--batch-size", 16, "--out", cache)
+        before = volume.counters()["bytes_from_servers"]
+        finished = jobs.ioprof("run", dataset.path, *arguments, cwd=tmp_path)
+        assert 0 == finished.code, finished.err
+        fetched[cache] = volume.counters()["bytes_from_servers"] - before
+        ratio = ioprof.load(tmp_path / cache).run["cache"]["start"]["ratio"]
+        assert (cache == "cold", cache == "warm") == (ratio == 0, ratio > 0.95)
+        assert "servers" in finished.out
+    assert fetched["cold"] > dataset.bytes
+    assert fetched["warm"] < 0.1 * dataset.bytes
+
+
 def test_inspect_names_the_server_and_claims_nothing(volume: Volume, tmp_path: Path) -> None:
     """A mount of FUSE whose source is a server is not this host's own, and tells of no read where its bytes came from."""
     (volume.path / "data").write_bytes(bytes(MB))

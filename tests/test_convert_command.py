@@ -97,20 +97,20 @@ def test_generate_says_what_a_killed_one_left(capsys, tmp_path):
 
 
 def test_the_rate_is_that_of_this_run(capsys, tmp_path, monkeypatch):
-    """What was there before has taken none of its seconds: of 20 images 8 were done, and the clock says 3 s."""
+    """What was there before has taken none of its seconds: of 20 images 2 were done, and the clock says 3 s."""
     source = tree(tmp_path / "source", {f"n01/{number}.JPEG": jpeg(seed=number) for number in range(20)})
 
     def stop(_: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        convert(source, tmp_path / "d", ConvertOptions(workers=2), stop)
+        convert(source, tmp_path / "d", ConvertOptions(workers=1), stop)
     clock = iter([10.0, 13.0])
     monkeypatch.setattr(convert_command.time, "perf_counter", lambda: next(clock))
     out, lines = ran(capsys, "convert", "imagenet", source, tmp_path / "d")
-    assert "goes on with what the same command has done before: 8 of 20 images" in lines
+    assert "goes on with what the same command has done before: 2 of 20 images" in lines
     assert "20 records" in out
-    assert "in 3.0 s (4 images/s for the last 12)" in out
+    assert "in 3.0 s (6 images/s for the last 18)" in out
 
 
 def test_what_is_converted_can_be_run():

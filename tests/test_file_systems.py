@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,6 +39,15 @@ def test_a_number_is_not_remembered_beyond_its_mount(tmp_path: Path) -> None:
     assert ["tmpfs", "fuse", "tmpfs", "fuse"] == [kind.partition(".")[0] for _, kind in found]
     if len({device for device, _ in found}) == 4:
         pytest.skip("other mounts came between: no number was given again")
+
+
+def test_threads_may_ask_at_once(tmp_path: Path) -> None:
+    """As those that probe a path do; also while something is mounted."""
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(file_system_of, str(tmp_path)) for _ in range(2000)]
+        with tmpfs(tmp_path / "memory"):
+            asked += [threads.submit(file_system_of, str(tmp_path)) for _ in range(2000)]
+    assert {file_system_of(str(tmp_path))} == {answer.result() for answer in asked}
 
 
 def test_a_fork_learns_of_mounts_for_itself(tmp_path: Path) -> None:

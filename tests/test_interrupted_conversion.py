@@ -83,7 +83,8 @@ def test_a_kill_leaves_no_dataset(small_tree, tmp_path):
         Dataset.load(left)
     steps: list[int] = []
     dataset = convert(small_tree, tmp_path / "dataset", OPTIONS, steps.append)
-    assert (36, 0) == (sum(steps), steps[0] % 8)
+    assert 36 == sum(steps)
+    assert 1 < len(steps)
     assert ["dataset"] == [path.name for path in tmp_path.iterdir()]
     undisturbed = convert(small_tree, tmp_path / "undisturbed" / "dataset", OPTIONS)
     assert records(undisturbed) == records(dataset)

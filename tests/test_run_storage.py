@@ -120,6 +120,16 @@ def test_a_cold_run_on_a_file_system_in_memory_says_that_it_is_not(datasets, tmp
     assert "100.0% at the start" in words(finished.out)
 
 
+@pytest.mark.parametrize(("read", "kind"), [("mmap", "fault"), ("pread", "read")])
+def test_an_lmdb_is_read_as_asked(datasets, tmp_path, read, kind):
+    """Through the map its values come by faults of pages, by pread in reads of the file; all of them, once."""
+    dataset = datasets["lmdb"]
+    trace, _ = run(dataset.path, "--lmdb-read", read, cwd=tmp_path)
+    reads = trace.spans.filter(pl.col("kind").is_in(["read", "fault"]), pl.col("batch").is_not_null(), pl.col("bytes") > 0)
+    assert ([kind], read) == (reads["kind"].unique().to_list(), trace.run["config"]["lmdb_read"])
+    assert dataset.bytes <= reads["bytes"].sum()
+
+
 # ------------------------------------------------------------------------------------------------ bad usage
 
 
@@ -134,6 +144,8 @@ def test_a_cold_run_on_a_file_system_in_memory_says_that_it_is_not(datasets, tmp
         (("DATA", "--stage-mode", "before"), "--stage-mode before says how to stage, and nothing is staged"),
         (("DATA", "--keep-staged"), "--keep-staged says how to stage, and nothing is staged"),
         (("DATA", "--stage-to", "tmp", "--stage-mode", "later"), "--stage-mode 'later': choose one of before, while-training"),
+        (("DATA", "--lmdb-read", "mmpa"), "--lmdb-read mmpa: unknown; choose one of mmap, pread"),
+        (("--loader", "null", "--steps", "1", "--lmdb-read", "pread"), "is about --loader lmdb, and this is null"),
         (("--loader", "null", "--steps", "1", "--cache", "cold"), "--cache cold is about a dataset's files"),
         (("--loader", "null", "--steps", "1", "--dataset-scale", "2x"), "--dataset-scale 2x is about a dataset"),
         (("--loader", "null", "--steps", "1", "--stage-to", "tmp"), "--stage-to tmp is about a dataset"),

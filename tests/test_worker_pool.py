@@ -126,3 +126,19 @@ def test_a_worker_loads_little():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     loaded = set(done.stdout.split())
     assert set() == {"lmdb", "pyarrow", "typer", "rich", "multiprocessing", "ioprof.converters.api", "ioprof.cli"} & loaded
+
+
+def test_any_module_may_be_the_first_to_be_loaded():
+    """A worker loads that of the work it was given, and no other comes first to break a circle."""
+    code = (
+        "import importlib, pathlib, sys, ioprof.converters\n"
+        "for path in pathlib.Path(ioprof.converters.__file__).parent.glob('[a-z]*.py'):\n"
+        "    for name in [name for name in sys.modules if name.startswith('ioprof.converters')]:\n"
+        "        del sys.modules[name]\n"
+        "    importlib.import_module(f'ioprof.converters.{path.stem}')\n"
+        "    print(path.stem)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (0, "") == (done.returncode, done.stderr)
+    assert {"conversion", "parts", "multiples", "verification", "generation"} <= set(done.stdout.split())

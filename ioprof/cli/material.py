@@ -79,9 +79,9 @@ def _there(asked: Asked, random: np.random.Generator) -> Chosen:
     if dataset and _holds(path, dataset.path):
         return _of_dataset(dataset, random, asked.readahead)
     sizes = _sizes(asked)
-    material = material_of(str(path), sizes, random, asked.readahead)
+    material, is_all = material_of(str(path), sizes, random, asked.readahead)
     if isinstance(material, WholeFiles):
-        return Chosen(material, f"{_files(material)} that are there, whole")
+        return Chosen(material, f"{_files(material)} {'that' if is_all else 'of those that'} are there, whole")
     return Chosen(material, f"ranges {_in_words(asked)}, in {_files(material)}")
 
 

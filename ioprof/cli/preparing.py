@@ -146,7 +146,7 @@ def page_cache(
         yield
         return
     paths = dataset_files(dataset)
-    facts: dict[str, Any] = {"asked": cache, "before": residency(paths).facts()}
+    facts: dict[str, Any] = {"asked": cache, "kind": describe(dataset.path).kind, "before": residency(paths).facts()}
     run["cache"] = facts
     start = _brought(cache, paths, limit, spool, interrupted)
     facts |= {"start": start.facts(), "held_by": _held_by(cache, start, paths), "reclaim": proactive_reclaim()}

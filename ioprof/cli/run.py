@@ -18,7 +18,8 @@ from ioprof.cli.staged_job import StageOptions, checked_mode
 from ioprof.cli.synthetic import cached_dataset
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
-from ioprof.loaders import check_loader
+from ioprof.loaders import LOADERS, check_loader
+from ioprof.loaders.base import LMDB_READS
 from ioprof.loaders.order import batches_per_epoch
 from ioprof.loaders.scaling import Scale
 from ioprof.storage.limits import parse_bytes
@@ -30,7 +31,7 @@ _WORKERS: Final = 2
 
 def run(
     dataset: Annotated[Path | None, Argument(help="Folder made by `ioprof convert`. Without it a synthetic one is made.")] = None,
-    loader: Annotated[str | None, Option(help="null, files or lmdb. Without it: the dataset's layout.")] = None,
+    loader: Annotated[str | None, Option(help=f"One of {', '.join(LOADERS)}. Without it: the dataset's layout.")] = None,
     device: Annotated[str, Option(help="cpu, cuda, or emulated:NAME, a clock with a known device's speed.")] = "emulated:a100",
     ranks: Annotated[int, Option(min=1, help="Data-parallel processes.")] = 1,
     batch_size: Annotated[int, Option(min=1, help="Samples per step and rank.")] = 64,
@@ -38,6 +39,7 @@ def run(
     steps: Annotated[int | None, Option(min=1, help="Steps to train. Without it: one epoch.")] = None,
     epochs: Annotated[int | None, Option(min=1, help="Epochs to train, instead of --steps.")] = None,
     seed: Annotated[int, Option(min=0, help="Order of the samples and their crops.")] = 0,
+    lmdb_read: Annotated[str, Option(help="How --loader lmdb reads: mmap, through the memory map, or pread.")] = LMDB_READS[0],
     dataset_scale: Annotated[str, Option(help="Read a multiple of the dataset: 0.5x, 2x, 50%; made beside it, once.")] = "1x",
     cache: Annotated[str | None, Option(help="Page cache at the start: cold, warm or as-is; proven by residency.")] = None,
     memory_limit: Annotated[str | None, Option(help="Memory of the job, its page cache included, such as 2G.")] = None,
@@ -66,6 +68,7 @@ def run(
         workers=_num_workers(loader, workers),
         steps=steps or 0,
         seed=seed,
+        lmdb_read=lmdb_read,
         spool=Path(),
         dataset=manifest.path.resolve() if manifest else None,
     )

@@ -44,7 +44,9 @@ def _cache(cache: object) -> Iterator[Fact]:
     held = cache.get("held_by")
     kept = f"; kept by {', '.join(clean(name, 60) for name in held[:3])}" if isinstance(held, list) and held else ""
     reclaim = f"; {clean(cache['reclaim'], 80)}" if cache.get("reclaim") else ""
-    yield Fact("page cache", f"asked: {clean(cache.get('asked'), 12)}; {', '.join(states)}{by}{unknown}{kept}{reclaim}", "measured")
+    of = "; of this host: what its servers and their disks had in memory is not known" if cache.get("kind") == "shared" else ""
+    text = f"asked: {clean(cache.get('asked'), 12)}; {', '.join(states)}{by}{unknown}{kept}{reclaim}{of}"
+    yield Fact("page cache", text, "measured")
 
 
 _WHEN = {"before": "resident before", "start": "at the start", "end": "at the end"}

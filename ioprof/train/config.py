@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
-from ioprof.loaders.base import LoaderOptions
+from ioprof.loaders.base import LMDB_READS, LoaderOptions
 from ioprof.loaders.filling import FillingOptions
 
 _PATHS: Final = ("spool", "dataset", "local_copy")
@@ -43,6 +43,8 @@ class JobConfig:
     spool: Path
     """Node-local folder that takes the capture files while the job runs."""
     dataset: Path | None = None
+    lmdb_read: str = LMDB_READS[0]
+    """How the `lmdb` loader gets at a value."""
     local_copy: Path | None = None
     """Of the dataset, on this node: what loaders fill while they read (see `ioprof.loaders.filling`)."""
 
@@ -60,7 +62,8 @@ class JobConfig:
 
     def loader_options(self, rank: int) -> LoaderOptions:
         """The options of one rank's loader."""
-        options = LoaderOptions(self.batch_size, self.steps, rank, self.ranks, self.workers, seed=self.seed, spool=self.spool)
+        sizes = (self.batch_size, self.steps, rank, self.ranks, self.workers)
+        options = LoaderOptions(*sizes, seed=self.seed, spool=self.spool, lmdb_read=self.lmdb_read)
         return options if self.local_copy is None else FillingOptions(**vars(options), local_copy=self.local_copy)
 
     def open_dataset(self) -> Dataset | None:
