@@ -156,6 +156,39 @@ def test_what_a_surprise_fetches_is_told(kind: str, way: str, reader: str, tmp_p
     assert found.device - window - WRONG * SIZE <= found.storage <= found.device + WRONG * SIZE
 
 
+AHEAD = {
+    "readahead": "import ctypes\nctypes.CDLL(None, use_errno=True).readahead(file, ctypes.c_long(0), ctypes.c_size_t(MIB))",
+    "fadvise": "os.posix_fadvise(file, 0, MIB, os.POSIX_FADV_WILLNEED)",
+}
+
+
+@pytest.mark.parametrize("call", AHEAD)
+@pytest.mark.parametrize("way", WAYS)
+@kinds
+def test_what_was_fetched_ahead_is_told_when_it_is_read(kind: str, way: str, call: str, tmp_path: Path) -> None:
+    """It is in memory by then, but for this descriptor's sake: all that the device gave is from storage."""
+    with loop_disk(tmp_path, kind) as disk:
+        disk.read_ahead(MIB)
+        path = disk.path / "data"
+        path.write_bytes(np.random.default_rng(1).bytes(8 * MIB))
+        evict(path, 0, 0)
+        before = disk.read_bytes()
+        program = f"""
+import os, sys, time
+MIB = 1 << 20
+file = os.open(sys.argv[1], os.O_RDONLY)
+{AHEAD[call]}
+time.sleep(0.3)
+for _ in range(4):
+    os.read(file, MIB // 4)
+"""
+        run_python(tmp_path / "spool", program, path, **WAYS[way])
+        device = disk.read_bytes() - before
+    found = bytes_by_source(reads_of(captured(tmp_path / "spool"), path))
+    assert device >= MIB
+    assert {"storage": MIB} == found
+
+
 def loop(path: Path) -> str:
     return f"""
 with open({str(path)!r}, "rb", buffering=0) as file:

@@ -165,11 +165,29 @@ def test_fio_maps_and_every_page_is_told(tmp_path: Path) -> None:
     assert 0 == bytes_of(trace, path.parent, "read")
 
 
-def test_files_that_are_mapped_and_fetched_ahead_are_told_by_their_mappings(tree: Path, tmp_path: Path) -> None:
-    """DALI's default reader has the kernel fetch all of a mapping by madvise: no fault waits, but file and length are known."""
+@needs_faults
+def test_files_that_are_mapped_and_fetched_ahead_are_told_by_what_was_fetched(tree: Path, tmp_path: Path) -> None:
+    """DALI's default reader has the kernel fetch all of a mapping by madvise, and no fault waits: each file's pages are told, once,
+    as a read of that file from storage."""
     need("dali-mmap")
+    slow_storage.evict(tree)
     trace, handed_out = read_by(tmp_path / "run", "dali-mmap", tree)
     assert size_of(tree) == handed_out
+    sizes = {str(path): path.stat().st_size for path in tree.glob("*/*.JPEG")}
     mapped = trace.spans.filter(pl.col("kind") == "open", pl.col("name") == "mmap").join(trace.files, on="file")
-    found = dict(mapped.filter(pl.col("path").str.ends_with(".JPEG")).select("path", "bytes").iter_rows())
-    assert {str(path): path.stat().st_size for path in tree.glob("*/*.JPEG")} == found
+    assert sizes == dict(mapped.filter(pl.col("path").str.ends_with(".JPEG")).select("path", "bytes").iter_rows())
+    ahead = trace.spans.filter(pl.col("kind") == "read", pl.col("name") == "madvise").join(trace.files, on="file")
+    assert {("storage", 0)} == set(ahead.select("source", "offset").iter_rows())
+    assert {path: -(-size // PAGE) * PAGE for path, size in sizes.items()} == dict(ahead.select("path", "bytes").iter_rows())
+    counted = sum(process["reads"]["io_read_bytes"] for process in trace.run["processes"])
+    assert ahead["bytes"].sum() <= counted  # which has the pages of libraries, too
+
+
+def test_what_is_in_memory_is_not_fetched_ahead(tree: Path, tmp_path: Path) -> None:
+    """The same once more: mapped, and nothing from storage."""
+    need("dali-mmap")
+    for path in tree.glob("*/*.JPEG"):
+        path.read_bytes()
+    trace, handed_out = read_by(tmp_path / "run", "dali-mmap", tree)
+    assert size_of(tree) == handed_out
+    assert 0 == trace.spans.filter(pl.col("kind") == "read", pl.col("name") == "madvise")["bytes"].sum()

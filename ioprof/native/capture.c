@@ -4,7 +4,7 @@
  * Every hook passes on what it was given and returns what it got, errno with it. Where nothing is recorded that is all it does. */
 #include "ring_quietly.h"
 
-#include "reads.h"
+#include "mapped.h"
 #include "streams.h"
 
 #include <dirent.h>
@@ -310,20 +310,6 @@ ssize_t hook_splice(int from, off_t *from_offset, int to, off_t *to_offset, size
 
 /* ---------------------------------------------------------------------------------------- mmap */
 
-/* A file that is mapped will be read by page faults, which only the kernel sees; that it was mapped is told as an open. */
-static void end_mmap(int descriptor, int64_t start, size_t length, off_t offset)
-{
-    int64_t end = clock_now();
-    struct file *file = regular_file(descriptor);
-    if (file == NULL)
-        return;
-    int saved_errno = errno;
-    hands_off();
-    tell(&(struct told){start, end, (int64_t)length, offset, GET(file, path), NAME("mmap"), KIND_OPEN, SOURCE_NONE});
-    hands_on();
-    errno = saved_errno;
-}
-
 #define MMAP(name) \
     void *hook_##name(void *address, size_t length, int protection, int flags, int descriptor, off_t offset) \
     { \
@@ -332,12 +318,30 @@ static void end_mmap(int descriptor, int64_t start, size_t length, off_t offset)
         int64_t start = clock_now(); \
         void *mapped = REAL(name)(address, length, protection, flags, descriptor, offset); \
         if (mapped != MAP_FAILED) \
-            end_mmap(descriptor, start, length, offset); \
+            end_mmap(mapped, descriptor, start, length, offset); \
         return mapped; \
     }
 
 MMAP(mmap)
 MMAP(mmap64)
+
+#define ADVISE(name) \
+    int hook_##name(void *address, size_t length, int advice) \
+    { \
+        if (!fetches(advice) || !recording()) \
+            return REAL(name)(address, length, advice); \
+        int saved_errno = errno; \
+        int64_t before = usage_now().blocks, start = clock_now(); \
+        errno = saved_errno; \
+        int result = REAL(name)(address, length, advice); \
+        saved_errno = errno; \
+        end_advice(address, start, usage_now().blocks - before); \
+        errno = saved_errno; \
+        return result; \
+    }
+
+ADVISE(madvise)
+ADVISE(posix_madvise)
 
 /* ---------------------------------------------------------------------------------------- reads made elsewhere */
 
@@ -495,16 +499,31 @@ TIMED(int, faccessat, (int above, const char *path, int mode, int flags), (above
 TIMED(void *, opendir, (const char *path), (path), "readdir", path_number(AT_FDCWD, path))
 TIMED(void *, readdir, (void *open_folder), (open_folder), "readdir", -1)
 TIMED(void *, readdir64, (void *open_folder), (open_folder), "readdir", -1)
-TIMED(ssize_t, readahead, (int descriptor, off_t offset, size_t size), (descriptor, offset, size), "readahead",
-      number_of(descriptor))
-TIMED(int, posix_fadvise, (int descriptor, off_t offset, off_t size, int advice), (descriptor, offset, size, advice), "fadvise",
-      number_of(descriptor))
-TIMED(int, posix_fadvise64, (int descriptor, off_t offset, off_t size, int advice), (descriptor, offset, size, advice), "fadvise",
-      number_of(descriptor))
 TIMED(int, fallocate, (int descriptor, int mode, off_t offset, off_t size), (descriptor, mode, offset, size), "fallocate",
       number_of(descriptor))
 TIMED(int, fallocate64, (int descriptor, int mode, off_t offset, off_t size), (descriptor, mode, offset, size), "fallocate",
       number_of(descriptor))
+
+/* What a descriptor's file is asked to fetch ahead is fetched for those who go on from there. */
+#define AHEAD(type, name, parameters, arguments, what, wanted) \
+    type hook_##name parameters \
+    { \
+        if (!recording()) \
+            return REAL(name) arguments; \
+        struct file *file = (wanted) ? begin_ahead(descriptor) : NULL; \
+        int64_t start = clock_now(); \
+        type result = REAL(name) arguments; \
+        if (file != NULL) \
+            end_ahead(file, offset); \
+        END_SHORT(start, what, number_of(descriptor)); \
+        return result; \
+    }
+
+AHEAD(ssize_t, readahead, (int descriptor, off_t offset, size_t size), (descriptor, offset, size), "readahead", true)
+AHEAD(int, posix_fadvise, (int descriptor, off_t offset, off_t size, int advice), (descriptor, offset, size, advice), "fadvise",
+      advice == POSIX_FADV_WILLNEED)
+AHEAD(int, posix_fadvise64, (int descriptor, off_t offset, off_t size, int advice), (descriptor, offset, size, advice), "fadvise",
+      advice == POSIX_FADV_WILLNEED)
 
 /* What the job learns about its descriptor the library needs not ask. */
 static void learn_from(int descriptor, const void *status)

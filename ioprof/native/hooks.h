@@ -55,6 +55,8 @@ HOOK(ssize_t, copy_file_range, (int from, off_t *from_offset, int to, off_t *to_
 HOOK(ssize_t, splice, (int from, off_t *from_offset, int to, off_t *to_offset, size_t size, unsigned flags))
 HOOK(void *, mmap, (void *address, size_t length, int protection, int flags, int descriptor, off_t offset))
 HOOK(void *, mmap64, (void *address, size_t length, int protection, int flags, int descriptor, off_t offset))
+HOOK(int, madvise, (void *address, size_t length, int advice))
+HOOK(int, posix_madvise, (void *address, size_t length, int advice))
 
 /* Reads that end elsewhere, or that cannot be seen */
 HOOK(ssize_t, aio_return, (struct aiocb *request))

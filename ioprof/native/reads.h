@@ -548,6 +548,32 @@ static inline ssize_t read_one(int descriptor, void *buffer, size_t size, int64_
     return got;
 }
 
+/* ---------------------------------------------------------------------------------------- what is fetched ahead */
+
+/* A call that may have the kernel fetch ahead of reading: the file whose credit it is, or NULL. */
+static struct file *begin_ahead(int descriptor)
+{
+    int saved_errno = errno;
+    struct file *file = regular_file(descriptor);
+    if (file != NULL && usage_tells(file))
+        usage_now();
+    else
+        file = NULL;
+    errno = saved_errno;
+    return file;
+}
+
+static void end_ahead(struct file *file, int64_t offset)
+{
+    int saved_errno = errno;
+    int64_t before = usage_known.blocks, fetched = (usage_now().blocks - before) * 512;
+    if (fetched > 0) {
+        SET(file, credit, fetched);
+        SET(file, next, offset);
+    }
+    errno = saved_errno;
+}
+
 /* ---------------------------------------------------------------------------------------- reads that something else makes */
 
 /* A read by sendfile, stdio and the like: of a regular file, beginning at its position, to be ended by `end_other_reading`. */
