@@ -1,6 +1,7 @@
 """What every test gets: nothing may be left behind, and two folders of images."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +30,14 @@ LIBRARY_VARIABLES: Final = {
 
 LIBRARY_PROCESSES: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """Python's own helpers, started once by the first spawn or forkserver and kept until the interpreter ends."""
+
+
+def pytest_configure() -> None:
+    """Take signals as a terminal's foreground job does, whoever started pytest: `nohup` and a shell's `&` have some ignored, and
+    what is ignored stays so in every process that a test starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

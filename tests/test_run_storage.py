@@ -122,12 +122,14 @@ def test_a_cold_run_on_a_file_system_in_memory_says_that_it_is_not(datasets, tmp
 
 @pytest.mark.parametrize(("read", "kind"), [("mmap", "fault"), ("pread", "read")])
 def test_an_lmdb_is_read_as_asked(datasets, tmp_path, read, kind):
-    """Through the map its values come by faults of pages, by pread in reads of the file; all of them, once."""
+    """Through the map its values come by faults of pages, by pread in reads of the file: all of them, and little otherwise."""
     dataset = datasets["lmdb"]
     trace, _ = run(dataset.path, "--lmdb-read", read, cwd=tmp_path)
     reads = trace.spans.filter(pl.col("kind").is_in(["read", "fault"]), pl.col("batch").is_not_null(), pl.col("bytes") > 0)
-    assert ([kind], read) == (reads["kind"].unique().to_list(), trace.run["config"]["lmdb_read"])
-    assert dataset.bytes <= reads["bytes"].sum()
+    sums = dict(reads.group_by("kind").agg(pl.col("bytes").sum()).iter_rows())
+    assert read == trace.run["config"]["lmdb_read"]
+    assert dataset.bytes <= sums[kind]
+    assert sum(sums.values()) - sums[kind] < 0.1 * dataset.bytes
 
 
 # ------------------------------------------------------------------------------------------------ bad usage
