@@ -104,13 +104,6 @@ def test_as_is_changes_nothing(datasets, tmp_path):
     assert found[0] == pytest.approx(found[1], abs=0.05)
 
 
-def test_without_being_asked_nothing_is_looked_at(datasets, tmp_path):
-    """A million files are not opened for a report that nobody wants."""
-    trace, finished = run(datasets["files"].path, "--steps", 1, cwd=tmp_path)
-    assert (None, None, None) == tuple(trace.run.get(key) for key in ("cache", "limit", "stage"))
-    assert "page cache asked" not in words(finished.out)
-
-
 def test_a_cold_run_on_a_file_system_in_memory_says_that_it_is_not(datasets, tmp_path, small_disk):
     """tmpfs holds its files in memory: the run goes on, and neither its output nor its report call it cold."""
     disk = small_disk(1 << 24)
@@ -120,16 +113,15 @@ def test_a_cold_run_on_a_file_system_in_memory_says_that_it_is_not(datasets, tmp
     assert "100.0% at the start" in words(finished.out)
 
 
-@pytest.mark.parametrize(("read", "kind"), [("mmap", "fault"), ("pread", "read")])
-def test_an_lmdb_is_read_as_asked(datasets, tmp_path, read, kind):
-    """Through the map its values come by faults of pages, by pread in reads of the file: all of them, and little otherwise."""
+def test_an_lmdb_is_read_by_reads_when_asked(datasets, tmp_path):
+    """All values come by reads of the file, where through the map they come by faults of its pages."""
     dataset = datasets["lmdb"]
-    trace, _ = run(dataset.path, "--lmdb-read", read, cwd=tmp_path)
+    trace, _ = run(dataset.path, "--lmdb-read", "pread", cwd=tmp_path)
     reads = trace.spans.filter(pl.col("kind").is_in(["read", "fault"]), pl.col("batch").is_not_null(), pl.col("bytes") > 0)
     sums = dict(reads.group_by("kind").agg(pl.col("bytes").sum()).iter_rows())
-    assert read == trace.run["config"]["lmdb_read"]
-    assert dataset.bytes <= sums[kind]
-    assert sum(sums.values()) - sums[kind] < 0.1 * dataset.bytes
+    assert "pread" == trace.run["config"]["lmdb_read"]
+    assert dataset.bytes <= sums["read"]
+    assert sums.get("fault", 0) < 0.1 * dataset.bytes  # pages of libraries
 
 
 # ------------------------------------------------------------------------------------------------ bad usage
@@ -280,13 +272,16 @@ def test_warm_under_a_limit_is_charged_to_the_job(datasets, tmp_path):
 
 
 def test_a_run_on_a_multiple_is_a_run_on_that_dataset(datasets, tmp_path):
-    """Made beside the dataset, said in run.json and in the report; the epoch has that many steps."""
+    """Made beside the dataset, said in run.json and in the report; the epoch has that many steps. The page cache, of which nobody
+    asked, is not looked at: a million files are not opened for a report that nobody wants."""
     trace, finished = run(datasets["lmdb"].path, "--dataset-scale", "50%", cwd=tmp_path)
     assert (32, 0.5, str(datasets["lmdb"].path) + "-0.5x") == tuple(
         trace.run["dataset"][key] for key in ("records", "scale", "path")
     )
     assert 4 == trace.run["config"]["steps"]
     assert "scale 0.5x of lmdb" in words(finished.out)
+    assert (None, None, None) == tuple(trace.run.get(key) for key in ("cache", "limit", "stage"))
+    assert "page cache asked" not in words(finished.out)
 
 
 # ------------------------------------------------------------------------------------------------ staging
@@ -365,7 +360,8 @@ def test_what_was_filled_and_is_kept_is_a_dataset(datasets, tmp_path, layout):
     assert trace.run["stage"]["filled_ratio"] < 0.9 or layout == "webdataset"  # which reads more than it is asked for
     assert [] == plan_verification(tmp_path / "local" / layout, deep=True, workers=1).run().problems
     assert [layout] == os.listdir(tmp_path / "local")
-
+    if layout != "files":
+        return
     shutil.rmtree(tmp_path / "run")
     again, finished = run(datasets[layout].path, "--steps", 1, "--stage-to", "local", cwd=tmp_path)
     assert (True, 0, [layout]) == (again.run["stage"]["reused"], again.run["stage"]["copied_bytes"], os.listdir(tmp_path / "local"))
