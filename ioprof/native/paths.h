@@ -39,16 +39,23 @@ static inline uint64_t few_bytes(const char *text, size_t length)
     return word;
 }
 
-/* In the manner of wyhash: eight bytes a step, of which the last ones may have been taken before; 64 good bits. */
+/* In the manner of wyhash: sixteen bytes a step in two lanes that do not wait for each other, the last ones of which may have been
+ * taken before; 64 good bits. */
 static inline uint64_t text_hash(const char *text, size_t length)
 {
-    const char *last = text + length - 8;
-    uint64_t hash = 0x9e3779b97f4a7c15 ^ length;
+    const char *last = text + length - 16;
+    uint64_t first = 0x9e3779b97f4a7c15 ^ length, second = 0x8ebc6af09c88c6e3;
     if (length < 8)
-        return mixed(hash ^ few_bytes(text, length), 0xe7037ed1a0b428db);
-    for (; text < last; text += 8)
-        hash = mixed(hash ^ eight_bytes(text), 0xa0761d6478bd642f);
-    return mixed(hash ^ eight_bytes(last), 0xe7037ed1a0b428db);
+        return mixed(first ^ few_bytes(text, length), 0xe7037ed1a0b428db);
+    if (length < 16)
+        return mixed(first ^ eight_bytes(text), 0xe7037ed1a0b428db ^ eight_bytes(text + length - 8));
+    for (; text < last; text += 16) {
+        first = mixed(first ^ eight_bytes(text), 0xa0761d6478bd642f);
+        second = mixed(second ^ eight_bytes(text + 8), 0xe7037ed1a0b428db);
+    }
+    first = mixed(first ^ eight_bytes(last), 0xa0761d6478bd642f);
+    second = mixed(second ^ eight_bytes(last + 8), 0xe7037ed1a0b428db);
+    return mixed(first ^ 0x589965cc75374cc3, second ^ length);
 }
 
 /* What a text is looked up by. */

@@ -16,7 +16,7 @@
 #define MOST_BYTES 0x7ffff000 /* of one read, whatever was asked (read(2)) */
 #define MOST_PARTS 16         /* of a readv that may be made in two halves */
 #define SLOW_NS 10000         /* a call without bytes is a span of its own from here on */
-#define LARGE 262144          /* a read beside which asking for usage costs little: 2 % */
+#define LARGE 1048576         /* a read beside which asking for usage costs next to nothing */
 #define PLAIN (-1)            /* a request's offset: at the descriptor's position */
 
 /* ---------------------------------------------------------------------------------------- calls that move no bytes */
@@ -403,17 +403,23 @@ static inline void count_read(int64_t bytes)
     hands_on();
 }
 
-/* A read behind the end of a file on a local file system, the last of every loop, waits for nothing and moves nothing: it is
- * counted and not timed. Should the file have grown meanwhile, what was read is told without a duration. */
-static ssize_t read_at_end(struct file *file, const struct request *request, int64_t position)
+static inline bool is_untimed_end(struct file *file, int64_t position)
 {
-    ssize_t got = make(request);
+    return is_behind(file, position) &&
+           atomic_load_explicit(&GET(file, system)->nowait, memory_order_relaxed) != NOWAIT_NEVER;
+}
+
+/* A read behind the end of a file on a local file system, the last of every loop, waits for nothing and moves nothing: it is
+ * counted and not timed. Should the file have grown meanwhile, what was read is told without a duration. `is_plain`: the
+ * descriptor's position moves. */
+static inline ssize_t end_at_end(struct file *file, bool is_plain, int64_t position, ssize_t got)
+{
     count_read(got);
-    if (got <= 0)
+    if (__builtin_expect(got <= 0, 1))
         return got;
     int saved_errno = errno;
     int64_t now = clock_now();
-    if (request->offset == PLAIN)
+    if (is_plain)
         atomic_fetch_add_explicit(&file->position, got, memory_order_relaxed);
     SET(file, size, -1);
     hands_off();
@@ -447,8 +453,8 @@ static ssize_t read_regular(struct file *file, const struct request *request)
     int64_t wanted = wanted_bytes(request);
     struct reading reading = {.file = file};
     reading.position = request->offset == PLAIN ? position_of(request->descriptor, file) : request->offset;
-    if (is_behind(file, reading.position) && GET(file, system)->nowait != NOWAIT_NEVER)
-        return read_at_end(file, request, reading.position);
+    if (is_untimed_end(file, reading.position))
+        return end_at_end(file, request->offset == PLAIN, reading.position, make(request));
     bool try_cached = may_try_cached(file, request, reading.position, wanted);
     if (!try_cached || expects_miss(file, wanted))
         ask_before(&reading);
@@ -536,6 +542,8 @@ static inline ssize_t read_one(int descriptor, void *buffer, size_t size, int64_
 {
     struct file *file = regular_file(descriptor);
     int64_t position = file == NULL || offset != PLAIN ? offset : position_of(descriptor, file);
+    if (file != NULL && is_untimed_end(file, position))
+        return end_at_end(file, offset == PLAIN, position, make_one(descriptor, buffer, size, offset));
     if (file == NULL || is_behind(file, position) || !may_watch(file, (int64_t)size))
         return read_recorded(&(struct request){descriptor, 1, &(struct iovec){buffer, size}, offset, 0});
     int64_t start = clock_now();
