@@ -12,6 +12,10 @@ The images are those of the sample, under as many names as are needed. In each r
 medians of the paired ratios are what counts. Where other programs want the same cores, rates cannot be compared. CPU times can:
 user and system time of all processes, from start to end, but of the work in memory that of the work alone. So the ratio of the two
 is what that of the rates comes to where all cores are free and the storage keeps up.
+
+The limit: what reading 110 kB and writing 26 kB takes of a processor, 0.17 ms beside 1.89 ms of work in memory on the machine where
+this was written, so that 0.92 of the work in memory is the most that anybody reaches there. Starting the workers takes 0.9 s of CPU
+time once, which is 0.06 ms for each of 16,000 images.
 """
 
 import argparse
