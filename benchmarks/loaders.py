@@ -17,10 +17,10 @@ What was found on the way:
   0.05 ms per record).
 - DALI with `random_shuffle` is no peer here: its buffer keeps all 500 files of the sample mapped, which no real dataset allows, and
   saves 5 % of the CPU time. So the bare pipeline reads a list in random order.
-- Ratios of rates are worth little on a machine that others use: 0.6 to 2.3 in pairs of equals, at a load of 8 on 2 cores. Of CPU time
-  there, DALI's was 0.94 to 1.01 in six series, of which the rank's own thread explains 0.01.
-- With the machine to itself, medians of 7 pairs: files 1.16, LMDB 1.17, raw LMDB 1.86, webdataset 1.24, DALI 0.99, raw against files
-  4.5 times.
+- Ratios of rates are worth little on a machine that others use: 0.6 to 2.3 in pairs of equals, at a load of 8 on 2 cores. Of CPU
+  time there, DALI's was 0.94 to 1.01 in six series, of which the rank's own thread explains 0.01.
+- With the machine to itself, medians of 7 pairs: files 1.16, LMDB 1.17, raw LMDB 1.86, webdataset 1.24, DALI 0.99, raw against
+  files 4.5 times.
 """
 
 import argparse

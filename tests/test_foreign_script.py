@@ -67,8 +67,10 @@ def drawn(folder: Path) -> dict[str, bytes]:
 def test_its_report_shows_what_its_workers_read_and_what_it_waited_for(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each byte of each image in each epoch, by a worker and for a batch; each decode, batch, wait and step; faults of libraries that
-    it maps. And what it drew is what it draws without."""
+    """Each byte of each image in each epoch, by a worker and for a batch; each decode, batch, wait and step; faults of libraries.
+
+    And what it drew is what it draws without.
+    """
     slow_storage.evict(EXAMPLES / "torchvision")
     trained(tree, tmp_path / "recorded", sys.executable, "-m", "ioprof", "record", "--quiet", "--out", tmp_path / "run", "--")
     trace = ioprof.load(tmp_path / "run")
