@@ -105,6 +105,16 @@ def test_the_recorder_is_no_part_of_the_job(place: Path) -> None:
     assert [(20,)] == rows(read(place, sample(1, FILE, 10), sample(2, FILE, 20), pid=10), "pid")
 
 
+def test_a_fault_in_a_capture_file_is_the_recordings(place: Path) -> None:
+    """Not the job's: it is counted and no span. A folder whose name only begins alike is somebody else's."""
+    beside = bytes(place.parent.resolve())
+    paths = [beside + b"/a.ring", beside + b"2/a.ring", b"/a.ring"]
+    maps = [mapping(1, FILE + number * PAGE, PAGE, 0, path) for number, path in enumerate(paths)]
+    found = read(place, *maps, *(sample(2 + number, FILE + number * PAGE) for number in range(3)))
+    assert [len(path) for path in paths[1:]] == found.spans["file"].to_list()
+    assert (3, 1) == (found.facts["faults"], found.facts["own"])
+
+
 def test_a_new_mapping_replaces_what_it_covers(place: Path) -> None:
     """First a file, then another over its middle, then memory of no file over its first page: a fault finds what is there."""
     found = read(

@@ -273,7 +273,9 @@ def staying(*command: object) -> Iterator["subprocess.Popen[str]"]:
 
 def test_a_recording_ends_before_its_job(data: Path) -> None:
     """What the job does afterwards is not recorded, and its end is not known."""
-    recorder = faults.FaultRecorder(data.parent)
+    spool = data.parents[1] / "spool"
+    spool.mkdir()
+    recorder = faults.FaultRecorder(spool)
     try:
         with staying(sys.executable, PROGRAMS / "touch_pages.py", data, "stays", *some_pages(50)):
             facts = recorder.stop()

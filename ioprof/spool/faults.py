@@ -18,6 +18,7 @@ starts) knows itself by others.
 A file may be cut, or be none: nothing raises, `damage` counts.
 """
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -68,7 +69,8 @@ class Faults:
     facts: dict[str, Any]
     """`cpus`, `kernel` (faults inside of system calls were seen), `closed`, `counted` (major faults by the kernel's own count, or
     None), `lost` (records; a lower bound in a file that was not closed); of major faults `faults`, `anonymous` (no file's),
-    `unmapped` (where nothing was seen to be mapped: mremap, lost records), `unblocked` (of no length); `minor` (their spans)."""
+    `unmapped` (where nothing was seen to be mapped: mremap, lost records), `unblocked` (of no length), `own` (in capture files:
+    no spans); `minor` (their spans)."""
     damage: Counter[str]
     """How often each thing was found that cannot be."""
 
@@ -76,7 +78,8 @@ class Faults:
 def read_faults(path: Path, number: Callable[[bytes], int]) -> Faults:
     """What the perf file at `path` tells; `number` gives a file's path its id, the same for the same bytes.
 
-    Raises nothing: a file that cannot be read is an entry of `damage`.
+    Faults in the capture files beside it are what recording cost, and none of the job's. Raises nothing: a file that cannot be read
+    is an entry of `damage`.
     """
     damage: Counter[str] = Counter()
     try:
@@ -92,7 +95,8 @@ def read_faults(path: Path, number: Callable[[bytes], int]) -> Faults:
     records, left = read_records(data[HEADER_BYTES:])
     records = replace(records, times=records.times + header["shift_ns"])
     damage["cut off within a record, or not written by the kernel"] += left > 0
-    return _understood(header, _believable(records, damage), number, damage)
+    beside = os.fsencode(os.path.realpath(path.parent)) + b"/"
+    return _understood(header, _believable(records, damage), number, beside, damage)
 
 
 def _header_damage(data: bytes) -> Iterator[str]:
@@ -112,7 +116,7 @@ def _believable(records: Records, damage: Counter[str]) -> Records:
     return records.take(np.argsort(records.times, kind="stable"))
 
 
-def _understood(header: Any, records: Records, number: Callable[[bytes], int], damage: Counter[str]) -> Faults:
+def _understood(header: Any, records: Records, number: Callable[[bytes], int], beside: bytes, damage: Counter[str]) -> Faults:
     host = text(bytes(header["host"]))
     starts = _starts(records)
     chosen = (records.types == SAMPLE) | ((records.types == MINOR) & (starts < records.times))
@@ -121,7 +125,9 @@ def _understood(header: Any, records: Records, number: Callable[[bytes], int], d
     replay = Replay(samples)
     replay.run(records, damage)
     is_major = samples.types == SAMPLE
-    shown = is_major | (replay.files >= 0)  # a minor fault of memory that is no file's waited for memory, or for a lock
+    own = np.array([place for place, name in enumerate(replay.paths) if name.startswith(beside)], np.int64)
+    is_own = np.isin(replay.files, own)
+    shown = ~is_own & (is_major | (replay.files >= 0))  # a minor fault of memory that is no file's waited for memory, or for a lock
     files = _numbered(replay, number)
     spans = _spans(host, samples, starts, files, replay.offsets, _page_bytes(header, damage))
     facts = {
@@ -134,6 +140,7 @@ def _understood(header: Any, records: Records, number: Callable[[bytes], int], d
         "anonymous": int(np.count_nonzero(is_major & (replay.files == ANONYMOUS))),
         "unmapped": int(np.count_nonzero(is_major & (replay.files == UNMAPPED))),
         "unblocked": int(np.count_nonzero(is_major & (starts == samples.times))),
+        "own": int(np.count_nonzero(is_own & is_major)),
         "minor": int(np.count_nonzero(shown & ~is_major)),
     }
     table = _process_table(host, replay.processes)
