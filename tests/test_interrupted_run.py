@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import termios
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import jobs
@@ -149,6 +149,24 @@ def test_signals_are_counted_and_a_signal_that_was_ignored_stays_so():
         assert signal.SIG_IGN == signal.getsignal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, previous)
+
+
+def test_who_insists_is_obeyed_whatever_became_of_the_interrupt():
+    """Native code that calls back loses a KeyboardInterrupt, and raises what it makes of that; other errors stay what they are."""
+
+    def work(number):
+        with interrupts.raising():
+            with suppress(KeyboardInterrupt):
+                os.kill(os.getpid(), number)
+            raise TypeError
+
+    with held() as interrupts:
+        with pytest.raises(TypeError):
+            work(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            work(signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+    assert 3 == interrupts.count
 
 
 @pytest.fixture

@@ -15,16 +15,32 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.count = 0
-        self.raising = False
-        """Whether to ask a second time raises KeyboardInterrupt; asking once never does."""
+        self._raising = self._raised = False
 
     def note(self, number: int, _frame: FrameType | None) -> None:
         """The handler of the signals."""
         if number == signal.SIGHUP and self.count:
             return  # a terminal that closes sends it twice: the kernel to the job, and the shell to its jobs
         self.count += 1
-        if self.raising and self.count > 1:
+        if self._raising and self.count > 1:
+            self._raised = True
             raise KeyboardInterrupt
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """Asking a second time raises KeyboardInterrupt in this block; asking once never does.
+
+        So do other errors from then on: a library that is called back from native code passes on another one, or none.
+        """
+        self._raising = True
+        try:
+            yield
+        except Exception:
+            if self._raised:
+                raise KeyboardInterrupt from None
+            raise
+        finally:
+            self._raising = False
 
 
 @contextmanager

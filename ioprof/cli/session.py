@@ -48,8 +48,8 @@ def record_job(
             outcome = _carried_out(job, out, recording, limit, interrupts)
         run["limit"] = limit.facts()
         outcome = _explained(outcome, run["limit"])
-        interrupts.raising = True
-        recorded = recording.finish(status=outcome.status, failures=list(outcome.failures))
+        with interrupts.raising():
+            recorded = recording.finish(status=outcome.status, failures=list(outcome.failures))
     if interrupts.count and outcome.status != "interrupted":
         raise KeyboardInterrupt
     return outcome, recorded
