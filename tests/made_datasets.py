@@ -4,7 +4,7 @@ import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import lmdb
 
@@ -12,6 +12,15 @@ from ioprof.converters import ConvertOptions, convert
 from ioprof.converters.reading import Made
 from ioprof.dataset import Dataset, read_index
 from ioprof.tensorprotos import decode
+
+FORMS: Final[dict[str, dict[str, Any]]] = {
+    "files": {"layout": "files"},
+    "lmdb": {"layout": "lmdb"},
+    "lmdb in shards": {"layout": "lmdb", "shards": 3},
+    "webdataset": {"layout": "webdataset", "shard_bytes": 1 << 16},
+    "raw": {"layout": "files", "image": "rgb256", "encoding": "raw", "size": 24},
+}
+"""Options of datasets whose files are many, one, some, or large."""
 
 
 def made(source: Path, destination: Path, **options: Any) -> Dataset:

@@ -8,19 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_datasets import made
+from made_datasets import FORMS, made
 
 from ioprof.cli.preparing import dataset_files
 from ioprof.loaders import open_records
 from ioprof.loaders.filling import BLOCK_BYTES, FillingOptions, filling, flags_of, missing_ranges, prepare
 
-FORMS = {
-    "files": {"layout": "files"},
-    "lmdb": {"layout": "lmdb"},
-    "lmdb in shards": {"layout": "lmdb", "shards": 3},
-    "webdataset": {"layout": "webdataset", "shard_bytes": 1 << 16},
-    "raw": {"layout": "files", "image": "rgb256", "encoding": "raw", "size": 24},
-}
 LOADERS = {"files": "files", "lmdb": "lmdb", "lmdb in shards": "lmdb", "webdataset": "webdataset", "raw": "files"}
 
 

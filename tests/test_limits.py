@@ -1,4 +1,4 @@
-"""A job's memory limit: what it may be asked for, which of the kernel's ways is taken, and that nothing is left of it."""
+"""A job's memory limit: which of the kernel's ways is taken, and that nothing is left of it."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ioprof.errors import CommandError
-from ioprof.storage.limits import Group, Slice, group_parents, memory_limit, own_name, parse_bytes, remove_left
+from ioprof.storage.limits import Group, Slice, group_parents, memory_limit, own_name, remove_left
 
 TAKE = "import sys; taken = bytearray(int(sys.argv[1])); print(len(taken))"
 READ_TWICE = """
@@ -18,23 +18,6 @@ for _ in range(2):
             pass
     print(512 * resource.getrusage(resource.RUSAGE_SELF).ru_inblock)
 """
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("512M", 512 << 20), ("2G", 2 << 30), ("1.5GiB", 3 << 29), ("64 mb", 64 << 20), ("1T", 1 << 40), ("5000000", 5_000_000)],
-)
-def test_sizes_are_powers_of_1024(text, expected):
-    """As the scheduler's --mem and systemd's MemoryMax have them."""
-    assert expected == parse_bytes(text)
-
-
-@pytest.mark.parametrize("text", ["", "2X", "-1G", "G", "1e9", "0", "1K", "99999999T", "2G2G", "٣G"])
-def test_a_bad_size_is_one_clear_line(text):
-    """The value as it was given, and what to give instead."""
-    with pytest.raises(CommandError) as found:
-        parse_bytes(text)
-    assert (True, True) == (repr(text) in str(found.value), "2G" in str(found.value))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_datasets import folder_bytes, made
+from made_datasets import FORMS, folder_bytes, made
 
 from ioprof import clock
 from ioprof.cli.preparing import dataset_files
@@ -25,14 +25,6 @@ from ioprof.loaders.scaling import Scale
 from ioprof.storage import staging as module
 from ioprof.storage.node_local import node_local
 from ioprof.storage.staging import Part, copy, make_folders, parts_of
-
-FORMS = {
-    "files": {"layout": "files"},
-    "lmdb": {"layout": "lmdb"},
-    "lmdb in shards": {"layout": "lmdb", "shards": 3},
-    "webdataset": {"layout": "webdataset", "shard_bytes": 1 << 16},
-    "raw": {"layout": "files", "image": "rgb256", "encoding": "raw", "size": 24},
-}
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import json as json_text
 import math
 import os
-import re
 import signal
 import socket
 import time
@@ -20,6 +19,7 @@ from ioprof.cli.interrupts import handled
 from ioprof.cli.material import Asked, Chosen, asked_for, chosen
 from ioprof.cli.probed import show
 from ioprof.cli.report import check_output
+from ioprof.cli.sizes import parse_bytes
 from ioprof.clock import wall_text
 from ioprof.errors import CommandError
 from ioprof.report.units import visible
@@ -30,8 +30,6 @@ from ioprof.storage.wording import lines, plain
 
 _LONGEST_S: Final = 24 * 3600.0
 _MOST_BYTES: Final = 1 << 50
-_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 def probe(
@@ -58,10 +56,10 @@ def probe(
 
     Only reads, unless --scratch is given. The files that are read are dropped from this machine's page cache.
     """
-    allowance = Allowance(_seconds(seconds), _bytes("--max-bytes", max_bytes, 1, _MOST_BYTES))
+    allowance = Allowance(_seconds(seconds), parse_bytes("--max-bytes", max_bytes, 1, _MOST_BYTES))
     plan = Plan(clients_up_to(_clients(clients)))
-    record = _bytes("--record-bytes", record_bytes, 1, MAX_RECORD_BYTES) if record_bytes is not None else None
-    written = _bytes("--scratch", scratch, LEAST_BYTES, _MOST_BYTES) if scratch is not None else None
+    record = parse_bytes("--record-bytes", record_bytes, 1, MAX_RECORD_BYTES) if record_bytes is not None else None
+    written = parse_bytes("--scratch", scratch, LEAST_BYTES, _MOST_BYTES) if scratch is not None else None
     asked = asked_for(path, dataset, record, written, readahead)
     if html:
         check_output(html, force)
@@ -151,13 +149,3 @@ def _seconds(number: float) -> float:
     if not math.isfinite(number) or not 0 < number <= _LONGEST_S:
         raise CommandError(f"--seconds {number}: give more than 0 and at most {_LONGEST_S:.0f}, such as 30")
     return number
-
-
-def _bytes(option: str, text: str, least: int, most: int) -> int:
-    found = _SIZE.fullmatch(text.strip())
-    if not found:
-        raise CommandError(f"{option} {text[:40]!r}: give bytes with a unit, such as 112K, 512M or 2G")
-    size = round(float(found[1]) * _UNITS[found[2].lower()])
-    if not least <= size <= most:
-        raise CommandError(f"{option} {text!r}: give {least} to {most} bytes, such as 112K, 512M or 2G")
-    return size

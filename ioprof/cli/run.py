@@ -14,6 +14,7 @@ from ioprof.cli.preparing import Preparation, checked_cache
 from ioprof.cli.run_folder import check_output
 from ioprof.cli.scaling import scaled
 from ioprof.cli.session import exit_code, record_job, show
+from ioprof.cli.sizes import parse_bytes
 from ioprof.cli.staged_job import StageOptions, checked_mode
 from ioprof.cli.synthetic import cached_dataset
 from ioprof.dataset import Dataset
@@ -22,7 +23,7 @@ from ioprof.loaders import LOADERS, check_loader
 from ioprof.loaders.base import LMDB_READS
 from ioprof.loaders.order import batches_per_epoch
 from ioprof.loaders.scaling import Scale
-from ioprof.storage.limits import parse_bytes
+from ioprof.storage.limits import LEAST_BYTES, MOST_BYTES
 from ioprof.train.accelerators import check_device
 from ioprof.train.config import JobConfig
 
@@ -53,7 +54,7 @@ def run(
     """Train with the built-in job and report what each step waited for."""
     if steps is not None and epochs is not None:
         raise CommandError("--steps and --epochs: give one of them, not both")
-    scale, limit_bytes = Scale.parse(dataset_scale), parse_bytes(memory_limit) if memory_limit is not None else None
+    scale, limit_bytes = Scale.parse(dataset_scale), _limit_bytes(memory_limit)
     check_device(device, ranks)
     check_output(folder := out or default_folder(), force)
     manifest = _dataset(dataset, loader, scale)
@@ -90,6 +91,10 @@ def _dataset(path: Path | None, loader: str | None, scale: Scale) -> Dataset | N
             raise CommandError(f"--dataset-scale {scale} is about a dataset, and --loader null reads none; leave it out")
         return None
     return scaled(Dataset.load(path or cached_dataset()), scale)
+
+
+def _limit_bytes(asked: str | None) -> int | None:
+    return None if asked is None else parse_bytes("--memory-limit", asked, LEAST_BYTES, MOST_BYTES)
 
 
 def _stage(stage_to: str | None, mode: str, keep: bool, manifest: Dataset | None) -> StageOptions | None:

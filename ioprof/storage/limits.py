@@ -11,7 +11,6 @@ A page of a file is charged to the group that touched it first. What was cached 
 """
 
 import os
-import re
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -24,20 +23,9 @@ from ioprof.errors import CommandError
 
 PREFIX: Final = "ioprof-"
 LEAST_BYTES: Final = 1 << 22
-_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
+"""No process can start in less."""
+MOST_BYTES: Final = 1 << 60
 _PATIENCE_S: Final = 20
-
-
-def parse_bytes(text: str) -> int:
-    """Bytes of `2G`, `512M`, `1.5GiB` (units are powers of 1024); raises `CommandError`."""
-    found = _SIZE.fullmatch(text.strip())
-    if not found:
-        raise CommandError(f"--memory-limit {text!r}: give bytes with a unit, such as 512M, 2G or 1.5G")
-    size = round(float(found[1]) * _UNITS[found[2].lower()])
-    if not LEAST_BYTES <= size < 1 << 60:
-        raise CommandError(f"--memory-limit {text!r}: no process can start in so little memory, or there is not so much; try 2G")
-    return size
 
 
 @dataclass(frozen=True)
