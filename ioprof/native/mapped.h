@@ -54,21 +54,25 @@ static inline bool fetches(int advice)
     return advice == MADV_WILLNEED || advice == populate_read;
 }
 
+static int32_t mapped_path(const struct mapping *mapping)
+{
+    return mapping == NULL ? -1 : mapping->path;
+}
+
 /* Bytes that were fetched meanwhile are a read from storage, whoever touches them later. The kernel's books of reads do not have
  * it, and so ours do not either. */
 static void end_advice(void *address, int64_t start, int64_t blocks)
 {
+    const struct mapping *mapping = mapping_of((uintptr_t)address);
     if (blocks <= 0) {
-        END_SHORT(start, "madvise", -1);
+        END_SHORT(start, "madvise", mapped_path(mapping));
         return;
     }
     int64_t end = clock_now();
+    int64_t offset = mapping == NULL ? -1 : mapping->offset + (int64_t)((uintptr_t)address - mapping->start);
     int saved_errno = errno;
     hands_off();
-    const struct mapping *mapping = mapping_of((uintptr_t)address);
-    int64_t offset = mapping == NULL ? -1 : mapping->offset + (int64_t)((uintptr_t)address - mapping->start);
-    int32_t path = mapping == NULL ? -1 : mapping->path;
-    tell(&(struct told){start, end, blocks * 512, offset, path, NAME("madvise"), KIND_READ, SOURCE_STORAGE});
+    tell(&(struct told){start, end, blocks * 512, offset, mapped_path(mapping), NAME("madvise"), KIND_READ, SOURCE_STORAGE});
     compare_when_due(end);
     hands_on();
     errno = saved_errno;
