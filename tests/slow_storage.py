@@ -5,6 +5,7 @@ excepted (kernel documentation, cgroup-v1/blkio-controller), because a read is s
 requests in bursts: right for bytes per second, wrong for how long one read takes. For that there is `fuse_server`.
 """
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import control_groups
+import numpy as np
 import pytest
 from control_groups import ControlGroup, control_group
 
@@ -135,6 +137,19 @@ def evict(folder: Path) -> None:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)
+
+
+@contextmanager
+def in_memory(folder: Path) -> Iterator[None]:
+    """The files of `folder` are in the page cache and stay there: locked, since a kernel that reclaims proactively evicts what has
+    not been read for seconds. Skips the test where so much may not be locked."""
+    library = ctypes.CDLL(None, use_errno=True)
+    files = [np.memmap(path, mode="r") for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size]
+    for file in files:
+        if library.mlock(ctypes.c_void_p(file.ctypes.data), ctypes.c_size_t(file.size)):
+            pytest.skip(f"{file.filename} cannot be locked in memory: {os.strerror(ctypes.get_errno())}")
+    yield
+    del file, files  # what is unmapped is not locked any more
 
 
 @contextmanager

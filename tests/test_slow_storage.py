@@ -140,3 +140,17 @@ def test_without_root_it_says_so() -> None:
         [sys.executable, "-c", code], cwd=Path(slow_storage.__file__).parent, capture_output=True, text=True, check=True
     )
     assert "a throttled disk needs root\na control group for memory needs root\n" == ended.stdout
+
+
+def test_what_is_held_in_memory_is_not_evicted(tmp_path: Path) -> None:
+    """Not by the request that evicts it otherwise."""
+    path = tmp_path / "data"
+    path.write_bytes(DATA)
+    slow_storage.evict(tmp_path)
+    if resident_bytes(path):
+        pytest.skip(f"no disk under {tmp_path}: its pages cannot be evicted")
+    with slow_storage.in_memory(tmp_path):
+        slow_storage.evict(tmp_path)
+        assert len(DATA) == resident_bytes(path)
+    slow_storage.evict(tmp_path)
+    assert 0 == resident_bytes(path)
