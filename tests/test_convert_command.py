@@ -15,12 +15,6 @@ from ioprof.dataset import LAYOUTS, Dataset
 from ioprof.loaders import LOADERS
 
 
-@pytest.fixture(autouse=True)
-def only_these_commands(monkeypatch):
-    """The other commands load much that these do not need."""
-    monkeypatch.setattr("ioprof.cli.COMMANDS", ("generate", "convert"))
-
-
 def ran(capsys, *arguments: object, code: int = 0) -> tuple[str, list[str]]:
     """Standard output, and the lines on standard error."""
     assert code == main([str(argument) for argument in arguments])

@@ -224,7 +224,6 @@ KILLED_AT = {
 @pytest.mark.parametrize("instant", KILLED_AT)
 def test_a_merge_killed_at_its_end_is_finished_by_the_next(capsys, small_tree, tmp_path, monkeypatch, instant, after):
     """Before and after each of its last acts: the same command ends well, and nothing but the dataset is left."""
-    monkeypatch.setattr("ioprof.cli.COMMANDS", ("convert",))
     expected = folder_bytes(made(small_tree, tmp_path / "one" / "dataset").path)
     destination = tmp_path / "all" / "dataset"
     make_parts(small_tree, destination, 3)
@@ -274,9 +273,8 @@ def test_what_a_merge_has_taken_away_is_not_looked_for_elsewhere(small_tree, tmp
     assert ["dataset", "dataset.part-1-of-2"] == sorted(path.name for path in tmp_path.iterdir())
 
 
-def test_the_commands(capsys, small_tree, tmp_path, monkeypatch):
+def test_the_commands(capsys, small_tree, tmp_path):
     """`--part` twice, `inspect` of a part, and `merge`; each says what to type next."""
-    monkeypatch.setattr("ioprof.cli.COMMANDS", ("convert", "inspect"))
     destination = str(tmp_path / "dataset")
     for part in ("1/2", "2/2"):
         words = ["convert", "imagenet", str(small_tree), destination, "--part", part, "--workers", "1", "--layout", "lmdb"]

@@ -18,12 +18,6 @@ from ioprof.storage import describe
 from ioprof.storage.wording import plain
 
 
-@pytest.fixture(autouse=True)
-def only_this_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other commands need not be importable here."""
-    monkeypatch.setattr("ioprof.cli.COMMANDS", ("inspect", "gather"))
-
-
 @pytest.fixture
 def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
     """A run that has begun, as its ioprof leaves it when it is killed."""

@@ -31,12 +31,6 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 FUZZED = settings(max_examples=int(os.environ.get("IOPROF_FUZZED", "100")))
 
 
-@pytest.fixture(autouse=True)
-def only_these_commands(monkeypatch):
-    """The other commands load much that these do not need."""
-    monkeypatch.setattr("ioprof.cli.COMMANDS", ("convert", "verify", "inspect"))
-
-
 def problems(path: Path, **options: Any) -> list[str]:
     return plan_verification(path, workers=1, **options).run().problems
 

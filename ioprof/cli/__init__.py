@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 import typer
@@ -29,8 +30,10 @@ COMMANDS: Final = (
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 bad usage or bad input, 130 interrupted."""
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        result = _app()(sys.argv[1:] if arguments is None else arguments, prog_name="ioprof", standalone_mode=False)
+        wanted = [name for name in COMMANDS if given[:1] == [name]]
+        result = _app(wanted or COMMANDS)(given, prog_name="ioprof", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except IoprofError as error:
         error_line(str(error))
@@ -48,20 +51,26 @@ def main(arguments: list[str] | None = None) -> int:
         return _usage_error(error)
 
 
-def _app() -> typer.Typer:
+def _app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
+    """Those commands alone: what the others import takes a second."""
     app = typer.Typer(
         help="What a training job waits for: compute, gradient exchange, copies, preprocessing or storage.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for name in COMMANDS:
+    app.callback()(_nothing)  # or one command alone would be taken for the whole, without a name
+    for name in commands:
         module = importlib.import_module(f"ioprof.cli.{name}")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:
             app.command(name, context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
     return app
+
+
+def _nothing() -> None:
+    """What comes before a command: no options."""
 
 
 def _usage_error(error: Exception) -> int:
