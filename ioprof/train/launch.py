@@ -4,11 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ioprof.errors import CommandError
 from ioprof.train.config import JobConfig
 from ioprof.train.failures import failures
 
@@ -19,6 +22,8 @@ _PATIENCE_POLLS: Final = round((_PATIENCE_S + 5) / _POLL_S)  # the launcher itse
 _SOCKET: Final = "pymp-12345678/listener-12345678"
 """What multiprocessing calls a socket, below TMPDIR: both names end in eight random characters."""
 _LONGEST_SOCKET_PATH_BYTES: Final = 107  # man 7 unix: 108, with the NUL at its end
+_TEMPORARY: Final = "ioprof-job-{}"
+_SHORT_FOLDERS: Final = (Path("/tmp"), Path("/dev/shm"))  # noqa: S108 - a folder of our own is made in it
 
 
 @dataclass(frozen=True)
@@ -41,43 +46,47 @@ def launch(
     """
     config_path = config.spool / "config.json"
     config.save(config_path)
-    with open(log, "ab") as output:
+    command = [
+        *(sys.executable, "-m", "ioprof.train.torchrun", str(os.getpid())),
+        *("--standalone", "--nproc-per-node", str(config.ranks), "--shutdown-timeout", str(_PATIENCE_S)),
+        *("-m", "ioprof.train.job", str(config_path)),
+    ]
+    with temporary_folder(config.spool) as temporary, open(log, "ab") as output:
         launcher = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "ioprof.train.torchrun", str(os.getpid())),
-                *("--standalone", "--nproc-per-node", str(config.ranks), "--shutdown-timeout", str(_PATIENCE_S)),
-                *("-m", "ioprof.train.job", str(config_path)),
-            ],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a terminal's Ctrl-C reaches us alone, and we pass it on once
-            env=_environment(environment, config.spool),
+            env={"OMP_NUM_THREADS": "1", **environment, "TMPDIR": str(temporary)},
         )
-    try:
-        _watch(launcher, config.spool / "progress", advance, interrupts)
-    finally:
-        _kill(launcher)
+        try:
+            _watch(launcher, config.spool / "progress", advance, interrupts)
+        finally:
+            _kill(launcher)
     if launcher.returncode == 0:
         return Outcome("complete", ())
     interrupted = interrupts() > 0
     return Outcome("interrupted" if interrupted else "failed", failures(config, log, interrupted=interrupted))
 
 
-def socket_safe_folder(spool: Path) -> Path | None:
-    """A new folder in the spool for the job's temporary files; None if sockets in it would have too long a path."""
-    folder = spool / "tmp"
-    if len(os.fsencode(folder / _SOCKET)) > _LONGEST_SOCKET_PATH_BYTES:
-        return None
-    folder.mkdir()
-    return folder
+@contextmanager
+def temporary_folder(spool: Path) -> Iterator[Path]:
+    """A folder for what torch, its launcher and multiprocessing put into TMPDIR, gone with the block.
 
-
-def _environment(base: Mapping[str, str], spool: Path) -> dict[str, str]:
-    """torch, its launcher and multiprocessing leave files in TMPDIR; there they go away with the spool."""
-    temporary = socket_safe_folder(spool)
-    changed = {"TMPDIR": str(temporary)} if temporary else {}
-    return {"OMP_NUM_THREADS": "1", **base, **changed}
+    It is in the spool, or where sockets in it have a path that is short enough: with a longer one, torch's workers lose
+    every batch that they send, and the job waits for it without end.
+    """
+    for parent in (spool, *_SHORT_FOLDERS):
+        folder = parent / _TEMPORARY.format("12345678")
+        if len(os.fsencode(folder / _SOCKET)) <= _LONGEST_SOCKET_PATH_BYTES and os.access(parent, os.W_OK | os.X_OK):
+            break
+    else:
+        message = "too long a path for the sockets of the loader's workers, and nothing can be written in /tmp"
+        raise CommandError(f"{spool.parent}: {message}; set TMPDIR to a folder with a shorter one", 1)
+    prefix = _TEMPORARY.format("")
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as made:
+        yield Path(made)
 
 
 def _watch(
