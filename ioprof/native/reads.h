@@ -362,13 +362,20 @@ static inline bool has_waited(const struct reading *reading)
     return reading->after.waits > reading->before.waits;
 }
 
+/* Whether a thread that asked for blocks waited for them or not: one that lost its core between the two found them there when it
+ * had a core again, and never waited. */
+static inline bool has_lost_its_core(const struct usage *before, const struct usage *after)
+{
+    return after->blocks > before->blocks && after->preemptions > before->preemptions;
+}
+
 /* Whether what was not found had to be fetched. It may have arrived before the read began to wait for it: then the attempt to
- * find it had started to fetch it, or another thread had. Where neither is so, the attempt only stopped at the page that says
- * "read ahead now", as it does in Linux 5.9 and after. */
+ * find it had started to fetch it, or another thread had, or it came while the thread had no core. Where none of this is so, the
+ * attempt only stopped at the page that says "read ahead now", as it does in Linux 5.9 and after. */
 static bool had_to_wait(const struct reading *reading)
 {
     bool is_fetching = reading->between.blocks > reading->before.blocks || reading->after.blocks == reading->between.blocks;
-    return has_waited(reading) || (reading->missed && is_fetching);
+    return has_waited(reading) || (reading->missed && is_fetching) || has_lost_its_core(&reading->before, &reading->after);
 }
 
 static void tell_reading(const struct reading *reading, int64_t got, int64_t end)
@@ -491,7 +498,8 @@ static __attribute__((noinline, cold)) void tell_switched(struct file *file, int
 {
     int saved_errno = errno;
     struct usage before = usage_known, after = usage_now();
-    struct fetched part = {got, after.blocks - before.blocks, after.waits > before.waits, false};
+    bool waited = after.waits > before.waits || has_lost_its_core(&before, &after);
+    struct fetched part = {got, after.blocks - before.blocks, waited, false};
     if (part.waited && part.blocks == 0 && after.preemptions > before.preemptions)
         tell_part(file, start, end, position, got, SOURCE_UNKNOWN);
     else
