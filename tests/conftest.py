@@ -1,5 +1,6 @@
 """What every test gets: nothing may be left behind, and two folders of images."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -38,6 +39,22 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: waiting is not the test's time
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Where several processes share the tests, one that compares rates or times and is marked `alone` waits until the others' tests
+    have ended, and they wait for it."""
+    if not hasattr(item.config, "workerinput"):  # pytest-xdist's
+        return (yield)
+    with open(__file__) as gate, open(Path(__file__).with_name("repository.py")) as room:
+        fcntl.flock(gate, fcntl.LOCK_EX)  # one behind the other, or those who may share would never let in one who may not
+        fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(room, fcntl.LOCK_UN)  # not by closing it: a test's processes may hold copies
 
 
 @pytest.fixture(autouse=True)

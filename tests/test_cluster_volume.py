@@ -108,6 +108,7 @@ def test_packages_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, 
 # ------------------------------------------------------------------------------------------------ what ioprof says of it
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
 def test_a_run_that_waits_for_the_network_says_storage(layout: str, volume: Volume, sample: Path, tmp_path: Path) -> None:
     """At 20 Mbit/s storage is what the job waits for; where a file's bytes came from FUSE does not tell, and neither do we."""

@@ -50,6 +50,39 @@ def test_what_a_test_leaves_behind_fails_it_and_is_put_right(tmp_path: Path) -> 
     assert re.search(r"\b6 passed, 5 errors\b", out), out
 
 
+TURNS = """
+import time, pytest
+
+def spend(name):
+    began = time.monotonic()
+    time.sleep(0.3)
+    with open("turns", "a") as turns:
+        turns.write(f"{name} {began} {time.monotonic()}\\n")
+
+@pytest.mark.parametrize("number", range(8))
+def test_beside_others(number): spend("beside")
+
+@pytest.mark.alone
+@pytest.mark.parametrize("number", range(3))
+def test_alone(number): spend("alone")
+"""
+
+
+def test_who_wants_to_be_alone_is(tmp_path: Path) -> None:
+    """Two processes share the tests: while one that is marked so goes on, no other does; the rest overlap."""
+    for name in ("conftest.py", "repository.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path)
+    (tmp_path / "test_turns.py").write_text(TURNS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone: as in the project's own\n")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-n", "2", "--rootdir", tmp_path, tmp_path]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "11 passed" in ended.stdout, ended.stdout + ended.stderr
+    lines = (tmp_path / "turns").read_text().splitlines()
+    turns = [(name, float(began), float(end)) for name, began, end in map(str.split, lines)]
+    together = {(one[0], other[0]) for one in turns for other in turns if one[1] < other[1] < one[2]}
+    assert {("beside", "beside")} == together
+
+
 def test_the_small_tree_is_an_image_tree(small_tree: Path) -> None:
     """36 images in 4 classes, all of which can be decoded."""
     paths = sorted(small_tree.glob("n*/n*_*.JPEG"))

@@ -127,6 +127,7 @@ def test_both_layouts_deliver_the_same_samples_in_the_same_order(datasets):
     assert expected == batches("lmdb", 1)
 
 
+@pytest.mark.alone
 def test_the_null_loader_needs_no_dataset_and_waits_for_nothing(tmp_path):
     """The null loader is the upper bound: nothing is read or made, and no step waits for it."""
     finished = jobs.ioprof("run", "--loader", "null", "--steps", 10, "--batch-size", 16, "--out", "run", "--json", cwd=tmp_path)
@@ -174,6 +175,7 @@ def test_a_gpu_that_does_not_answer_is_no_reason_to_fail(monkeypatch):
     assert [] == gpus()
 
 
+@pytest.mark.alone
 def test_one_worker_that_decodes_large_images_is_named(datasets, tmp_path):
     """With one worker and slow decoding the verdict is decode."""
     arguments = ("--workers", 1, "--steps", 8, "--batch-size", 16, "--out", "run", "--json")
@@ -184,6 +186,7 @@ def test_one_worker_that_decodes_large_images_is_named(datasets, tmp_path):
 
 @pytest.mark.skipif(slow_storage.missing() is not None, reason=str(slow_storage.missing()))
 # Behind a page fault the kernel reads ahead: a part of the neighbouring LMDB records is in the page cache when its turn comes.
+@pytest.mark.alone
 @pytest.mark.parametrize(("layout", "from_storage"), [("files", 0.9), ("lmdb", 0.5)])
 def test_storage_held_to_a_crawl_is_named(photos, tmp_path, layout, from_storage):
     """On a disk held to 2 MB/s the verdict is storage, and the bytes are said to come from it."""
