@@ -162,7 +162,13 @@ RUN_SHAPE: Final[dict[str, _Shape]] = {
     "hosts": [{"cpus": "a whole number", "memory_bytes": "a whole number", "others_cpu_ratio": "a number"}],
     "clocks": {"method": "a text", "uncertainty_ns": "a whole number"},
     "processes": [{"pid": "a whole number", "rank": "a whole number", "worker": "a whole number"}],
-    "capture": {"ns_per_span": "a number", "damaged": ["anything"], "bytes_by_kernel": [{"pid": "a whole number"}]},
+    "capture": {
+        "ns_per_span": "a number",
+        "ns_per_call": "a number",
+        "bytes_by_kernel": [{"pid": "a whole number"}],
+        "gpu": {"windows": ["anything"], "notes": ["anything"]},
+        **{key: ["anything"] for key in ("damaged", "fault_records", "unobserved", "unseen_processes")},
+    },
 }
 """What readers use of run.json, and what it may hold. Null or missing means "not recorded"; further keys are free."""
 
@@ -237,6 +243,15 @@ def _merged(parts: list[dict[str, Any]], rules: _Rules) -> dict[str, Any]:
     return {key: rules.get(key, itemgetter(0))(values) if values else None for key, values in known.items()}
 
 
+_CAPTURE_RULES: Final[_Rules] = {
+    "reads": all,
+    "native": all,
+    "ns_per_span": max,
+    "ns_per_call": max,
+    "gpu": lambda parts: _merged(parts, {"windows": _joined, "notes": _joined}),
+    **dict.fromkeys(("bytes_by_kernel", "damaged", "fault_records", "unobserved", "unseen_processes"), _joined),
+}
+
 _RUN_RULES: Final[_Rules] = {
     "status": _worst,
     "failures": _joined,
@@ -244,9 +259,7 @@ _RUN_RULES: Final[_Rules] = {
     "processes": _joined,
     "storage": _joined,
     "clocks": lambda parts: _merged(parts, {"anchors": _joined, "uncertainty_ns": max}),
-    "capture": lambda parts: _merged(
-        parts, {"reads": all, "native": all, "ns_per_span": max, "damaged": _joined, "bytes_by_kernel": _joined}
-    ),
+    "capture": lambda parts: _merged(parts, _CAPTURE_RULES),
 }
 
 

@@ -282,10 +282,15 @@ def test_the_order_of_the_parts_does_not_matter(found: tuple[Trace, list[Trace]]
         for entry, told in zip(
             found[1],
             [
-                {"status": "failed", "failures": [{"rank": 0, "what": "x"}], "clocks": {"uncertainty_ns": 5, "anchors": [1]}},
+                {
+                    "status": "failed",
+                    "failures": [{"rank": 0, "what": "x"}],
+                    "clocks": {"uncertainty_ns": 5, "anchors": [1]},
+                    "capture": {"reads": True, "unobserved": [{"pid": 1}], "gpu": {"windows": [{"rank": 0}], "notes": ["a"]}},
+                },
                 {
                     "hosts": [{"name": "node2", "cpus": 4}],
-                    "capture": {"reads": False, "ns_per_span": 300, "damaged": [{"file": "b"}]},
+                    "capture": {"reads": False, "ns_per_span": 300, "damaged": [{"file": "b"}], "gpu": {"windows": [{"rank": 1}]}},
                 },
             ],
             strict=True,
@@ -295,7 +300,9 @@ def test_the_order_of_the_parts_does_not_matter(found: tuple[Trace, list[Trace]]
     assert unordered(one) == unordered(other)
     assert ("failed", [{"rank": 0, "what": "x"}]) == (one.run["status"], one.run["failures"])
     assert {"node1", "node2"} == {host["name"] for host in one.run["hosts"]}
-    assert (False, 300) == (one.run["capture"]["reads"], one.run["capture"]["ns_per_span"])
+    capture = one.run["capture"]
+    assert (False, 300, [{"pid": 1}]) == (capture["reads"], capture["ns_per_span"], capture["unobserved"])
+    assert ({0, 1}, ["a"]) == ({window["rank"] for window in capture["gpu"]["windows"]}, capture["gpu"]["notes"])
     assert 5 == one.run["clocks"]["uncertainty_ns"]
 
 
