@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import psutil
 import pytest
 from preload import bytes_by_source, captured, environment, needs_library, reads_of, run_python
+
+from ioprof.storage.residency import evict as evict_all
 
 pytestmark = needs_library
 
@@ -228,3 +231,31 @@ os.readv(file, [mmap.mmap(-1, {MIB})])
         pytest.skip("this file system has no O_DIRECT")
     assert (0, "") == (ended.returncode, ended.stderr)
     assert {"storage": MIB} == bytes_by_source(reads_of(captured(tmp_path / "spool"), path))
+
+
+IN_ONE = "for path in sys.argv[1:]:\n    with open(path, 'rb', buffering=0) as file:\n        file.read()"
+IN_PARTS = "for path in sys.argv[1:]:\n    with open(path, 'rb', buffering=0) as file:\n        while file.read(20_000): pass"
+
+
+@pytest.mark.parametrize("reader", [IN_ONE, IN_PARTS], ids=["in one", "in parts"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_disk_that_answers_at_once_is_storage(way: str, reader: str, tmp_path: Path) -> None:
+    """Small cold files on this machine's own disk: it may be done before a reader waits for it, as a virtual one often is, whose
+    host has the data in memory. What the process had read before, of its libraries, was cached."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    paths = [folder / f"{number:02}" for number in range(64)]
+    for number, path in enumerate(paths):
+        path.write_bytes(np.random.default_rng(number).bytes(100_000 + 1_000 * number))
+    if evict_all([*map(str, paths)]).resident_bytes:
+        pytest.skip(f"no disk under {tmp_path}: its pages cannot be evicted")
+    found = []
+    for turn in range(4):
+        assert 0 == evict_all([*map(str, paths)]).resident_bytes
+        spool = tmp_path / f"spool{turn}"
+        run_python(spool, f"import sys\n{reader}", *paths, **WAYS[way])
+        trace = captured(spool)
+        found.append(bytes_by_source(pl.concat([reads_of(trace, path) for path in paths])))
+    size = sum(path.stat().st_size for path in paths)
+    assert [size] * len(found) == [sum(each.values()) for each in found]
+    assert [] == [each for each in found if each.get("storage", 0) < (1 - WRONG) * size]

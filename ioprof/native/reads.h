@@ -1,9 +1,9 @@
 /* One read: made as the job asked for it, timed, and told with its file, offset and the source of its bytes.
  *
  * Where the file system can say it, the read is first made with RWF_NOWAIT, which takes what is cached and nothing else: if that
- * is all of it, the question is answered at the price of the read itself. What remains is read as usual between two readings of
- * what the kernel counts for this thread: blocks that it submitted, and voluntary switches, of which there is one when it had to
- * wait. */
+ * is all of it, and quick, the question is answered at the price of the read itself. What remains is read as usual between two
+ * readings of what the kernel counts for this thread: blocks that it submitted, and voluntary switches, of which there is one when
+ * it had to wait. */
 #ifndef IOPROF_READS_H
 #define IOPROF_READS_H
 
@@ -108,9 +108,10 @@ struct fetched {
 
 /* Bytes of this read that had to come from the device or the network; -1: cannot be known.
  *
- * What a read submits beyond its own bytes is credit: a later read that goes on where the last ended finds those bytes in the page
- * cache, but they were fetched for it. A read that waited without submitting waited for a page that another thread, or an earlier
- * read of this one, had asked for. */
+ * They are those that it submitted, whether it waited for them or not: a fast device may be done before the thread waits, or while
+ * the thread has no core. What a read submits beyond its own bytes is credit: a later read that goes on where the last ended finds
+ * those bytes in the page cache, but they were fetched for it. A read that waited without submitting waited for a page that another
+ * thread, or an earlier read of this one, had asked for. */
 static int64_t from_storage(struct file *file, int64_t offset, const struct fetched *part)
 {
     int64_t credit = GET(file, credit);
@@ -121,10 +122,8 @@ static int64_t from_storage(struct file *file, int64_t offset, const struct fetc
         stored = part->bytes;
     else if (part->waited && part->blocks == 0)
         stored = medium_of(GET(file, system)) == MEDIUM_BLOCKS ? part->bytes : -1;
-    else if (part->waited)
-        stored = part->bytes < credit + fetched ? part->bytes : credit + fetched;
     else
-        stored = part->bytes < credit ? part->bytes : credit;
+        stored = part->bytes < credit + fetched ? part->bytes : credit + fetched;
     credit += fetched - (stored < 0 ? 0 : stored);
     SET(file, credit, credit > 0 ? credit : 0);
     SET(file, next, offset + part->bytes);
@@ -315,6 +314,13 @@ static inline bool expects_miss(const struct file *file, int64_t wanted)
     return hits < EXPECTED_MISSES || wanted >= LARGE || GET(file, credit) > 0;
 }
 
+/* Longer than it takes to copy so much from memory, system call included. That is no proof: where the processor is a virtual one, it
+ * may have been away. But the question is worth its price then, because a fast device is done before a thread waits for it. */
+static inline bool is_slow(int64_t duration, int64_t bytes)
+{
+    return duration > 2000 + bytes / 4;
+}
+
 static inline void ask_before(struct reading *reading)
 {
     if (reading->asked || !usage_tells(reading->file) || is_behind(reading->file, reading->position))
@@ -332,13 +338,20 @@ static inline void ask_late(struct reading *reading)
         reading->before.blocks = blocks;
 }
 
-/* Of all calls between a read and the return to the job: errno is left alone. */
-static inline void ask_after(struct reading *reading)
+/* Of all calls between a read and the return to the job: errno is left alone. A read that found all at the first attempt, and took
+ * long, may have submitted what the thread has submitted since it was last asked. */
+static inline void ask_after(struct reading *reading, int64_t duration, int64_t got)
 {
-    if (!reading->asked)
+    bool late = !reading->asked && got > 0 && is_slow(duration, got) && usage_tells(reading->file);
+    if (!reading->asked && !late)
         return;
     int saved_errno = errno;
+    if (late)
+        reading->before = usage_known;
     reading->after = usage_now();
+    if (late)
+        reading->before.waits = reading->after.waits; /* it did not */
+    reading->asked = true;
     errno = saved_errno;
 }
 
@@ -362,27 +375,33 @@ static inline bool has_waited(const struct reading *reading)
     return reading->after.waits > reading->before.waits;
 }
 
-/* Whether a thread that asked for blocks waited for them or not: one that lost its core between the two found them there when it
- * had a core again, and never waited. */
-static inline bool has_lost_its_core(const struct usage *before, const struct usage *after)
+static inline bool has_fetched(const struct reading *reading)
 {
-    return after->blocks > before->blocks && after->preemptions > before->preemptions;
+    return has_waited(reading) || reading->after.blocks > reading->before.blocks;
 }
 
 /* Whether what was not found had to be fetched. It may have arrived before the read began to wait for it: then the attempt to
- * find it had started to fetch it, or another thread had, or it came while the thread had no core. Where none of this is so, the
- * attempt only stopped at the page that says "read ahead now", as it does in Linux 5.9 and after. */
+ * find it had started to fetch it, or another thread had. Where neither is so, the attempt only stopped at the page that says
+ * "read ahead now", as it does in Linux 5.9 and after. */
 static bool had_to_wait(const struct reading *reading)
 {
     bool is_fetching = reading->between.blocks > reading->before.blocks || reading->after.blocks == reading->between.blocks;
-    return has_waited(reading) || (reading->missed && is_fetching) || has_lost_its_core(&reading->before, &reading->after);
+    return has_waited(reading) || (reading->missed && is_fetching);
+}
+
+/* What the attempt to find all in the cache submitted, of which it took the part that arrived at once. */
+static int64_t attempted_blocks(const struct reading *reading, int64_t got)
+{
+    if (reading->surprised)
+        return 0; /* part of what the thread had submitted before, perhaps for another file */
+    return (reading->cached == got ? reading->after.blocks : reading->between.blocks) - reading->before.blocks;
 }
 
 static void tell_reading(const struct reading *reading, int64_t got, int64_t end)
 {
     int64_t blocks = reading->after.blocks - reading->before.blocks;
-    struct fetched cached = {reading->cached, reading->cached == got ? blocks : 0, false, false};
-    struct fetched rest = {got - reading->cached, blocks, had_to_wait(reading), reading->surprised};
+    struct fetched cached = {reading->cached, reading->cached > 0 ? attempted_blocks(reading, got) : 0, false, false};
+    struct fetched rest = {got - reading->cached, blocks - cached.blocks, had_to_wait(reading), reading->surprised};
     if (!reading->uncounted)
         tally_read(got > 0 ? (uint64_t)got : 0);
     if (got <= 0)
@@ -472,9 +491,9 @@ static ssize_t read_regular(struct file *file, const struct request *request)
     if (!is_whole)
         got = read_rest(request, &reading, saved_errno);
     int64_t end = clock_now();
-    ask_after(&reading);
+    ask_after(&reading, end - reading.start, got);
     if (try_cached || reading.asked)
-        hits = is_whole || (!try_cached && !has_waited(&reading)) ? hits + (hits < EXPECTED_MISSES) : 0;
+        hits = (is_whole || !try_cached) && !has_fetched(&reading) ? hits + (hits < EXPECTED_MISSES) : 0;
     if (request->offset == PLAIN && got > 0)
         atomic_fetch_add_explicit(&file->position, got, memory_order_relaxed);
     if (try_cached && request->offset == PLAIN)
@@ -491,20 +510,19 @@ static inline bool may_watch(struct file *file, int64_t wanted)
     return hits >= EXPECTED_MISSES && wanted > 0 && wanted < LARGE && GET(file, credit) == 0 && usage_tells(file) && watch_can();
 }
 
-/* The thread was switched out during the read: it waited, or it was preempted. What tells is what it did since it was last asked; if
- * it was preempted at some time and waited at another without a block, nobody knows which of them was now. */
-static __attribute__((noinline, cold)) void tell_switched(struct file *file, int64_t start, int64_t end, int64_t position,
-                                                          int64_t got)
+/* A read that took long, or during which the thread was switched out: it waited, or it was preempted. What tells is what it did since
+ * it was last asked; if it was preempted at some time and waited at another without a block, nobody knows which of them was now. */
+static __attribute__((noinline, cold)) void tell_suspect(struct file *file, int64_t start, int64_t end, int64_t position, int64_t got,
+                                                         bool switched)
 {
     int saved_errno = errno;
     struct usage before = usage_known, after = usage_now();
-    bool waited = after.waits > before.waits || has_lost_its_core(&before, &after);
-    struct fetched part = {got, after.blocks - before.blocks, waited, false};
+    struct fetched part = {got, after.blocks - before.blocks, switched && after.waits > before.waits, false};
     if (part.waited && part.blocks == 0 && after.preemptions > before.preemptions)
         tell_part(file, start, end, position, got, SOURCE_UNKNOWN);
     else
         tell_fetched(file, start, end, position, &part);
-    if (part.waited)
+    if (part.waited || part.blocks > 0)
         hits = 0;
     errno = saved_errno;
 }
@@ -516,8 +534,8 @@ static inline void end_watched(struct file *file, int64_t start, int64_t positio
     tally_read(got > 0 ? (uint64_t)got : 0);
     if (__builtin_expect(got <= 0, 0)) {
         tell_nothing(file, start, end, position);
-    } else if (__builtin_expect(switched, 0)) {
-        tell_switched(file, start, end, position, got);
+    } else if (__builtin_expect(switched || is_slow(end - start, got), 0)) {
+        tell_suspect(file, start, end, position, got, switched);
     } else {
         SET(file, next, position + got);
         tell_part(file, start, end, position, got, SOURCE_PAGE_CACHE);
@@ -612,7 +630,7 @@ static void end_other_reading(struct reading *reading, int64_t got)
 {
     int saved_errno = errno;
     int64_t end = clock_now();
-    ask_after(reading);
+    ask_after(reading, end - reading->start, got);
     end_reading(reading, got, end);
     errno = saved_errno;
 }

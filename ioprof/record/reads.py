@@ -3,9 +3,11 @@
 One ladder, by what the file system allows (the same question has no single answer on Linux):
 
 1. tmpfs and its like hold their files in memory: `page_cache`.
-2. `preadv2(RWF_NOWAIT)` (ext4, xfs, btrfs) returns only what is cached; what it leaves is read from storage. Exact.
-3. Elsewhere what this thread's counters did during the read (getrusage, RUSAGE_THREAD): blocks in and a voluntary switch mean that
-   it waited for the device; neither means that it did not. A switch without blocks has several causes: `unknown`.
+2. `preadv2(RWF_NOWAIT)` (ext4, xfs, btrfs) returns only what is cached; what it leaves is read from storage. Before Linux 5.9, and
+   again in 6.18, it starts to fetch what is not, and returns it where a fast device is done at once: then 3. decides.
+3. What this thread's counters did during the read (getrusage, RUSAGE_THREAD): blocks in mean that it was fetched, whether the
+   thread waited for it or not; neither blocks nor a voluntary switch mean that it was not. A switch without blocks has several
+   causes: `unknown`.
 4. FUSE, GPFS and BeeGFS keep their own books and show no blocks: `unknown`.
 
 Latency alone is never taken as proof.
@@ -127,8 +129,11 @@ def _read_cached(data: memoryview, descriptor: int, offset: int, device: int, fi
     if not len(data) or not _answers_nowait(device):
         return 0
     with span("read", file=file, batch=batch, offset=offset, source=PAGE_CACHE) as reading:
+        before = _usage()
         try:
             reading.bytes = count = os.preadv(descriptor, [data], offset, os.RWF_NOWAIT)
+            if _usage().ru_inblock > before.ru_inblock:
+                reading.source = STORAGE
         except BlockingIOError:
             reading.bytes = count = 0
         except OSError as error:
@@ -150,11 +155,9 @@ def _usage() -> resource.struct_rusage:
 
 
 def _source_by_usage(before: resource.struct_rusage, after: resource.struct_rusage) -> int:
-    blocks = after.ru_inblock > before.ru_inblock
-    waited = after.ru_nvcsw > before.ru_nvcsw
-    if blocks and waited:
+    if after.ru_inblock > before.ru_inblock:
         return STORAGE
-    return UNKNOWN if waited else PAGE_CACHE
+    return UNKNOWN if after.ru_nvcsw > before.ru_nvcsw else PAGE_CACHE
 
 
 def _source_elsewhere(device: int, before: resource.struct_rusage, after: resource.struct_rusage) -> int:
