@@ -140,11 +140,12 @@ def evict(folder: Path) -> None:
 
 
 @contextmanager
-def in_memory(folder: Path) -> Iterator[None]:
-    """The files of `folder` are in the page cache and stay there: locked, since a kernel that reclaims proactively evicts what has
-    not been read for seconds. Skips the test where so much may not be locked."""
+def in_memory(*places: Path) -> Iterator[None]:
+    """These files, and those of these folders, are in the page cache and stay there: locked, since a kernel that reclaims
+    proactively evicts what has not been read for seconds. Skips the test where so much may not be locked."""
+    paths = sorted(path for place in places for path in (place, *place.rglob("*")) if path.is_file() and path.stat().st_size)
     library = ctypes.CDLL(None, use_errno=True)
-    files = [np.memmap(path, mode="r") for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size]
+    files = [np.memmap(path, mode="r") for path in paths]
     for file in files:
         if library.mlock(ctypes.c_void_p(file.ctypes.data), ctypes.c_size_t(file.size)):
             pytest.skip(f"{file.filename} cannot be locked in memory: {os.strerror(ctypes.get_errno())}")
