@@ -140,6 +140,30 @@ def test_cold_and_warm_bytes_are_told_apart(kind: str, way: str, tmp_path: Path)
     assert {} == {case: each for case, each in found.items() if abs(each.device - each.storage) > WRONG * SIZE}
 
 
+@pytest.mark.parametrize("reader", ["at random", "in order", "at once"])
+@pytest.mark.parametrize("way", WAYS)
+@kinds
+def test_holes_in_a_cached_file_are_no_larger_than_they_are(kind: str, way: str, reader: str, tmp_path: Path) -> None:
+    """Single pages that are missing here and there, as after memory was short: they are fetched, and not all of the reads that meet
+    them."""
+    pages = np.random.default_rng(1).choice(SIZE // 4096, 160, replace=False)
+    with loop_disk(tmp_path, kind) as disk:
+        disk.read_ahead(131_072)
+        path = disk.path / "data"
+        path.write_bytes(np.random.default_rng(1).bytes(SIZE))
+        evict(path, 0, 0)
+        path.read_bytes()
+        for page in pages.tolist():
+            evict(path, page * 4096, 4096)
+        before = disk.read_bytes()
+        program = f"import os, sys, random\nfile = os.open(sys.argv[1], os.O_RDONLY)\nsize = {SIZE}\n{READERS[reader]}"
+        run_python(tmp_path / "spool", program, path, **WAYS[way])
+        device = disk.read_bytes() - before
+    found = bytes_by_source(reads_of(captured(tmp_path / "spool"), path))
+    assert SIZE == sum(found.values())
+    assert abs(device - found.get("storage", 0)) <= WRONG * SIZE
+
+
 @pytest.mark.parametrize("reader", ["small, in order", "small, by readv"])
 @pytest.mark.parametrize("way", WAYS)
 @kinds

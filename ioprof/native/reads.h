@@ -389,18 +389,21 @@ static bool had_to_wait(const struct reading *reading)
     return has_waited(reading) || (reading->missed && is_fetching);
 }
 
-/* What the attempt to find all in the cache submitted, of which it took the part that arrived at once. */
-static int64_t attempted_blocks(const struct reading *reading, int64_t got)
+/* Of the blocks that the attempt to find all in the cache submitted, those that must be of the part which it took: what arrived at
+ * once. The rest needs its own first. */
+static int64_t blocks_at_once(const struct reading *reading, int64_t got)
 {
-    if (reading->surprised)
-        return 0; /* part of what the thread had submitted before, perhaps for another file */
-    return (reading->cached == got ? reading->after.blocks : reading->between.blocks) - reading->before.blocks;
+    if (reading->cached == 0 || reading->surprised)
+        return 0; /* a surprise's are in part what the thread had submitted before, perhaps for another file */
+    const struct usage *after = reading->cached == got ? &reading->after : &reading->between;
+    int64_t more = after->blocks - reading->before.blocks - (got - reading->cached + 511) / 512;
+    return more > 0 ? more : 0;
 }
 
 static void tell_reading(const struct reading *reading, int64_t got, int64_t end)
 {
     int64_t blocks = reading->after.blocks - reading->before.blocks;
-    struct fetched cached = {reading->cached, reading->cached > 0 ? attempted_blocks(reading, got) : 0, false, false};
+    struct fetched cached = {reading->cached, blocks_at_once(reading, got), false, false};
     struct fetched rest = {got - reading->cached, blocks - cached.blocks, had_to_wait(reading), reading->surprised};
     if (!reading->uncounted)
         tally_read(got > 0 ? (uint64_t)got : 0);
