@@ -271,15 +271,15 @@ def test_a_disk_that_answers_at_once_is_storage(way: str, reader: str, tmp_path:
     paths = [folder / f"{number:02}" for number in range(64)]
     for number, path in enumerate(paths):
         path.write_bytes(np.random.default_rng(number).bytes(100_000 + 1_000 * number))
-    if evict_all([*map(str, paths)]).resident_bytes:
+    size = sum(path.stat().st_size for path in paths)
+    if evict_all([*map(str, paths)]).resident_bytes > size / 2:
         pytest.skip(f"no disk under {tmp_path}: its pages cannot be evicted")
     found = []
     for turn in range(4):
-        assert 0 == evict_all([*map(str, paths)]).resident_bytes
+        assert evict_all([*map(str, paths)]).resident_bytes < WRONG * size / 2  # a page in use may stay
         spool = tmp_path / f"spool{turn}"
         run_python(spool, f"import sys\n{reader}", *paths, **WAYS[way])
         trace = captured(spool)
         found.append(bytes_by_source(pl.concat([reads_of(trace, path) for path in paths])))
-    size = sum(path.stat().st_size for path in paths)
     assert [size] * len(found) == [sum(each.values()) for each in found]
     assert [] == [each for each in found if each.get("storage", 0) < (1 - WRONG) * size]

@@ -103,29 +103,32 @@ struct fetched {
     int64_t bytes;
     int64_t blocks; /* of 512 bytes, submitted meanwhile by this thread */
     bool waited;
-    bool surprised; /* `blocks` are those of all that the thread did since it was last asked */
+    bool is_half; /* the rest of the read follows */
 };
+
+#define FETCHED 1 /* a credit of one byte, which stands for none: the read before has submitted, and that is used up */
 
 /* Bytes of this read that had to come from the device or the network; -1: cannot be known.
  *
  * They are those that it submitted, whether it waited for them or not: a fast device may be done before the thread waits, or while
  * the thread has no core. What a read submits beyond its own bytes is credit: a later read that goes on where the last ended finds
- * those bytes in the page cache, but they were fetched for it. A read that waited without submitting waited for a page that another
- * thread, or an earlier read of this one, had asked for. */
+ * those bytes in the page cache, or waits for them, but they were fetched for it. A read that waited without submitting waited for a
+ * page that another thread had asked for; or for one that the read before had asked for, and been told of: then one byte stands for
+ * the wait. */
 static int64_t from_storage(struct file *file, int64_t offset, const struct fetched *part)
 {
-    int64_t credit = GET(file, credit);
-    if (offset != GET(file, next))
-        credit = 0;
+    int64_t credit = offset == GET(file, next) ? GET(file, credit) : 0;
+    bool follows = credit > 0, only_waited = part->waited && part->blocks == 0;
     int64_t fetched = part->blocks * 512, stored;
-    if (part->waited && part->surprised)
-        stored = part->bytes;
-    else if (part->waited && part->blocks == 0)
+    credit -= credit == FETCHED;
+    if (only_waited && !follows)
         stored = medium_of(GET(file, system)) == MEDIUM_BLOCKS ? part->bytes : -1;
+    else if (only_waited && credit == 0)
+        stored = part->bytes > 0;
     else
         stored = part->bytes < credit + fetched ? part->bytes : credit + fetched;
     credit += fetched - (stored < 0 ? 0 : stored);
-    SET(file, credit, credit > 0 ? credit : 0);
+    SET(file, credit, credit > 0 ? credit : fetched > 0 || (follows && part->is_half) ? FETCHED : 0);
     SET(file, next, offset + part->bytes);
     return stored;
 }
@@ -403,8 +406,8 @@ static int64_t blocks_at_once(const struct reading *reading, int64_t got)
 static void tell_reading(const struct reading *reading, int64_t got, int64_t end)
 {
     int64_t blocks = reading->after.blocks - reading->before.blocks;
-    struct fetched cached = {reading->cached, blocks_at_once(reading, got), false, false};
-    struct fetched rest = {got - reading->cached, blocks - cached.blocks, had_to_wait(reading), reading->surprised};
+    struct fetched cached = {reading->cached, blocks_at_once(reading, got), false, reading->cached != got};
+    struct fetched rest = {got - reading->cached, blocks - cached.blocks, had_to_wait(reading), false};
     if (!reading->uncounted)
         tally_read(got > 0 ? (uint64_t)got : 0);
     if (got <= 0)
