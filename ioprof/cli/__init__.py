@@ -32,8 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 bad usage or bad input, 130 interrupted."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        wanted = [name for name in COMMANDS if given[:1] == [name]]
-        result = _app(wanted or COMMANDS)(given, prog_name="ioprof", standalone_mode=False)
+        commands = given[:1] if given and given[0] in COMMANDS else COMMANDS
+        result = _app(commands)(given, prog_name="ioprof", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except IoprofError as error:
         error_line(str(error))

@@ -317,8 +317,8 @@ static inline bool expects_miss(const struct file *file, int64_t wanted)
     return hits < EXPECTED_MISSES || wanted >= LARGE || GET(file, credit) > 0;
 }
 
-/* Longer than it takes to copy so much from memory, system call included (99 of 100: 2 us, and 0.34 ns for each byte). That is no
- * proof: where the processor is a virtual one, it may have been away. But the question is worth its price then, because a fast device is done before a thread waits for it. */
+/* Longer than nearly every copy of so much from memory, system call included (benchmarks/cold_files.py). That is no proof: a virtual
+ * processor may have been away. But the question is worth its price then, since a fast device is done before a thread waits. */
 static inline bool is_slow(int64_t duration, int64_t bytes)
 {
     return duration > 4000 + bytes * 3 / 8;
@@ -342,19 +342,20 @@ static inline void ask_late(struct reading *reading)
 }
 
 /* Of all calls between a read and the return to the job: errno is left alone. A read that found all at the first attempt, and took
- * long, may have submitted what the thread has submitted since it was last asked. */
+ * long, did not wait, but may have submitted what the thread has submitted since it was last asked. */
 static inline void ask_after(struct reading *reading, int64_t duration, int64_t got)
 {
-    bool late = !reading->asked && got > 0 && is_slow(duration, got) && usage_tells(reading->file);
-    if (!reading->asked && !late)
+    bool is_late = !reading->asked;
+    if (is_late && (got <= 0 || !is_slow(duration, got) || !usage_tells(reading->file)))
         return;
     int saved_errno = errno;
-    if (late)
-        reading->before = usage_known;
+    int64_t blocks = usage_known.blocks;
     reading->after = usage_now();
-    if (late)
-        reading->before.waits = reading->after.waits; /* it did not */
-    reading->asked = true;
+    if (is_late) {
+        reading->asked = true;
+        reading->before = reading->after;
+        reading->before.blocks = blocks;
+    }
     errno = saved_errno;
 }
 
@@ -380,16 +381,7 @@ static inline bool has_waited(const struct reading *reading)
 
 static inline bool has_fetched(const struct reading *reading)
 {
-    return has_waited(reading) || reading->after.blocks > reading->before.blocks;
-}
-
-/* Whether what was not found had to be fetched. It may have arrived before the read began to wait for it: then the attempt to
- * find it had started to fetch it, or another thread had. Where neither is so, the attempt only stopped at the page that says
- * "read ahead now", as it does in Linux 5.9 and after. */
-static bool had_to_wait(const struct reading *reading)
-{
-    bool is_fetching = reading->between.blocks > reading->before.blocks || reading->after.blocks == reading->between.blocks;
-    return has_waited(reading) || (reading->missed && is_fetching);
+    return reading->missed || has_waited(reading) || reading->after.blocks > reading->before.blocks;
 }
 
 /* Of the blocks that the attempt to find all in the cache submitted, those that must be of the part which it took: what arrived at
@@ -403,11 +395,13 @@ static int64_t blocks_at_once(const struct reading *reading, int64_t got)
     return more > 0 ? more : 0;
 }
 
+/* What the attempt did not find may have arrived before the read began to wait for it, and is a wait all the same where the thread
+ * itself submitted nothing. */
 static void tell_reading(const struct reading *reading, int64_t got, int64_t end)
 {
     int64_t blocks = reading->after.blocks - reading->before.blocks;
     struct fetched cached = {reading->cached, blocks_at_once(reading, got), false, reading->cached != got};
-    struct fetched rest = {got - reading->cached, blocks - cached.blocks, had_to_wait(reading), false};
+    struct fetched rest = {got - reading->cached, blocks - cached.blocks, reading->missed || has_waited(reading), false};
     if (!reading->uncounted)
         tally_read(got > 0 ? (uint64_t)got : 0);
     if (got <= 0)
@@ -498,8 +492,10 @@ static ssize_t read_regular(struct file *file, const struct request *request)
         got = read_rest(request, &reading, saved_errno);
     int64_t end = clock_now();
     ask_after(&reading, end - reading.start, got);
-    if (try_cached || reading.asked)
-        hits = (is_whole || !try_cached) && !has_fetched(&reading) ? hits + (hits < EXPECTED_MISSES) : 0;
+    if (has_fetched(&reading))
+        hits = 0;
+    else if (reading.asked) /* a hit is one that is known to be: of a file in memory nothing is asked */
+        hits += hits < EXPECTED_MISSES;
     if (request->offset == PLAIN && got > 0)
         atomic_fetch_add_explicit(&file->position, got, memory_order_relaxed);
     if (try_cached && request->offset == PLAIN)

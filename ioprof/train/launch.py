@@ -19,10 +19,10 @@ _PATIENCE_S: Final = 15
 """How long the ranks get to stop by themselves after Ctrl-C before they are killed."""
 _POLL_S: Final = 0.2
 _PATIENCE_POLLS: Final = round((_PATIENCE_S + 5) / _POLL_S)  # the launcher itself kills ranks that take longer
-_SOCKET: Final = "pymp-12345678/listener-12345678"
-"""What multiprocessing calls a socket, below TMPDIR: both names end in eight random characters."""
+_FOLDER: Final = "ioprof-job-"
+_SOCKET: Final = f"{_FOLDER}12345678/pymp-12345678/listener-12345678"
+"""What multiprocessing calls a socket in the job's temporary folder: all names end in eight random characters."""
 _LONGEST_SOCKET_PATH_BYTES: Final = 107  # man 7 unix: 108, with the NUL at its end
-_TEMPORARY: Final = "ioprof-job-{}"
 _SHORT_FOLDERS: Final = (Path("/tmp"), Path("/dev/shm"))  # noqa: S108 - a folder of our own is made in it
 
 
@@ -78,14 +78,12 @@ def temporary_folder(spool: Path) -> Iterator[Path]:
     every batch that they send, and the job waits for it without end.
     """
     for parent in (spool, *_SHORT_FOLDERS):
-        folder = parent / _TEMPORARY.format("12345678")
-        if len(os.fsencode(folder / _SOCKET)) <= _LONGEST_SOCKET_PATH_BYTES and os.access(parent, os.W_OK | os.X_OK):
+        if len(os.fsencode(parent / _SOCKET)) <= _LONGEST_SOCKET_PATH_BYTES and os.access(parent, os.W_OK | os.X_OK):
             break
     else:
         message = "too long a path for the sockets of the loader's workers, and nothing can be written in /tmp"
         raise CommandError(f"{spool.parent}: {message}; set TMPDIR to a folder with a shorter one", 1)
-    prefix = _TEMPORARY.format("")
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as made:
+    with tempfile.TemporaryDirectory(prefix=_FOLDER, dir=parent, ignore_cleanup_errors=True) as made:
         yield Path(made)
 
 
