@@ -1,6 +1,7 @@
 """The capture library sees what a job reads: all of it, from which file and where, and whether storage had to deliver it."""
 
 import os
+import platform
 import re
 import shutil
 import signal
@@ -150,6 +151,31 @@ def test_a_pool_that_is_terminated(start_method: str, big: Path, tmp_path: Path)
     workers = reads_of(trace, big)["pid"].unique().to_list()
     assert len(processes) > len(workers) >= 1
     assert 6 * BIG * 0.999 <= sum(process["reads"]["bytes"] for process in processes)
+
+
+WAIT4 = {"x86_64": 61, "aarch64": 260}
+
+
+@pytest.mark.skipif(platform.machine() not in WAIT4, reason="not known here: the number of wait4")
+def test_a_child_whose_end_was_taken_past_the_hooks(big: Path, tmp_path: Path) -> None:
+    """The kernel adds its books to the parent's all the same, and its usage at the same moment, by which they are known again."""
+    program = f"""
+import ctypes, os
+def read(times):
+    for _ in range(times):
+        with open({str(big)!r}, "rb", buffering=0) as file:
+            while file.read(65536):
+                pass
+if not (child := os.fork()):
+    read(3)
+    os._exit(0)
+assert child == ctypes.CDLL(None).syscall({WAIT4.get(platform.machine())}, child, None, 0, None)
+read(1)
+"""
+    run_python(tmp_path / "spool", program)
+    trace = captured(tmp_path / "spool")
+    assert 4 * BIG == reads_of(trace, big)["bytes"].sum()
+    check_books(trace)
 
 
 def test_a_killed_worker_leaves_what_it_read(big: Path, tmp_path: Path) -> None:

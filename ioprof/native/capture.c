@@ -153,8 +153,11 @@ FCNTL(fcntl64)
 #define SEEK(name) \
     off_t hook_##name(int descriptor, off_t offset, int whence) \
     { \
+        bool is_told = recording_already() && (unsigned)descriptor < FILES; \
+        if (is_told && is_known(&files[descriptor])) \
+            await_turn(&files[descriptor]); \
         off_t position = REAL(name)(descriptor, offset, whence); \
-        if (position >= 0 && recording_already() && (unsigned)descriptor < FILES) \
+        if (is_told && position >= 0) \
             SET(&files[descriptor], position, position); \
         return position; \
     }

@@ -6,6 +6,8 @@
 
 #include <sys/statfs.h>
 
+extern char __libc_single_threaded __attribute__((weak)); /* glibc 2.32 */
+
 /* ---------------------------------------------------------------------------------------- file systems */
 
 enum medium {
@@ -103,7 +105,7 @@ enum {
     FILE_TRACKED = 8,    /* `position` is right as long as it is not shared */
     FILE_DIRECT = 16,    /* O_DIRECT */
     FILE_BUSY = 32,      /* its owner is between the two halves of one read */
-    FILE_FOREIGN = 64,   /* another thread than the owner has read from it */
+    FILE_FOREIGN = 64,   /* another thread than the owner has used its position: no more reads in halves */
 };
 
 /* The position and what follows are changed without a lock: where two threads read one descriptor at a time, each offset is
@@ -250,6 +252,51 @@ static inline struct file *regular_file(int descriptor)
     return is_known(file) && (flags_of(file) & FILE_REGULAR) ? file : NULL;
 }
 
+/* ---------------------------------------------------------------------------------------- whose turn it is */
+
+/* A plain read in two halves must not be seen by others between them: they would read from the middle of it. The owner of a file,
+ * the thread that opened it, marks it busy; the first other thread that uses its position says so, for good, and waits for the owner
+ * as it would wait for the kernel's lock on the position. An owner that was cancelled meanwhile will never be done. */
+static __attribute__((noinline, cold)) void await_owner(struct file *file)
+{
+    const struct timespec pause = {0, 100000};
+    atomic_fetch_or(&file->flags, FILE_FOREIGN);
+    for (int attempt = 0; atomic_load(&file->flags) & FILE_BUSY; attempt++) {
+        if (attempt < 1000)
+            sched_yield();
+        else if (attempt < 100000)
+            real_call(SYS_nanosleep, (long)&pause, 0, 0, 0, 0, 0);
+        else
+            atomic_fetch_and(&file->flags, ~(uint32_t)FILE_BUSY);
+    }
+}
+
+/* Before this thread uses a file's position. */
+static inline void await_turn(struct file *file)
+{
+    if (GET(file, owner) != this_thread() && (flags_of(file) & (FILE_FOREIGN | FILE_BUSY)) != FILE_FOREIGN)
+        await_owner(file);
+}
+
+/* Whether this thread may make a plain read in two halves. */
+static inline bool take_position(struct file *file)
+{
+    if (is_shared(file) || GET(file, owner) != this_thread())
+        return false;
+    if (&__libc_single_threaded != NULL && __libc_single_threaded)
+        return true;
+    if (!(atomic_fetch_or(&file->flags, FILE_BUSY) & FILE_FOREIGN))
+        return true;
+    atomic_fetch_and(&file->flags, ~(uint32_t)FILE_BUSY);
+    return false;
+}
+
+static inline void give_position(struct file *file)
+{
+    if (flags_of(file) & FILE_BUSY)
+        atomic_fetch_and(&file->flags, ~(uint32_t)FILE_BUSY);
+}
+
 /* `to` is a copy of `from`: one position for both. What is not known is found out when it is read. */
 static void copy_file(int from, int to)
 {
@@ -258,6 +305,7 @@ static void copy_file(int from, int to)
     struct file *original = &files[from], *copy = &files[to];
     if (!is_known(original))
         return;
+    await_turn(original);
     set_flags(original, FILE_SHARED);
     reset_file(copy, flags_of(original) & ~(uint32_t)(FILE_TRACKED | FILE_BUSY), GET(original, path));
     SET(copy, system, GET(original, system));
@@ -265,9 +313,10 @@ static void copy_file(int from, int to)
     publish_file(copy);
 }
 
-/* Where a plain read would begin. */
+/* Where a plain read would begin, which this thread is about to make. */
 static inline int64_t position_of(int descriptor, struct file *file)
 {
+    await_turn(file);
     if ((flags_of(file) & FILE_TRACKED) && !is_shared(file))
         return GET(file, position);
     int saved_errno = errno;

@@ -19,6 +19,7 @@
 #define LONGEST_INTERVAL_NS 200000000
 #define LONG_LIFE_NS 1000000000
 #define MOST_YIELDS 10000
+#define MOST_LOOKS 8
 #define WRITER_IS_CAPTURE 1
 #define ROLE_OTHER 2
 
@@ -29,6 +30,7 @@ enum noted { NOTED_IO_URING = 1, NOTED_LIBAIO = 2, NOTED_SYSCALL = 4, NOTED_EXEC
 
 struct books {
     int64_t rchar, syscr, read_bytes;
+    int64_t children; /* grows whenever the kernel adds a child's books to these */
 };
 
 struct live {
@@ -185,11 +187,13 @@ static uint64_t take_number(const char **text, const char *end)
     return number;
 }
 
-/* What waited-for children had fetched, which is in the process's own read_bytes, too. */
-static int64_t children_read_bytes(void)
+/* What waited-for children had fetched is in the process's own read_bytes, too. */
+static void read_children(struct books *books)
 {
-    struct rusage usage;
-    return getrusage(RUSAGE_CHILDREN, &usage) == 0 ? (int64_t)usage.ru_inblock * 512 : 0;
+    struct rusage usage = {0};
+    getrusage(RUSAGE_CHILDREN, &usage);
+    books->read_bytes = -(int64_t)usage.ru_inblock * 512;
+    books->children = (int64_t)usage.ru_minflt + usage.ru_majflt + usage.ru_nvcsw + usage.ru_nivcsw;
 }
 
 /* /proc/self/io: rchar, wchar, syscr, syscw, read_bytes, ... in this order. May be called in a signal handler. */
@@ -200,6 +204,7 @@ static bool read_books(struct books *books)
     if (descriptor < 0)
         return false;
     long length = real_call(SYS_read, descriptor, (long)text, sizeof text, 0, 0, 0);
+    read_children(books);
     real_call(SYS_close, descriptor, 0, 0, 0, 0, 0);
     if (length <= 0)
         return false;
@@ -208,23 +213,44 @@ static bool read_books(struct books *books)
     take_number(&place, end);
     books->syscr = (int64_t)take_number(&place, end);
     take_number(&place, end);
-    books->read_bytes = (int64_t)take_number(&place, end) - children_read_bytes();
+    books->read_bytes += (int64_t)take_number(&place, end);
     books->rchar -= atomic_fetch_add(&live->own_bytes, length);
     books->syscr -= atomic_fetch_add(&live->own_calls, 1);
     return true;
 }
 
-/* The kernel's books of this process alone since recording began, and beside them what was seen. */
-static bool open_books(struct books *books, struct books *seen)
+static struct books seen_now(void)
 {
     uint64_t calls = 0, bytes = 0;
-    if (!ring_is_open(&ring) || !read_books(books))
+    ring_seen(&ring, &calls, &bytes);
+    struct books seen = {.rchar = (int64_t)bytes, .syscr = (int64_t)calls};
+    read_children(&seen);
+    return seen;
+}
+
+/* The kernel's books of this process alone since recording began, and beside them what was seen by then. Other threads may read or
+ * wait for children between the two looks, which is long if this thread loses its core meanwhile: of some attempts the one is taken
+ * in which they read least, and waited for none. */
+static bool open_books(struct books *books, struct books *seen)
+{
+    int64_t least = INT64_MAX;
+    *books = *seen = (struct books){0};
+    if (!ring_is_open(&ring))
         return false;
+    for (int look = 0; look < MOST_LOOKS && least > 0; look++) {
+        struct books before = seen_now(), kernel;
+        if (!read_books(&kernel))
+            return false;
+        int64_t meanwhile = seen_now().rchar - before.rchar + (kernel.children == before.children ? 0 : INT64_MAX / 2);
+        if (meanwhile >= least)
+            continue;
+        least = meanwhile;
+        *seen = before;
+        *books = kernel;
+    }
     books->rchar -= live->before.rchar + live->reaped.rchar;
     books->syscr -= live->before.syscr + live->reaped.syscr;
     books->read_bytes -= live->before.read_bytes;
-    ring_seen(&ring, &calls, &bytes);
-    *seen = (struct books){(int64_t)bytes, (int64_t)calls, 0};
     return true;
 }
 
@@ -237,24 +263,25 @@ static void enter_books(const struct books *books, const struct books *seen, int
     file->io_read_bytes = (uint64_t)books->read_bytes;
     file->seen_bytes = (uint64_t)seen->rchar;
     file->seen_calls = (uint64_t)seen->syscr;
-    live->unseen = (struct books){books->rchar - seen->rchar, books->syscr - seen->syscr, 0};
+    live->unseen = (struct books){.rchar = books->rchar - seen->rchar, .syscr = books->syscr - seen->syscr};
 }
 
 /* When a process has waited for a child, the kernel adds the child's books to its own (wait_task_zombie in kernel/exit.c), which
  * would count every worker's reads twice. What the books have grown by unseen since they were last compared is taken to be the
- * child's. */
+ * child's. Usage of children grows in the same moment, and says so to a thread that comes before the one that waited. */
 static void strike_out(struct books *books, const struct books *seen)
 {
-    struct books grown = {books->rchar - seen->rchar - live->unseen.rchar, books->syscr - seen->syscr - live->unseen.syscr, 0};
-    live->reaped.rchar += grown.rchar;
-    live->reaped.syscr += grown.syscr;
-    books->rchar -= grown.rchar;
-    books->syscr -= grown.syscr;
+    int64_t bytes = books->rchar - seen->rchar - live->unseen.rchar, calls = books->syscr - seen->syscr - live->unseen.syscr;
+    live->reaped.rchar += bytes;
+    live->reaped.syscr += calls;
+    live->reaped.children = books->children;
+    books->rchar -= bytes;
+    books->syscr -= calls;
 }
 
 /* Compare what the kernel counted with what was seen, at one moment, and leave it in the file: a process that is killed later has
  * told how much of its reading is in its spans. Of two threads that come together one does it; but one that has waited for a child
- * waits for its turn, because nobody else strikes out that child's books. */
+ * waits for its turn, because the other may have looked before that child's books were added. */
 static void compare_books(int64_t now, bool after_child)
 {
     struct books books, seen;
@@ -264,7 +291,7 @@ static void compare_books(int64_t now, bool after_child)
         sched_yield();
     }
     if (open_books(&books, &seen)) {
-        if (after_child)
+        if (after_child || books.children != live->reaped.children)
             strike_out(&books, &seen);
         enter_books(&books, &seen, now);
     }
@@ -392,7 +419,8 @@ static uint32_t begin_file(void)
     make_path(path);
     if (ring_open(&ring, path, &header) != 0)
         return HOPELESS;
-    read_books(&live->before);
+    if (read_books(&live->before))
+        live->reaped.children = live->before.children;
     return atomic_load(&ring.generation);
 }
 

@@ -223,36 +223,6 @@ static void rest_of(const struct request *request, int64_t done, struct request 
 
 /* ---------------------------------------------------------------------------------------- first what is cached */
 
-extern char __libc_single_threaded __attribute__((weak)); /* glibc 2.32 */
-
-/* A plain read in two halves must not be seen by others between them: they would read from the middle of it. The owner of a file,
- * the thread that opened it, marks it busy; the first other thread that reads from it says so, for good, and waits for the owner
- * as it would wait for the kernel's lock on the position. */
-static bool take_position(struct file *file)
-{
-    if (is_shared(file))
-        return false;
-    if (&__libc_single_threaded != NULL && __libc_single_threaded)
-        return true;
-    if (GET(file, owner) == this_thread()) {
-        if (!(atomic_fetch_or(&file->flags, FILE_BUSY) & FILE_FOREIGN))
-            return true;
-        atomic_fetch_and(&file->flags, ~(uint32_t)FILE_BUSY);
-        return false;
-    }
-    if (!(flags_of(file) & FILE_FOREIGN))
-        atomic_fetch_or(&file->flags, FILE_FOREIGN);
-    for (int attempt = 0; attempt < 1000 && (atomic_load(&file->flags) & FILE_BUSY); attempt++)
-        sched_yield();
-    return false;
-}
-
-static inline void give_position(struct file *file)
-{
-    if (flags_of(file) & FILE_BUSY)
-        atomic_fetch_and(&file->flags, ~(uint32_t)FILE_BUSY);
-}
-
 /* Nothing is expected there, and so nothing that would have to be fetched. */
 static inline bool is_behind(const struct file *file, int64_t position)
 {

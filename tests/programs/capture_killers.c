@@ -157,15 +157,24 @@ static void storm(void)
     in_threads(close_and_reopen);
 }
 
-/* Threads that share a descriptor: each read is whole, and every record is read once. Some pages are made to be read anew. */
+/* Threads that share a descriptor: each read is whole, and every record is read once. Every third page has to be read anew, so that
+ * the opener's reads are made in two halves; the other thread comes as it is, or accustomed to finding all in memory. */
+#define RECORDS 1000
+#define ACCUSTOMED 64
+
 static int shared_descriptor;
-static _Atomic int seen[1000];
+static _Atomic int seen[RECORDS];
 
 static void *read_records(void *argument)
 {
     int record[RECORD / sizeof(int)];
     ssize_t got;
-    (void)argument;
+    if (argument != NULL) {
+        int descriptor = open(argument, O_RDONLY);
+        for (int number = 0; number < ACCUSTOMED; number++)
+            CHECK(read(descriptor, record, 1) == 1);
+        close(descriptor);
+    }
     while ((got = read(shared_descriptor, record, sizeof record)) > 0) {
         CHECK(got == sizeof record);
         for (size_t place = 0; place < RECORD / sizeof(int); place++)
@@ -177,26 +186,29 @@ static void *read_records(void *argument)
 
 static void share_position(void)
 {
-    char path[4096];
+    char path[4096], other[4096];
     int record[RECORD / sizeof(int)];
+    make_file("other", 0, ACCUSTOMED);
+    in_folder(other, "other", 0);
     int descriptor = open(in_folder(path, "shared", 0), O_CREAT | O_RDWR | O_TRUNC, 0600);
-    for (int number = 0; number < 1000; number++) {
+    for (int number = 0; number < RECORDS; number++) {
         for (size_t place = 0; place < RECORD / sizeof(int); place++)
             record[place] = number;
         CHECK(write(descriptor, record, sizeof record) == sizeof record);
     }
     fsync(descriptor);
     close(descriptor);
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < 8; round++) {
         shared_descriptor = open(path, O_RDONLY);
-        for (int page = 0; page < 5 * RECORD; page += 64)
-            posix_fadvise(shared_descriptor, page * 40L, 4096, POSIX_FADV_DONTNEED);
+        posix_fadvise(shared_descriptor, 0, 0, POSIX_FADV_RANDOM);
+        for (off_t place = 0; place < (off_t)RECORDS * RECORD; place += 3 * 4096)
+            posix_fadvise(shared_descriptor, place, 4096, POSIX_FADV_DONTNEED);
         memset((void *)seen, 0, sizeof seen);
         pthread_t thread;
-        CHECK(pthread_create(&thread, NULL, read_records, NULL) == 0);
+        CHECK(pthread_create(&thread, NULL, read_records, round % 2 ? other : NULL) == 0);
         read_records(NULL);
         pthread_join(thread, NULL);
-        for (int number = 0; number < 1000; number++)
+        for (int number = 0; number < RECORDS; number++)
             CHECK(seen[number] == 1);
         close(shared_descriptor);
     }
