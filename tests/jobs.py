@@ -31,13 +31,13 @@ def ioprof(*arguments: object, cwd: Path, **options: object) -> Finished:
     return Finished(process.returncode, out, err)
 
 
-def start(*arguments: object, cwd: Path, **options: object) -> "subprocess.Popen[str]":
-    """Start a command and return its process; `options` are those of Popen."""
+def start(*arguments: object, cwd: Path, program: Path | None = None, **options: object) -> "subprocess.Popen[str]":
+    """Start a command, or a program that stands for `ioprof`, and return its process; `options` are those of Popen."""
     temporary = cwd / "tmp"
     temporary.mkdir(exist_ok=True)
     environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "100", "XDG_CACHE_HOME": str(cwd / "cache")}
     usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [sys.executable, "-m", "ioprof", *map(str, arguments)]
+    command = [sys.executable, *([str(program)] if program else ["-m", "ioprof"]), *map(str, arguments)]
     return subprocess.Popen(command, cwd=cwd, env=environment, text=True, **{**usual, **options})  # type: ignore[call-overload]
 
 

@@ -1,5 +1,6 @@
 """An `ioprof run` that is told to end, at any moment: no process is left, and nothing that was recorded is lost."""
 
+import ctypes
 import fcntl
 import os
 import pty
@@ -9,14 +10,16 @@ import subprocess
 import sys
 import tempfile
 import termios
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import jobs
 import psutil
 import pytest
+from repository import PROGRAMS
 
 from ioprof.cli.interrupts import held
+from ioprof.cli.run_folder import JOB_LOG, MARKER
 from ioprof.converters import ConvertOptions, convert
 from ioprof.trace import Trace
 from ioprof.train.config import JobConfig
@@ -104,11 +107,19 @@ def test_failures_of_an_interrupted_run_are_those_that_the_end_did_not_cause(tmp
     assert [1] == [entry["rank"] for entry in failures(config, tmp_path / "job.log", interrupted=True)]
 
 
+@contextmanager
+def in_the_report(cwd):
+    """A run that has written its steps, and not the report yet."""
+    with jobs.started(*SHORT, cwd=cwd, program=PROGRAMS / "held_in_the_report.py") as process:
+        jobs.wait_until(lambda: (cwd / "in the report").exists() or process.poll() is not None)
+        yield process
+
+
 def test_ctrl_c_while_the_run_folder_is_made_waits_until_it_is(tmp_path):
     """The job is done: one signal ends ioprof after the run folder is whole, and says so by its exit code."""
-    with jobs.started(*SHORT, cwd=tmp_path) as process:
-        jobs.wait_until(lambda: (tmp_path / "run" / "steps.parquet").exists() or process.poll() is not None)
+    with in_the_report(tmp_path) as process:
         process.send_signal(signal.SIGINT)
+        (tmp_path / "go on").touch()
         _, err = process.communicate(timeout=120)
 
     assert (130, "complete") == (process.returncode, Trace.load(tmp_path / "run").run["status"]), err
@@ -117,8 +128,7 @@ def test_ctrl_c_while_the_run_folder_is_made_waits_until_it_is(tmp_path):
 
 def test_two_signals_while_the_run_folder_is_made_leave_the_capture_files(tmp_path):
     """Whoever insists is obeyed, and told where the recording lies."""
-    with jobs.started(*SHORT, cwd=tmp_path) as process:
-        jobs.wait_until(lambda: (tmp_path / "run" / "steps.parquet").exists() or process.poll() is not None)
+    with in_the_report(tmp_path) as process:
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
@@ -126,7 +136,7 @@ def test_two_signals_while_the_run_folder_is_made_leave_the_capture_files(tmp_pa
     (spool,) = tmp_path.glob("tmp/ioprof-*")
     assert (130, True) == (process.returncode, str(spool) in err.splitlines()[-1]), err
     assert list(spool.glob("*.ring"))
-    assert not (tmp_path / "run" / "run.json").exists()
+    assert {MARKER, JOB_LOG} == set(os.listdir(tmp_path / "run"))
     assert "Traceback" not in err
 
 
@@ -151,22 +161,33 @@ def test_signals_are_counted_and_a_signal_that_was_ignored_stays_so():
         signal.signal(signal.SIGHUP, previous)
 
 
-def test_who_insists_is_obeyed_whatever_became_of_the_interrupt():
-    """Native code that calls back loses a KeyboardInterrupt, and raises what it makes of that; other errors stay what they are."""
+def call_back(function):
+    """From native code, which loses what the function raises, as polars does."""
+    ctypes.CFUNCTYPE(None)(function)()
+
+
+def test_who_insists_is_obeyed_whatever_became_of_the_interrupt(monkeypatch):
+    """Native code that calls back loses a KeyboardInterrupt, and raises what it makes of that; other errors stay what they are.
+
+    Of the lost one nothing is printed, which would look like a defect.
+    """
 
     def work(number):
         with interrupts.raising():
-            with suppress(KeyboardInterrupt):
-                os.kill(os.getpid(), number)
+            call_back(lambda: os.kill(os.getpid(), number))
             raise TypeError
 
+    lost = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: lost.append(ignored.exc_type))
     with held() as interrupts:
         with pytest.raises(TypeError):
             work(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             work(signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
-    assert 3 == interrupts.count
+        with interrupts.raising():
+            call_back(lambda: 1 / 0)
+    assert (3, [ZeroDivisionError]) == (interrupts.count, lost)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Ctrl-C and its kin while a job is recorded: counted, and answered where nothing is lost by it."""
 
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -30,9 +31,12 @@ class Interrupts:
     def raising(self) -> Iterator[None]:
         """Asking a second time raises KeyboardInterrupt in this block; asking once never does.
 
-        So do other errors from then on: a library that is called back from native code passes on another one, or none.
+        So do other errors from then on: native code that was calling back passes on another one, or none. Then the block goes on,
+        and whoever asks a third time may be luckier; that it was lost is not printed.
         """
         self._raising = True
+        print_lost = sys.unraisablehook
+        sys.unraisablehook = lambda lost: None if issubclass(lost.exc_type, KeyboardInterrupt) else print_lost(lost)
         try:
             yield
         except Exception:
@@ -40,6 +44,7 @@ class Interrupts:
                 raise KeyboardInterrupt from None
             raise
         finally:
+            sys.unraisablehook = print_lost
             self._raising = False
 
 
