@@ -16,13 +16,16 @@ import pytest
 from captures import PROGRAMS
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs import wait_until
 from polars.testing import assert_frame_equal
 
+import ioprof
 from ioprof.analysis.blame import blame
 from ioprof.analysis.peers import arrivals
+from ioprof.cli import unfinished
 from ioprof.cli.parts import name_of_job, own_part, part_folder, parts_folder, whole_of
+from ioprof.errors import CommandError
 from ioprof.record import preload
+from ioprof.record.span import span
 from ioprof.schema import CAUSES
 from ioprof.spool.parts import merge_parts
 from ioprof.trace import Trace
@@ -115,7 +118,7 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> TwoHosts:
 
 
 def _record_node(folder: Path, number: int, name: str) -> "subprocess.Popen[str]":
-    port = 20_000 + os.getpid() % 20_000
+    port = 10_000 + os.getpid() % 20_000  # below those that the kernel gives to whoever asks for none
     nodes = ["--nnodes", "2", "--node-rank", str(number), "--nproc-per-node", "1"]
     meet = ["--master-addr", "127.0.0.1", "--master-port", str(port)]
     job = [sys.executable, "-m", "torch.distributed.run", *nodes, *meet, str(PROGRAMS / "hooked_training.py"), "parallel"]
@@ -271,9 +274,26 @@ def test_two_recordings_into_one_folder_do_not_mix(tmp_path: Path) -> None:
     assert [] == list((tmp_path / "spools").glob("ioprof-*"))
 
 
+def test_who_comes_late_to_a_folder_leaves_the_run_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held up after it found the folder free, while another recorded into it to the end: it is refused, and takes nothing away."""
+    claim, out = unfinished._claim, tmp_path / "run"
+
+    def late(folder: Path, spool: Path) -> None:
+        monkeypatch.setattr(unfinished, "_claim", claim)
+        with ioprof.profile(out), span("decode"):
+            pass
+        claim(folder, spool)
+
+    monkeypatch.setattr(unfinished, "_claim", late)
+    with pytest.raises(CommandError, match="exists; choose another --out, or replace it with --force"), ioprof.profile(out):
+        pass
+    assert 1 == len(Trace.load(out).spans.filter(kind="decode"))
+    assert not unfinished.is_unfinished(out)
+
+
 @contextmanager
 def recording(folder: Path, number: int, of: int) -> Iterator["subprocess.Popen[str]"]:
-    """A part that is being recorded."""
+    """A part that is being recorded, and has read."""
     line = [
         *IOPROF,
         "record",
@@ -283,16 +303,18 @@ def recording(folder: Path, number: int, of: int) -> Iterator["subprocess.Popen[
         "--",
         sys.executable,
         "-c",
-        "open('/etc/passwd').read(); input()",
+        "print(len(open('/etc/passwd').read()), flush=True); input()",
     ]
     how: Any = {
         "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
         "stderr": subprocess.DEVNULL,
         "text": True,
         "env": environment(folder, **task(number, of)),
     }
     with subprocess.Popen(line, **how) as process:
-        wait_until(lambda: any((folder / "spools").glob("ioprof-*/*.perf")))
+        assert process.stdout is not None
+        assert process.stdout.readline()
         yield process
         if process.poll() is None:
             process.communicate("\n", timeout=60)

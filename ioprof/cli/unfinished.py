@@ -45,6 +45,8 @@ class Unfinished:
         try:
             self._note(os.getpid())
             _claim(self.out, self.spool)
+            if not self._force:
+                _check_still_empty(self.out)
         except BaseException:
             shutil.rmtree(self.spool, ignore_errors=True)
             raise
@@ -136,6 +138,13 @@ def _claim(out: Path, spool: Path) -> None:
         raise CommandError(f"{out}: another ioprof records into it; give each its own, such as --out {out}.parts/NAME") from None
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(content)
+
+
+def _check_still_empty(out: Path) -> None:
+    """Take the claim back where another recording came and ended between `check_output` and the claim."""
+    if any(path.name != MARKER for path in out.iterdir()):
+        (out / MARKER).unlink()
+        raise CommandError(f"{out}: exists; choose another --out, or replace it with --force")
 
 
 def _read(path: Path) -> dict[str, Any]:
