@@ -21,11 +21,11 @@ import pytest
 from repository import ROOT
 
 from ioprof import clock
-from ioprof.record.samplers import Sampler
+from ioprof.record.samplers import Sampler, processes
 from ioprof.record.samplers.gpus import GpuCounters
 from ioprof.record.samplers.host import HostCounters
 from ioprof.record.samplers.processes import JobProcesses
-from ioprof.record.samplers.readings import HOST
+from ioprof.record.samplers.readings import HOST, read_bytes
 from ioprof.series import SERIES, described
 from ioprof.spool.counters import Counters, read_counters
 
@@ -82,15 +82,14 @@ def end(job: "subprocess.Popen[bytes]") -> None:
 
 def test_the_last_sample_of_a_process_is_what_the_kernel_says(data: Path, spool: Path) -> None:
     """A process that has done its reads and waits: its series end at the values of /proc and psutil, to the byte."""
-    with Sampler(str(spool), period_s=0.02):
-        with reader(data) as job:
-            assert job.stdout
-            assert b"read\n" == job.stdout.readline()
-            process = psutil.Process(job.pid)
-            eventually(lambda: process.status() == psutil.STATUS_SLEEPING)
-            io, threads, cpu = process.io_counters(), process.num_threads(), process.cpu_times()
-            eventually(lambda: values(read_counters(spool), "process.rchar", job.pid)[-1:] == [io.read_chars])
-        pid = job.pid
+    with reader(data) as job, Sampler(str(spool), period_s=0.02):  # which takes its last sample while the process still waits
+        assert job.stdout
+        assert b"read\n" == job.stdout.readline()
+        process = psutil.Process(job.pid)
+        eventually(lambda: process.status() == psutil.STATUS_SLEEPING)
+        io, threads, cpu = process.io_counters(), process.num_threads(), process.cpu_times()
+        eventually(lambda: values(read_counters(spool), "process.rchar", job.pid)[-1:] == [io.read_chars])
+    pid = job.pid
     found = read_counters(spool)
     assert READ_BYTES * READS <= io.read_chars
     assert (io.read_chars, io.read_count) == (values(found, "process.rchar", pid)[-1], values(found, "process.syscr", pid)[-1])
@@ -166,19 +165,61 @@ def test_a_process_that_ended_has_no_sample_even_before_it_is_reaped() -> None:
     assert child.pid not in {pid for pid, _ in readings}
 
 
+def show(proc: Path, pid: int, parent: int = 1, start: int = 100, num_bytes: int = 4096, environment: bytes = b"A=1\0") -> None:
+    """What a /proc has of a process."""
+    (proc / str(pid)).mkdir(parents=True, exist_ok=True)
+    stat = f"{pid} (a (b) c) S {parent} 7 7 0 -1 0 0 0 1 0 5 6 0 0 20 0 1 0 {start} {num_bytes} 10 " + "0 " * 30
+    (proc / str(pid) / "stat").write_text(stat)
+    (proc / str(pid) / "environ").write_bytes(environment)
+
+
 def test_a_reused_pid_is_a_new_subject(tmp_path: Path) -> None:
     """A process is its pid and its start: what the next owner of a pid does is not added to the former's series."""
-    proc = tmp_path / "proc"
-    stat = "7 (a (b) c) S {parent} 7 7 0 -1 0 0 0 1 0 5 6 0 0 20 0 1 0 {start} 0 10 " + "0 " * 30
-    (proc / "7").mkdir(parents=True)
-    job = JobProcesses(7, b"nothing", str(proc))
-    (proc / "7" / "stat").write_text(stat.format(parent=1, start=100))
+    job = JobProcesses(7, b"nothing", str(tmp_path))
+    show(tmp_path, 7, start=100)
     before, first = job.read()
-    (proc / "7" / "stat").write_text(stat.format(parent=1, start=200))
+    show(tmp_path, 7, start=200)
     after, second = job.read()
     assert [(7, 100)] == list(before)
     assert [(7, 200)] == list(after)
     assert ["a (b) c", "a (b) c"] == [seen.command for seen in (*first, *second)]
+
+
+def test_a_strangers_pid_may_become_the_jobs(tmp_path: Path) -> None:
+    """Whose pid was given out again since the last look is another process, and may belong to the job."""
+    proc, later = tmp_path / "proc", tmp_path / "later"
+    show(proc, 7)
+    show(proc, 9)
+    show(later, 9, parent=7, start=200)
+    job = JobProcesses(7, b"nothing", str(proc))
+    assert {(7, 100)} == job.read()[0].keys()
+    shutil.rmtree(proc / "9")
+    (later / "9").rename(proc / "9")
+    assert {(7, 100), (9, 200)} == job.read()[0].keys()
+
+
+def test_a_process_within_an_execve_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no environment for an instant, and may carry the mark; strangers and threads of the kernel are looked at once."""
+    job = JobProcesses(7, b"MARK=1", str(tmp_path))
+    show(tmp_path, 7)
+    show(tmp_path, 8, environment=b"")
+    show(tmp_path, 9)
+    show(tmp_path, 10, num_bytes=0, environment=b"")
+    assert {(7, 100)} == job.read()[0].keys()
+    show(tmp_path, 8, environment=b"A=1\0MARK=1\0")
+    read: list[str] = []
+    monkeypatch.setattr(processes, "read_bytes", lambda path: read.append(path) or read_bytes(path))
+    assert {(7, 100), (8, 100)} == job.read()[0].keys()
+    assert {"7", "8"} == {Path(path).parent.name for path in read}
+
+
+def test_a_child_of_a_marked_process_belongs_to_the_job(tmp_path: Path) -> None:
+    """Also where it dropped the mark, and both are seen for the first time."""
+    job = JobProcesses(7, b"MARK=1", str(tmp_path))
+    show(tmp_path, 7)
+    show(tmp_path, 9, environment=b"MARK=1\0")
+    show(tmp_path, 8, parent=9)
+    assert {(7, 100), (8, 100), (9, 100)} == job.read()[0].keys()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to start a process of another user")

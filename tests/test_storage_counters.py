@@ -279,6 +279,21 @@ def on_a_client(monkeypatch: pytest.MonkeyPatch, tree: Path) -> Path:
     return tree
 
 
+def test_a_sample_counts_when_all_of_it_is_taken(on_a_client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """While the servers' counters of a sample are read, only those before it are counted."""
+    counted = []
+
+    def read(_: LustreCounters) -> dict[tuple[int | None, int], dict[str, float]]:
+        counted.append(sampler.sampling().samples)
+        return {}
+
+    monkeypatch.setattr(LustreCounters, "read", read)
+    sampler = Sampler(str(tmp_path), period_s=60)
+    with sampler:
+        pass
+    assert list(range(sampler.sampling().samples)) == counted
+
+
 def test_a_recording_on_a_client_has_its_series_from_first_to_last(on_a_client: Path, tmp_path: Path) -> None:
     """What was fetched while the job ran is the difference of the last sample, taken when it has ended, and the first."""
     spool = tmp_path / "spool"

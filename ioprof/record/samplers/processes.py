@@ -50,7 +50,7 @@ class JobProcesses:
     def __init__(self, launcher: int, mark: bytes, proc: str = "/proc") -> None:
         self._launcher, self._mark, self._proc = launcher, mark, proc
         self._members: dict[int, int] = {}  # pid: start
-        self._others: set[int] = set()  # looked at before, and not of the job
+        self._others: set[tuple[int, int]] = set()  # pid and /proc's inode: looked at before, and not of the job
         self._commands: dict[Subject, str] = {}
         self._delays = _is_on(f"{proc}/sys/kernel/task_delayacct")
         self.io_refused: int = 0
@@ -74,28 +74,40 @@ class JobProcesses:
 
     def _stats(self) -> dict[int, "_Stat"]:
         """The state of every living process of the job."""
-        alive = {int(name) for name in os.listdir(self._proc) if name.isdigit()}
-        self._others &= alive
+        alive = self._alive()
+        self._others &= alive.items()
         found = {}
-        for pid in self._members.keys() & alive:
+        for pid in self._members.keys() & alive.keys():
             stat = _stat(self._proc, pid)
             if stat and stat.start == self._members[pid]:
                 found[pid] = stat
-        new = {pid: stat for pid in alive - self._others - found.keys() if (stat := _stat(self._proc, pid))}
-        while joined := {pid: stat for pid, stat in new.items() if pid == self._launcher or stat.parent in found}:
-            found |= joined  # again, because a child's number may be lower than its parent's
-            new = {pid: stat for pid, stat in new.items() if pid not in joined}
-        marked = {pid: stat for pid, stat in new.items() if self._is_marked(pid)}
-        self._others |= new.keys() - marked.keys()
-        found |= marked
+        unknown = alive.keys() - {pid for pid, _ in self._others} - found.keys()
+        new = {pid: stat for pid in unknown if (stat := _stat(self._proc, pid))}
+        self._adopt(new, found)
+        marks = {pid: stat.has_memory and self._is_marked(pid) for pid, stat in new.items()}
+        found |= {pid: new.pop(pid) for pid, mark in marks.items() if mark}
+        self._adopt(new, found)
+        self._others |= {(pid, alive[pid]) for pid in new if marks[pid] is False}
         self._members = {pid: stat.start for pid, stat in found.items()}
         return found
 
-    def _is_marked(self, pid: int) -> bool:
+    def _adopt(self, new: dict[int, "_Stat"], found: dict[int, "_Stat"]) -> None:
+        """Move the launcher and all descendants of those that were found; a child's number may be lower than its parent's."""
+        while joined := [pid for pid, stat in new.items() if pid == self._launcher or stat.parent in found]:
+            found |= {pid: new.pop(pid) for pid in joined}
+
+    def _alive(self) -> dict[int, int]:
+        """Inodes of /proc/PID: another process of the same pid has another one, and to list them costs less than to read starts."""
+        with os.scandir(self._proc) as entries:
+            return {int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()}
+
+    def _is_marked(self, pid: int) -> bool | None:
+        """None if it cannot be said yet: during an execve the environment is empty (`exec_mmap`, then `create_elf_tables`)."""
         try:
-            return self._mark in read_bytes(f"{self._proc}/{pid}/environ").split(b"\0")
+            environment = read_bytes(f"{self._proc}/{pid}/environ")
         except OSError:
             return False
+        return self._mark in environment.split(b"\0") if environment else None
 
     def _io(self, subject: tuple[int, int]) -> dict[str, float]:
         try:
@@ -124,18 +136,23 @@ class _Stat:
     start: int
     fields: list[bytes]
 
-    def values(self, delays: bool) -> dict[str, float]:
-        def field(number: int) -> int:
-            return int(self.fields[number - 3])  # as man proc_pid_stat numbers them; the first two are not in `fields`
+    @property
+    def has_memory(self) -> bool:
+        """False for a thread of the kernel."""
+        return self._field(23) > 0
 
+    def values(self, delays: bool) -> dict[str, float]:
         found: dict[str, float] = {
-            "process.major_faults": field(12),
-            "process.cpu_user": field(14) / _TICKS_PER_S,
-            "process.cpu_system": field(15) / _TICKS_PER_S,
-            "process.threads": field(20),
-            "process.rss": field(24) * _PAGE_BYTES,
+            "process.major_faults": self._field(12),
+            "process.cpu_user": self._field(14) / _TICKS_PER_S,
+            "process.cpu_system": self._field(15) / _TICKS_PER_S,
+            "process.threads": self._field(20),
+            "process.rss": self._field(24) * _PAGE_BYTES,
         }
-        return found | ({"process.block_delay": field(42) / _TICKS_PER_S} if delays else {})
+        return found | ({"process.block_delay": self._field(42) / _TICKS_PER_S} if delays else {})
+
+    def _field(self, number: int) -> int:
+        return int(self.fields[number - 3])  # as man proc_pid_stat numbers them; the first two are not in `fields`
 
 
 def _stat(proc: str, pid: int) -> _Stat | None:

@@ -136,13 +136,13 @@ class Sampler:
         if self._gpus and (found := self._gpus.read()):
             self._file.sample(monotonic_ns(), _GPU_GROUP, found)
         self._say_notes()
-        self._samples += 1
         cpu_s = _thread_cpu_s()
-        if self._samples > 1:  # the first looks at every process of the host, and names every series
+        if self._samples:  # the first looks at every process of the host, and names every series
             self._adapt(cpu_s - self._cpu_s, self._file.sampled_bytes - before_bytes)
         self._sample_servers(is_last)
         self._cpu_s = _thread_cpu_s()
         self._ended_ns = monotonic_ns()
+        self._samples += 1
 
     def _sample_servers(self, is_last: bool) -> None:
         """The counters of network file systems: dear where there are hundreds of targets, and therefore at a pace of their own."""
