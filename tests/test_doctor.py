@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,7 +52,7 @@ def doctor(*arguments: object, **environment: str | None) -> "subprocess.Complet
     changed = {**os.environ, **{name: value for name, value in environment.items() if value is not None}}
     changed = {name: value for name, value in changed.items() if environment.get(name, "") is not None}
     command = [sys.executable, "-m", "ioprof", "doctor", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env=changed, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=ROOT, env=changed, capture_output=True, text=True, timeout=240, check=False)
 
 
 def rows(ended: "subprocess.CompletedProcess[str]") -> dict[str, dict[str, str]]:
@@ -391,6 +392,31 @@ def test_why_residency_is_refused(here: Surroundings, monkeypatch: pytest.Monkey
     found = only(places.residency(here))
     assert state == found.state
     assert (error.startswith("Function")) == ("6.5" in found.to_type)
+
+
+@pytest.mark.parametrize(("gone", "asked"), [(1, "data"), (2, "ioprof")])
+@pytest.mark.parametrize("after", ["scandir", "access"])
+def test_a_file_that_goes_meanwhile_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str, gone: int, asked: str
+) -> None:
+    """In a folder that others use, such as /dev/shm, the next file is asked, or where there is none a nameless one."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("data")
+    entries = list(os.scandir(tmp_path))
+    doomed = [entry.path for entry in entries[:gone]]
+
+    def scandir(_: Path) -> AbstractContextManager[list[os.DirEntry[str]]]:
+        for path in doomed:
+            Path(path).unlink()
+        return nullcontext(entries)
+
+    def access(path: str, _: int) -> bool:
+        if path in doomed:
+            Path(path).unlink()
+        return True
+
+    monkeypatch.setattr(os, after, {"scandir": scandir, "access": access}[after])
+    assert asked == places._refusal(tmp_path, lambda descriptor: os.pread(descriptor, 10, 0).decode())
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from itertools import pairwise
 
+import jobs
 import numpy as np
 import pytest
+import slow_storage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from repository import ROOT
@@ -63,8 +65,8 @@ def ranges(descriptor, lengths, **more):
     return Pieces(Kind.RANGES, (descriptor,), places_of(np.zeros(len(lengths), np.int64), 0, lengths), **more)
 
 
-def read_by_this_process(name):
-    with open("/proc/self/io") as lines:
+def read_by(name, process="self"):
+    with open(f"/proc/{process}/io") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
@@ -125,9 +127,9 @@ def test_in_order_each_client_has_a_part_of_its_own(engine, descriptor, lengths,
 def test_the_kernel_counts_the_same_bytes(engine, descriptor):
     """What the rows say was read is what /proc/self/io says that this process read, but for the reading of that file itself."""
     lengths = [1, 4096, 70_000, FILE_BYTES]
-    before, again = read_by_this_process("rchar"), read_by_this_process("rchar")
+    before, again = read_by("rchar"), read_by("rchar")
     found = clients.visit(ranges(descriptor, lengths * 5), 3)
-    after = read_by_this_process("rchar")
+    after = read_by("rchar")
     assert 5 * sum(lengths) == found.read["bytes"].sum()
     assert abs((after - again) - (again - before) - 5 * sum(lengths)) < 64  # the file's own length changes with its numbers
 
@@ -136,9 +138,9 @@ def test_what_the_device_gave_is_counted_by_the_kernel_as_well(engine, on_disk):
     """Cold reads past the page cache: each row has its own bytes from the device, and together they are those of the process."""
     opened = os.open(on_disk, os.O_RDONLY | os.O_DIRECT)
     try:
-        before = read_by_this_process("read_bytes")
+        before = read_by("read_bytes")
         found = clients.visit(ranges(opened, [4096, 65536, FILE_BYTES], direct=True), 2)
-        fetched = read_by_this_process("read_bytes") - before
+        fetched = read_by("read_bytes") - before
     finally:
         os.close(opened)
     assert found.outcomes["bytes"].tolist() == found.outcomes["device_bytes"].tolist()
@@ -151,8 +153,9 @@ def test_the_cache_is_asked_before_the_read(engine, on_disk, descriptor):
     cold = clients.visit(ranges(descriptor, [FILE_BYTES]), 1).outcomes
     if cold["cached_bytes"][0] == -1:
         pytest.skip("this kernel has no cachestat")
-    warm([str(on_disk)])
-    cached = clients.visit(ranges(descriptor, [FILE_BYTES]), 1).outcomes
+    with slow_storage.in_memory(on_disk):
+        warm([str(on_disk)])
+        cached = clients.visit(ranges(descriptor, [FILE_BYTES]), 1).outcomes
     assert [0, FILE_BYTES] == [cold["cached_bytes"][0], cached["cached_bytes"][0]]
     assert [FILE_BYTES, 0] == [cold["device_bytes"][0], cached["device_bytes"][0]]
 
@@ -209,20 +212,35 @@ if sys.argv[1] == "Python threads":
     clients._visit = threads.visit
 with open("/dev/zero", "rb") as zeros:
     pieces = Pieces(Kind.RANGES, (zeros.fileno(),), places_of(np.zeros(1 << 17, np.int64), 0, 4 << 20))
-    print("reading", flush=True)
     clients.visit(pieces, 3)
 """
 
 
 def test_a_signal_ends_it(engine):
     """Ctrl-C is answered while clients read, and none of them goes on."""
-    running = subprocess.Popen(
-        [sys.executable, "-c", READS_FOREVER, engine], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert "reading" == running.stdout.readline().strip()
+    running = subprocess.Popen([sys.executable, "-c", READS_FOREVER, engine], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    jobs.wait_until(lambda: running.poll() is not None or read_by("rchar", running.pid) > 64 << 20)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=60)
     assert (-signal.SIGINT, "KeyboardInterrupt") == (running.returncode, said.split()[-1])
+
+
+STARTS_ONE_OF_TWO = """
+import threading
+class Interrupted(threading.Thread):
+    def start(self):
+        if self.name.endswith("1"):
+            raise KeyboardInterrupt
+        super().start()
+threading.Thread = Interrupted
+"""
+
+
+def test_a_signal_while_clients_are_started_ends_it():
+    """Who was started and waits for the others ends as well, or the interpreter would wait for it for ever."""
+    program = [sys.executable, "-c", STARTS_ONE_OF_TWO + READS_FOREVER, "Python threads"]
+    ended = subprocess.run(program, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (-signal.SIGINT, "KeyboardInterrupt") == (ended.returncode, ended.stderr.split()[-1])
 
 
 @pytest.mark.parametrize(

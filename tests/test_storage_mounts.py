@@ -5,13 +5,15 @@ import mmap
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import fuse_server
 import mounted
 import pytest
 
-from ioprof.storage import PathStorage, describe
+from ioprof.errors import CommandError
+from ioprof.storage import PathStorage, describe, sample
 from ioprof.storage.wording import lines
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
@@ -31,14 +33,24 @@ def settings(device: str, *columns: str) -> list[str]:
 
 @pytest.mark.skipif(not shutil.which("findmnt"), reason="findmnt is not installed")
 def test_every_mount_of_this_machine_is_described_as_findmnt_does(tmp_path: Path) -> None:
-    """Point, type and source of whatever is mounted here; a folder that cannot be entered is passed over."""
+    """Point, type and source of whatever is mounted here; a folder that cannot be entered is passed over, and so is a mount of
+    somebody else that came or went meanwhile."""
     points = subprocess.run(["findmnt", "--noheadings", "--list", "--output", "TARGET"], check=True, capture_output=True, text=True)
     for path in {tmp_path, *map(Path, points.stdout.split())}:
-        if path.is_dir() and os.access(path, os.X_OK):
-            found = describe(path)
-            assert (kernel_says(path, "FSTYPE"), kernel_says(path, "TARGET")) == (found.file_system, found.mount_point)
-            assert found.source
-            assert lines(found)
+        before = mounted_at(path)
+        try:
+            if os.access(path, os.X_OK) and path.is_dir():
+                said, found = (kernel_says(path, "FSTYPE"), kernel_says(path, "TARGET")), describe(path)
+                assert before != mounted_at(path) or said == (found.file_system, found.mount_point)
+                assert found.source
+                assert lines(found)
+        except (CommandError, OSError, subprocess.CalledProcessError):
+            assert before != mounted_at(path)
+
+
+def mounted_at(path: Path) -> list[str]:
+    """What the kernel says of the mounts at that point."""
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if line.split()[4] == str(path)]
 
 
 def loop_of(found: PathStorage) -> str:
@@ -168,21 +180,23 @@ def test_a_fuse_mount_that_is_known_is_what_its_program_is(tmp_path: Path, subty
 def test_what_is_said_of_nowait_is_what_reading_shows(tmp_path: Path) -> None:
     """For every kind of file here: the kernel takes RWF_NOWAIT on a byte that is cached, or refuses the flag, as was said."""
     (tmp_path / "file").write_bytes(b"x" * 100)
-    for path in (tmp_path / "file", Path("/proc/self/status"), Path("/dev/shm")):
-        found = describe(path)
-        if found.sample is None:
-            continue
-        with open(found.sample, "rb", buffering=0) as file:
-            file.read(1)
-            try:
-                os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
-            except BlockingIOError:
-                answered = True
-            except OSError:
-                answered = False
-            else:
-                answered = True
-        assert answered == found.answers_nowait, path
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as in_memory:
+        in_memory.write(b"x" * 100)
+        in_memory.flush()
+        for path in (tmp_path / "file", Path("/proc/self/status"), Path(in_memory.name)):
+            found = describe(path)
+            assert str(path) == found.sample
+            with open(path, "rb", buffering=0) as file:
+                file.read(1)
+                try:
+                    os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+                except BlockingIOError:
+                    answered = True
+                except OSError:
+                    answered = False
+                else:
+                    answered = True
+            assert answered == found.answers_nowait, path
 
 
 @needs_root
@@ -209,6 +223,21 @@ def test_a_file_is_found_below_a_thousand_folders(tmp_path: Path) -> None:
     found = describe(tmp_path).sample
     assert found is not None
     assert Path(found).name == "image.JPEG"
+
+
+def test_what_goes_away_meanwhile_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder in use, a file that was listed may be gone before it is looked at: another one is the sample."""
+    (tmp_path / "going").write_bytes(b"x" * 100)
+    (tmp_path / "staying").write_bytes(b"x")
+    listed = sample._entries
+
+    def gone_when_listed(folder: str, most: int) -> list["os.DirEntry[str]"]:
+        entries = listed(folder, most)
+        (tmp_path / "going").unlink()
+        return entries
+
+    monkeypatch.setattr(sample, "_entries", gone_when_listed)
+    assert str(tmp_path / "staying") == describe(tmp_path).sample
 
 
 def _resident_pages(path: Path) -> int:

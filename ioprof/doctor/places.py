@@ -7,7 +7,7 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ from ioprof.file_systems import is_in_memory, is_shared, keeps_own_books
 _CACHESTAT: Final = 451  # the same on every architecture since 6.5 (asm-generic/unistd.h)
 _SPOOL_BYTES: Final = 1 << 30
 _LOOKED_AT: Final = 200  # entries of a folder, to find one file in it
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,7 @@ def _refusal(path: Path, attempt: Callable[[int], str]) -> str:
 def _file_at(path: Path) -> Iterator[int]:
     """A descriptor of a file that is there, or of a nameless one that is gone again when the block ends."""
     try:
-        existing = path if path.is_file() else _file_in(path)
-        descriptor = os.open(existing, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) if existing else _nameless_in(path)
+        descriptor = os.open(path, _READ) if path.is_file() else _file_in(path)
     except PermissionError:
         raise OSError(errno.EACCES, "no file in it can be read") from None
     try:
@@ -110,11 +110,14 @@ def _file_at(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _file_in(folder: Path) -> Path | None:
+def _file_in(folder: Path) -> int:
     with os.scandir(folder) as entries:
         few = [entry for entry, _ in zip(entries, range(_LOOKED_AT), strict=False)]
-    files = (Path(entry.path) for entry in few if entry.is_file(follow_symlinks=False) and entry.stat().st_size)
-    return next((file for file in files if os.access(file, os.R_OK)), None)
+    for entry in few:
+        with suppress(FileNotFoundError):  # whoever uses the folder may have removed it meanwhile
+            if entry.is_file(follow_symlinks=False) and entry.stat().st_size and os.access(entry.path, os.R_OK):
+                return os.open(entry.path, _READ)
+    return _nameless_in(folder)
 
 
 def _nameless_in(folder: Path) -> int:

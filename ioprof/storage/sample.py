@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ def sample_of(path: Path, status: os.stat_result) -> Path | None:
         return path if os.access(path, os.R_OK) else None
     if not stat.S_ISDIR(status.st_mode):
         return None
-    found = [(entry.stat().st_size, entry.path) for entry in _files(path, status.st_dev) if os.access(entry.path, os.R_OK)]
+    found = [(size, name) for size, name in _files(path, status.st_dev) if os.access(name, os.R_OK)]
     return Path(max(found)[1]) if found else None
 
 
@@ -46,17 +47,18 @@ def answers_nowait(path: Path) -> bool | Unknown:
     return True
 
 
-def _files(folder: Path, device: int) -> Iterator["os.DirEntry[str]"]:
-    """A few of each folder, and folders in folders first: a tree of a thousand classes has no file at its top."""
+def _files(folder: Path, device: int) -> Iterator[tuple[int, str]]:
+    """Sizes and paths, a few of each folder, and folders in folders first: a tree of a thousand classes has no file at its top."""
     left, folders = _LOOKED_AT, [os.fspath(folder)]
     while folders and left > 0:
         entries = _entries(folders.pop(), min(left, _OF_FOLDER))
         left -= len(entries) + 1
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(entry.path)
-            elif entry.is_file(follow_symlinks=False) and entry.stat().st_dev == device:
-                yield entry
+            with suppress(OSError):  # gone meanwhile, or in a folder that may be listed and not entered
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif entry.is_file(follow_symlinks=False) and (status := entry.stat()).st_dev == device:
+                    yield status.st_size, entry.path
 
 
 def _entries(folder: str, most: int) -> list["os.DirEntry[str]"]:

@@ -37,18 +37,20 @@ def visit(
     """As `ioprof._probe.visit`: fill in `outcomes`; when all began, when the first had nothing to do, and why."""
     job = _Job(kind, targets, places, outcomes, clients, direct, ask, in_order, limit_ns, limit_bytes)
     workers = [threading.Thread(target=job.work, args=(number,), name=f"ioprof-probe-{number}") for number in range(clients)]
-    for worker in workers:
-        worker.start()
-    job.start_ns = monotonic_ns()
-    job.go.set()
     try:
+        for worker in workers:
+            worker.start()
+        job.start_ns = monotonic_ns()
+        job.go.set()
         for worker in workers:
             while worker.is_alive():
                 worker.join(_WAKE_S)
     finally:
         job.stop = True
+        job.go.set()  # a signal may come before all were started, and who waits would wait for ever
         for worker in workers:
-            worker.join()
+            if worker.is_alive():
+                worker.join()
     return job.start_ns, *min(job.ends)
 
 
