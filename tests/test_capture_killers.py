@@ -257,8 +257,9 @@ CPYTHON_TESTS = (
     "test_fcntl",
     "test_mmap",
 )
-LEFT_OUT = ("*_interrupted_write_*", "*_reentrant_write_*")
-"""They wait a second each for a signal to arrive in a write, before which nothing stands."""
+LEFT_OUT = ("*_interrupted_write_*", "*_reentrant_write_*", "*test_utime_current*")
+"""The first two wait a second each for a signal to arrive in a write, before which nothing stands. The last fails, whatever
+stands in front of it, where the machine takes more than 50 ms from one call to the next."""
 
 
 def start_pythons_tests(folder: Path, variables: dict[str, str]) -> "subprocess.Popen[bytes]":

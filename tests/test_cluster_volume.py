@@ -112,10 +112,10 @@ def test_packages_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.alone
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
 def test_a_run_that_waits_for_the_network_says_storage(layout: str, volume: Volume, sample: Path, tmp_path: Path) -> None:
-    """At 20 Mbit/s storage is what the job waits for; where a file's bytes came from FUSE does not tell, and neither do we."""
+    """At 10 Mbit/s storage is what the job waits for; where a file's bytes came from FUSE does not tell, and neither do we."""
     made(sample, volume.path / "data", layout=layout, image="original", limit=64)
     slow_storage.evict(volume.path)
-    volume.shape(rate_mbit=20, delay_ms=1)
+    volume.shape(rate_mbit=10, delay_ms=1)
     before = volume.counters()["bytes_from_servers"]
     arguments = ("--workers", 2, "--steps", 4, "--batch-size", 16, "--device", "emulated:a100", "--out", "run", "--json")
     finished = jobs.ioprof("run", volume.path / "data", *arguments, cwd=tmp_path)

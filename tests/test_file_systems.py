@@ -1,6 +1,7 @@
 """Which file system a device number stands for, on mounts of this machine."""
 
 import os
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -50,19 +51,20 @@ def test_threads_may_ask_at_once(tmp_path: Path) -> None:
     assert {file_system_of(str(tmp_path))} == {answer.result() for answer in asked}
 
 
+@pytest.mark.alone  # another test's mount would get the number that is free again
 def test_a_fork_learns_of_mounts_for_itself(tmp_path: Path) -> None:
     """Parent and child each hear of a change, whoever asks first."""
-    with tmpfs(tmp_path / "memory") as device:
+    ours, theirs = socket.socketpair()
+    with ours, tmpfs(tmp_path / "memory") as device, theirs:
         assert "tmpfs" == file_system_on(device)
-        until, end = os.pipe()
         child = os.fork()
         if child == 0:
-            os.close(end)
+            ours.close()
             known = file_system_on(device) == "tmpfs"
-            os.read(until, 1)
+            theirs.send(b".")
+            theirs.recv(1)  # the end: the parent has unmounted
             os._exit(0 if known and file_system_on(device) == "" else 1)
-    os.write(end, b".")
+        theirs.close()
+        ours.recv(1)
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert "" == file_system_on(device)
-    os.close(until)
-    os.close(end)

@@ -19,6 +19,7 @@ import pytest
 from fuse_server import Mounted, fuse_server
 from hypothesis import given
 from hypothesis import strategies as st
+from jobs import alive, wait_until
 
 PROGRAM = Path(module.__file__)
 SIZES = (0, 1, 4095, 4096, 4097, 131_072, 1_000_003)
@@ -54,12 +55,16 @@ def served(request: pytest.FixtureRequest, folder: Path) -> Iterator[Mounted]:
         yield mounted
 
 
-def is_mounted(place: Path) -> bool:
-    """By the kernel's own table, where bytes that would break a line stand in octal."""
+def mounts_at(place: Path) -> list[bytes]:
+    """Lines of the kernel's own table, where bytes that would break a line stand in octal."""
     escaped = os.fsencode(place).replace(b"\\", b"\\134")
     for byte in b" \t\n":
         escaped = escaped.replace(bytes([byte]), b"\\%03o" % byte)
-    return any(line.split(b" ")[4] == escaped for line in Path("/proc/self/mountinfo").read_bytes().splitlines())
+    return [line for line in Path("/proc/self/mountinfo").read_bytes().splitlines() if line.split(b" ")[4] == escaped]
+
+
+def is_mounted(place: Path) -> bool:
+    return bool(mounts_at(place))
 
 
 def read_directly(mounted: Mounted, name: str, size: int, times: int) -> None:
@@ -151,10 +156,9 @@ def test_the_kernel_says_what_it_is_told_to(folder: Path, tmp_path: Path) -> Non
     place = tmp_path / "mount \\ \n point"
     place.mkdir()
     with fuse_server(folder, place, subtype="glusterfs", source="10.0.0.1:/a b\n\\040") as mounted:
-        assert is_mounted(place)
-        (line,) = (line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " fuse.glusterfs " in line)
+        (line,) = mounts_at(place)
         assert b"" == (mounted.path / "0").read_bytes()
-    assert r"10.0.0.1:/a\040b\012\134040" == line.split(" - ")[1].split(" ")[1]
+    assert [b"fuse.glusterfs", rb"10.0.0.1:/a\040b\012\134040"] == line.split(b" - ")[1].split(b" ")[:2]
     assert not is_mounted(place)
 
 
@@ -226,12 +230,14 @@ def test_it_can_be_slowed_down_later(folder: Path) -> None:
 def test_requests_wait_side_by_side(folder: Path, threads: int, expected: int) -> None:
     """As many as there are readers, but no more than the server has threads: by its own books."""
     with fuse_server(folder, direct_io=True, threads=threads, read_ms=400) as mounted:
-        (mounted.path / "4096").stat()
-        readers = [threading.Thread(target=read_directly, args=(mounted, "131072", 4096, 1)) for _ in range(8)]
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join()
+        for _ in range(5):  # a busy machine may start some of them only when others have got their bytes
+            readers = [threading.Thread(target=read_directly, args=(mounted, "131072", 4096, 1)) for _ in range(8)]
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join()
+            if expected <= mounted.counters()["most_at_once"]:
+                break
         assert expected == mounted.counters()["most_at_once"]
 
 
@@ -299,16 +305,8 @@ with fuse_server(Path({str(folder)!r})) as mounted:
         server, place = test.stdout.readline().split()
         assert is_mounted(Path(place))
         test.kill()
-    wait_for_end(int(server))
+    wait_until(lambda: not alive(int(server)), seconds=30)
     assert (False, False) == (is_mounted(Path(place)), Path(place).exists())
-
-
-def wait_for_end(pid: int) -> None:
-    """Of a process that is not our child."""
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
-        assert time.monotonic() < deadline, "the server goes on"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "umount"])

@@ -240,7 +240,7 @@ import os, sys, torch
 from ioprof.record import gpu
 for window in (0, 1):
     if window == 0 or os.fork() == 0:
-        gpu.start(sys.argv[1], "all", activities=("CPU",))
+        gpu.start(sys.argv[1], "60m/60m", activities=("CPU",))
         gpu.step(4)
         torch.mm(torch.ones(100, 100), torch.ones(100, 100))
         gpu.step(5)

