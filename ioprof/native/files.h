@@ -6,8 +6,6 @@
 
 #include <sys/statfs.h>
 
-extern char __libc_single_threaded __attribute__((weak)); /* glibc 2.32 */
-
 /* ---------------------------------------------------------------------------------------- file systems */
 
 enum medium {
@@ -283,7 +281,7 @@ static inline bool take_position(struct file *file)
 {
     if (is_shared(file) || GET(file, owner) != this_thread())
         return false;
-    if (&__libc_single_threaded != NULL && __libc_single_threaded)
+    if (is_single_threaded())
         return true;
     if (!(atomic_fetch_or(&file->flags, FILE_BUSY) & FILE_FOREIGN))
         return true;

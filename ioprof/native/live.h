@@ -241,7 +241,8 @@ static bool open_books(struct books *books, struct books *seen)
         struct books before = seen_now(), kernel;
         if (!read_books(&kernel))
             return false;
-        int64_t meanwhile = seen_now().rchar - before.rchar + (kernel.children == before.children ? 0 : INT64_MAX / 2);
+        int64_t meanwhile = kernel.children == before.children ? 0 : INT64_MAX / 2;
+        meanwhile += is_single_threaded() ? 0 : seen_now().rchar - before.rchar;
         if (meanwhile >= least)
             continue;
         least = meanwhile;

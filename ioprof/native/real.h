@@ -40,6 +40,14 @@ static const char *const real_names[] = {
 
 static _Atomic(void *) real_addresses[NUM_REAL];
 
+extern char __libc_single_threaded __attribute__((weak)); /* glibc 2.32 */
+
+/* False where that is not known. */
+static inline bool is_single_threaded(void)
+{
+    return &__libc_single_threaded != NULL && __libc_single_threaded;
+}
+
 /* ---------------------------------------------------------------------------------------- where the C library has no such
  * function */
 
