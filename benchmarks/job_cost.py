@@ -1,6 +1,6 @@
 """What full capture takes from a whole job: a training with two loader workers and real decode, with and without `ioprof record`.
 
-    IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/job_cost.py [--json] [--pairs 10] [--seconds 20]
+    IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/job_cost.py [--json] [--pairs 10] [--seconds 20] [--equal]
 
 Of a pair both run at the same time, each with all its processes, the recorded one with its launcher, on a core of its own, and
 are counted over the same seconds; from pair to pair they change cores. So what else the machine does befalls both, and as a job
@@ -9,7 +9,7 @@ counts. The job (training.py) prints its own samples per second, and its CPU tim
 
 Which of the two is started first changes as well, every second pair: of seven pairs of equal jobs, none recorded, the one that
 was started first had 0.94 of the other's rate (median; 0.91 to 1.06) and 1.06 of its CPU time, and that had always been the
-recorded one.
+recorded one. `--equal` records none: what it shows then is the error of the measure.
 
 What did not work: one after the other. On a shared virtual machine with 2 cores the rates of such a pair differed by 10 % with
 nothing changed, and ten pairs do not resolve 1 %.
@@ -65,6 +65,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=20.0, help="that are counted")
+    parser.add_argument("--equal", action="store_true", help="record none of them")
     parser.add_argument("--sample", type=Path, default=Path(sample) if sample else None, help="a tree of images")
     return parser.parse_args()
 
@@ -73,8 +74,9 @@ def pair(options: argparse.Namespace, cores: list[int], is_recorded_first: bool)
     """Recorded over alone: of the rate, and of CPU time per sample."""
     job = [sys.executable, TRAINING, options.sample, WORKERS, time.monotonic() + START_S, options.seconds]
     with tempfile.TemporaryDirectory() as folder:
-        recording = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", f"{folder}/run", "--", *job]
-        commands = (recording, job) if is_recorded_first else (job, recording)
+        recording = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", f"{folder}/run", "--"]
+        recorded_job = job if options.equal else recording + job
+        commands = (recorded_job, job) if is_recorded_first else (job, recorded_job)
         both = [measured(process) for process in [started(command, core) for command, core in zip(commands, cores, strict=True)]]
         recorded, alone = both if is_recorded_first else both[::-1]
     return recorded[0] / alone[0], recorded[1] / alone[1]

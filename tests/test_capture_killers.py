@@ -34,7 +34,7 @@ PARTS = {
     "special": 10,
     "many": 15_000,
     "storm": 8 * 400 * 10_007,
-    "position": 8 * 1000 * 5000 + 4 * 64,
+    "position": 12 * 1000 * 5000 + 4 * 64,
     "fork": None,
     "vfork": 510,
     "streams": None,

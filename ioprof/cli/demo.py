@@ -7,6 +7,7 @@ import typer
 
 from ioprof.analysis.result import Summary
 from ioprof.cli.console import next_command, output, progress, say
+from ioprof.cli.run_folder import output_exists
 from ioprof.cli.session import exit_code, record_job
 from ioprof.cli.synthetic import make_tree
 from ioprof.converters import ConvertOptions, convert
@@ -75,7 +76,7 @@ def _prepare(out: Path, force: bool) -> None:
         if not marker.is_file() and (not out.is_dir() or any(out.iterdir())):
             raise CommandError(f"{out}: exists and is not an earlier demo, so it is not replaced; choose another --out")
         if not force:
-            raise CommandError(f"{out}: exists; choose another --out, or replace it with --force")
+            raise output_exists(out)
         shutil.rmtree(out)
     out.mkdir(parents=True)
     marker.touch()

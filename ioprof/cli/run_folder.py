@@ -39,6 +39,11 @@ def check_output(out: Path, force: bool) -> None:
         raise CommandError(f"{out}: {place} cannot be written to; choose another --out")
 
 
+def output_exists(out: Path) -> CommandError:
+    """The error of a folder that is there, and that --force would replace."""
+    return CommandError(f"{out}: exists; choose another --out, or replace it with --force")
+
+
 def create_output(out: Path, force: bool) -> None:
     """Make the run folder, empty; an earlier run in it goes only with `force`.
 
@@ -77,7 +82,7 @@ def _check_replaceable(out: Path, force: bool) -> None:
             f"{out}: holds {foreign[0]}, which no run writes, so it is not replaced; move that, or choose another --out"
         )
     if not force:
-        raise CommandError(f"{out}: exists; choose another --out, or replace it with --force")
+        raise output_exists(out)
 
 
 def _is_own(path: Path) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ioprof.cli.making import Recorded, make_run_folder
-from ioprof.cli.run_folder import MARKER, check_output, create_output
+from ioprof.cli.run_folder import MARKER, check_output, create_output, output_exists
 from ioprof.dataset import write_json_atomically
 from ioprof.errors import CommandError, IoprofError
 
@@ -144,7 +144,7 @@ def _check_still_empty(out: Path) -> None:
     """Take the claim back where another recording came and ended between `check_output` and the claim."""
     if any(path.name != MARKER for path in out.iterdir()):
         (out / MARKER).unlink()
-        raise CommandError(f"{out}: exists; choose another --out, or replace it with --force")
+        raise output_exists(out)
 
 
 def _read(path: Path) -> dict[str, Any]:

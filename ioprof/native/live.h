@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <sys/utsname.h>
 
-/* The books are compared (6 µs) after an eighth of the time that the recording has lasted, within these bounds: so what a killed
+/* The books are compared after an eighth of the time that the recording has lasted, within these bounds: so what a killed
  * process leaves is neither old for a short life nor dear for a long one. */
 #define SHORTEST_INTERVAL_NS 1000000
 #define LONGEST_INTERVAL_NS 200000000
@@ -241,8 +241,8 @@ static bool open_books(struct books *books, struct books *seen)
         struct books before = seen_now(), kernel;
         if (!read_books(&kernel))
             return false;
-        int64_t meanwhile = kernel.children == before.children ? 0 : INT64_MAX / 2;
-        meanwhile += is_single_threaded() ? 0 : seen_now().rchar - before.rchar;
+        struct books after = is_single_threaded() ? before : seen_now();
+        int64_t meanwhile = after.rchar - before.rchar + (after.children == before.children ? 0 : INT64_MAX / 2);
         if (meanwhile >= least)
             continue;
         least = meanwhile;

@@ -158,7 +158,8 @@ static void storm(void)
 }
 
 /* Threads that share a descriptor: each read is whole, and every record is read once. Every third page has to be read anew, so that
- * the opener's reads are made in two halves; the other thread comes as it is, or accustomed to finding all in memory. */
+ * the opener's reads are made in two halves; the other thread comes as it is, or accustomed to finding all in memory, or it only
+ * looks where the next read would begin. */
 #define RECORDS 1000
 #define ACCUSTOMED 64
 
@@ -184,6 +185,15 @@ static void *read_records(void *argument)
     return NULL;
 }
 
+static void *look_where(void *argument)
+{
+    off_t place;
+    (void)argument;
+    while ((place = lseek(shared_descriptor, 0, SEEK_CUR)) < (off_t)RECORDS * RECORD)
+        CHECK(place % RECORD == 0);
+    return NULL;
+}
+
 static void share_position(void)
 {
     char path[4096], other[4096];
@@ -198,14 +208,14 @@ static void share_position(void)
     }
     fsync(descriptor);
     close(descriptor);
-    for (int round = 0; round < 8; round++) {
+    for (int round = 0; round < 12; round++) {
         shared_descriptor = open(path, O_RDONLY);
         posix_fadvise(shared_descriptor, 0, 0, POSIX_FADV_RANDOM);
         for (off_t place = 0; place < (off_t)RECORDS * RECORD; place += 3 * 4096)
             posix_fadvise(shared_descriptor, place, 4096, POSIX_FADV_DONTNEED);
         memset((void *)seen, 0, sizeof seen);
         pthread_t thread;
-        CHECK(pthread_create(&thread, NULL, read_records, round % 2 ? other : NULL) == 0);
+        CHECK(pthread_create(&thread, NULL, round % 3 == 2 ? look_where : read_records, round % 3 ? other : NULL) == 0);
         read_records(NULL);
         pthread_join(thread, NULL);
         for (int number = 0; number < RECORDS; number++)
