@@ -50,7 +50,7 @@ def exhausted(start_ns: int, end_ns: int) -> None:
 def is_consumer() -> bool:
     """Whether a wait here and now is one of the job's: if so, this process is a rank."""
     role = session.who.role
-    if not session.is_on or role == "worker" or session.local.fetching is not None:
+    if not session.is_on or role == "worker" or session.thread.here.fetching:
         return False
     if session.asleep:
         session.wake()
@@ -139,7 +139,7 @@ def _waiting(original: Function) -> Function:
             raise
         finally:
             if single:
-                session.local.number = None
+                session.thread.here.number = None
         end_ns = monotonic_ns()
         waited(start_ns, end_ns, number if single else _number_of_last(self))
         return batch
@@ -156,7 +156,7 @@ def _begin_single(iterator: Any) -> int:
     series.got += 1
     series.send(series.got, session.spool, session.who.rank)
     number = series.number(series.got)
-    session.local.number = number
+    session.thread.here.number = number
     return number
 
 

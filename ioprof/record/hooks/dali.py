@@ -58,11 +58,11 @@ def _making(original: Function) -> Function:
             return
         source = _sources[self] = _Source()
         start_ns = monotonic_ns()
-        session.local.fetching = -1  # what it waits for now is not handed out
+        session.thread.here.begin_batch(-1)  # what it waits for now is not handed out
         try:
             original(self, *args, **kwargs)
         finally:
-            session.local.fetching = None
+            session.thread.here.end_batch()
         if getattr(self, "_first_batch", None) is not None:
             source.prefetched = source.next_number()
             emit("wait", start_ns, monotonic_ns(), batch=source.prefetched)
@@ -78,7 +78,7 @@ def _waiting(original: Function) -> Function:
         is_first = source.prefetched >= 0
         number = source.prefetched if is_first else source.next_number()
         source.prefetched = -1
-        session.local.fetching = number
+        session.thread.here.begin_batch(number)
         start_ns = monotonic_ns()
         try:
             batch = original(self, *args, **kwargs)
@@ -87,7 +87,7 @@ def _waiting(original: Function) -> Function:
             exhausted(start_ns, monotonic_ns())
             raise
         finally:
-            session.local.fetching = None
+            session.thread.here.end_batch()
         waited(start_ns, monotonic_ns(), number, was_recorded=is_first)
         return batch
 

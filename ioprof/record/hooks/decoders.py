@@ -3,7 +3,6 @@
 Those that also read the file are decoders too: reads within them are spans of their own, and count as reads.
 """
 
-import threading
 from types import ModuleType
 from typing import Any, Final
 
@@ -22,31 +21,16 @@ FUNCTIONS: Final = {
 """Decoders by their module."""
 
 
-class _Thread(threading.local):
-    decoding = False
-
-
-_here = _Thread()
-
-
 def observe(module: ModuleType) -> None:
     """Observe a module of `FUNCTIONS`."""
     for name in FUNCTIONS[module.__name__]:
         patches.wrap(module, name, _decoding(name))
 
 
-def _anew() -> None:
-    global _here
-    _here = _Thread()
-
-
-session.renew(_anew)
-
-
 def _decoding(name: str) -> Observer:
     def observer(original: Function) -> Function:
         def decode(*args: Any, **kwargs: Any) -> Any:
-            here = _here
+            here = session.thread.here
             if here.decoding or not session.is_on:
                 return original(*args, **kwargs)
             if session.asleep:
@@ -58,8 +42,8 @@ def _decoding(name: str) -> Observer:
             finally:
                 end_ns = monotonic_ns()
                 here.decoding = False
-                transforms.interrupted(start_ns, end_ns)
-                emit("decode", start_ns, end_ns, name, batch=session.batch())
+                transforms.interrupted(here, start_ns, end_ns)
+                emit("decode", start_ns, end_ns, name, batch=here.batch)
 
         return decode
 

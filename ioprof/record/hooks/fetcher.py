@@ -29,12 +29,12 @@ def _made(original: Function) -> Function:
 def _collating(original: Function) -> Function:
     @functools.wraps(original)
     def collate(*args: Any, **kwargs: Any) -> Any:
-        number = session.local.fetching
-        if number is None or session.local.nested:
+        here = session.thread.here
+        if not here.fetching or here.nested:
             return original(*args, **kwargs)
         start_ns = monotonic_ns()
         batch = original(*args, **kwargs)
-        emit("collate", start_ns, monotonic_ns(), batch=number)
+        emit("collate", start_ns, monotonic_ns(), batch=here.batch)
         return batch
 
     return collate
@@ -42,21 +42,21 @@ def _collating(original: Function) -> Function:
 
 def _fetching(original: Function) -> Function:
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
-        local = session.local
+        here = session.thread.here
         if not session.is_on:
             return original(self, possibly_batched_index)
-        if local.fetching is not None:
+        if here.fetching:
             return _fetch_within(original, self, possibly_batched_index)
-        number = local.number
-        local.fetching = -1 if number is None else number
-        local.number, local.nested = None, False
+        number = -1 if here.number is None else here.number
+        here.begin_batch(number)
+        here.number, here.nested = None, False
         start_ns = monotonic_ns()
         try:
             batch = original(self, possibly_batched_index)
         finally:
             end_ns = monotonic_ns()
-            local.fetching = None
-        emit("fetch", start_ns, end_ns, batch=-1 if number is None else number)
+            here.end_batch()
+        emit("fetch", start_ns, end_ns, batch=number)
         return batch
 
     return fetch
@@ -64,8 +64,9 @@ def _fetching(original: Function) -> Function:
 
 def _fetch_within(original: Function, fetcher: Any, index: Any) -> Any:
     """What another loader makes while a batch is being made belongs to that batch."""
-    before, session.local.nested = session.local.nested, True
+    here = session.thread.here
+    before, here.nested = here.nested, True
     try:
         return original(fetcher, index)
     finally:
-        session.local.nested = before
+        here.nested = before

@@ -4,7 +4,6 @@ That is `load`, which every use of the pixels calls, and which does nothing when
 their own, and count as reads.
 """
 
-import threading
 from types import ModuleType
 from typing import Any
 
@@ -13,14 +12,6 @@ from ioprof.record.hooks import transforms
 from ioprof.record.hooks.patches import Function, patches
 from ioprof.record.hooks.session import session
 from ioprof.record.span import emit
-
-
-class _Thread(threading.local):
-    loading = False
-    decodes = False
-
-
-_here = _Thread()
 
 
 def observe(module: ModuleType) -> None:
@@ -37,19 +28,11 @@ def _is_image_file(cls: type) -> bool:
     return any((base.__module__, base.__name__) == ("PIL.ImageFile", "ImageFile") for base in cls.__mro__)
 
 
-def _anew() -> None:
-    global _here
-    _here = _Thread()
-
-
-session.renew(_anew)
-
-
 def _load(original: Function) -> Function:
     def load(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = _here
         if not session.is_on:
             return original(self, *args, **kwargs)
+        here = session.thread.here
         if here.loading:  # a format's own load, which calls the common one
             here.decodes = here.decodes or bool(getattr(self, "tile", None))
             return original(self, *args, **kwargs)
@@ -58,11 +41,12 @@ def _load(original: Function) -> Function:
         try:
             return original(self, *args, **kwargs)
         finally:
-            end_ns = monotonic_ns()
             here.loading = False
             if here.decodes:
-                session.wake()
-                transforms.interrupted(start_ns, end_ns)
-                emit("decode", start_ns, end_ns, self.format, batch=session.batch())
+                end_ns = monotonic_ns()
+                if session.asleep:
+                    session.wake()
+                transforms.interrupted(here, start_ns, end_ns)
+                emit("decode", start_ns, end_ns, self.format, batch=here.batch)
 
     return load

@@ -14,15 +14,47 @@ from ioprof.record.host import host
 from ioprof.record.identity import Identity
 
 
-class OfThread(threading.local):
-    """What the loader's hooks know of each thread."""
+class Here:
+    """What the hooks know of one thread.
 
-    number: int | None = None
-    """Of the batch that it is about to make."""
-    fetching: int | None = None
-    """The number of the batch that it is making, -1 where that is not known."""
-    nested = False
-    """Another loader works within the making of that batch."""
+    One plain object for all of them: an attribute of a `threading.local` is a search through dictionaries each time, and what is
+    called for every sample finds none of those in the processor's caches when it comes back from a decoder.
+    """
+
+    __slots__ = ("batch", "begin_ns", "decodes", "decoding", "fetching", "loading", "nested", "number", "transforming")
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        """Of the batch that it is about to make."""
+        self.fetching = False
+        """It is making a batch."""
+        self.batch = -1
+        """The number of that batch, -1 where that is not known, or it makes none."""
+        self.nested = False
+        """Another loader works within the making of that batch."""
+        self.transforming = False
+        """It is within an observed transform."""
+        self.begin_ns = 0
+        """Of that transform's span."""
+        self.decoding = False
+        """It is within an observed decoder."""
+        self.loading = False
+        """It is within Pillow's `load`."""
+        self.decodes = False
+        """That `load` has something to decode."""
+
+    def begin_batch(self, number: int) -> None:
+        """From now on it makes a batch; -1: of unknown number."""
+        self.fetching, self.batch = True, number
+
+    def end_batch(self) -> None:
+        """It makes none any more."""
+        self.fetching, self.batch = False, -1
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.here = Here()
 
 
 class Session:
@@ -39,7 +71,7 @@ class Session:
         """This is a forked child that has not begun to record."""
         self.spool = Path()
         self.who = Identity()
-        self.local = OfThread()
+        self.thread = _OfThread()
         self._window: str | None = None
         self._environment: dict[str, str] = {}
         self._anew: list[Callable[[], None]] = []
@@ -83,11 +115,6 @@ class Session:
         with suppress(CaptureError):  # a window that cannot be understood; the launcher has refused it already
             gpu.start(self.spool, self._window or gpu.DEFAULT_WINDOW, rank=self.who.rank, environment=self._environment)
 
-    def batch(self) -> int:
-        """The number of the batch that this thread is making, -1 where it makes none."""
-        number = self.local.fetching
-        return -1 if number is None else number
-
     def renew(self, function: Callable[[], None]) -> None:
         """Call `function` when a recording begins, and in forked children: to forget what was the parent's, or an earlier one's."""
         self._anew.append(function)
@@ -120,7 +147,7 @@ class Session:
         self._forget()
 
     def _forget(self) -> None:
-        self.local = OfThread()
+        self.thread = _OfThread()
         self._told = set()
         for function in self._anew:
             function()

@@ -5,13 +5,12 @@ used there, is no part of it: the span ends where that begins, and another follo
 """
 
 import sys
-import threading
 from types import ModuleType
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
 from ioprof.record.hooks.patches import Function, patches
-from ioprof.record.hooks.session import session
+from ioprof.record.hooks.session import Here, session
 from ioprof.record.span import emit
 
 PILLOW_METHODS: Final = (
@@ -21,45 +20,24 @@ PILLOW_METHODS: Final = (
 """Methods of an image that compute pixels; `tobytes` is what makes an array of them."""
 
 
-class _Thread(threading.local):
-    transforming = False
-    begin_ns = 0
-    """Of the span that is open."""
-
-
-_here = _Thread()
-
-
 def observe(module: ModuleType) -> None:
     """Observe a module that has a `Compose`, or `PIL.Image`."""
     if module.__name__ == "PIL.Image":
         for name in PILLOW_METHODS:
-            patches.wrap(module.Image, name, _transforming)
+            patches.wrap(module.Image, name, _transforming)  # which the compiler cannot read through, observed or not
         return
     for name in ("forward", "__call__"):  # a torch module has the one, any other class the other
         if name in vars(module.Compose):
-            patches.wrap(module.Compose, name, _transforming)
+            patches.wrap(module.Compose, name, _transforming_untraced)
             break
 
 
-def interrupted(start_ns: int, end_ns: int) -> None:
+def interrupted(here: Here, start_ns: int, end_ns: int) -> None:
     """An image was decoded by this thread; a transform that is under way goes on after that."""
-    if _here.transforming:
-        _emit_until(start_ns)
-        _here.begin_ns = end_ns
-
-
-def _emit_until(end_ns: int) -> None:
-    if _here.begin_ns < end_ns:
-        emit("transform", _here.begin_ns, end_ns, batch=session.batch())
-
-
-def _anew() -> None:
-    global _here
-    _here = _Thread()
-
-
-session.renew(_anew)
+    if here.transforming:
+        if here.begin_ns < start_ns:
+            emit("transform", here.begin_ns, start_ns, batch=here.batch)
+        here.begin_ns = end_ns
 
 
 def _is_traced() -> bool:
@@ -69,8 +47,8 @@ def _is_traced() -> bool:
 
 def _transforming(original: Function) -> Function:
     def transform(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = _here
-        if here.transforming or not session.is_on or _is_traced():
+        here = session.thread.here
+        if here.transforming or not session.is_on:
             return original(self, *args, **kwargs)
         if session.asleep:
             session.wake()
@@ -81,6 +59,17 @@ def _transforming(original: Function) -> Function:
         finally:
             end_ns = monotonic_ns()
             here.transforming = False
-            _emit_until(end_ns)
+            if here.begin_ns < end_ns:
+                emit("transform", here.begin_ns, end_ns, batch=here.batch)
+
+    return transform
+
+
+def _transforming_untraced(original: Function) -> Function:
+    """Of torch modules, which the compiler reads: it shall find nothing."""
+    observing = _transforming(original)
+
+    def transform(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(self, *args, **kwargs) if _is_traced() else observing(self, *args, **kwargs)
 
     return transform

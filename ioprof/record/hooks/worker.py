@@ -29,7 +29,7 @@ class _Tasks:
         if isinstance(task, self._resume):
             self._followed.begin_epoch()
         elif task is not None:
-            session.local.number = self._followed.number(task[0])
+            session.thread.here.number = self._followed.number(task[0])
             if self._rank != self._followed.rank:
                 self._rank = self._followed.rank
                 session.who.work(self._rank, session.who.worker)
