@@ -151,8 +151,9 @@ class Capture:
     ns_per_event: float | None
     """Cost of one span, measured on this machine when the run began."""
     overhead_ratio: float | None
-    """Spans × `ns_per_event` + calls that the capture library saw × `ns_per_call`, over the ranks' and workers' summed time: an
-    upper bound of what recording cost. Null: a cost was not measured."""
+    """Spans × `ns_per_event` + calls that the capture library saw × `ns_per_call`, over the ranks' and workers' summed time: a
+    lower bound of what recording cost, as what is timed alone stays in the processor's caches, and a job's work drives it out; the
+    observers' own Python is not in it. Null: a cost was not measured."""
     not_seen: tuple[str, ...]
     """One sentence for each thing that the run did and the recording cannot show."""
     ns_per_call: float | None = None

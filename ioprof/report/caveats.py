@@ -157,7 +157,7 @@ def _costly_recording(summary: Summary) -> Caveat | None:
     each = summary.capture.ns_per_event
     return Caveat(
         "recording cost",
-        f"recording took up to {percent(ratio)} of the job's time: {count(summary.capture.events)} events"
+        f"recording took at least {percent(ratio)} of the job's time: {count(summary.capture.events)} events"
         + ("" if each is None else f" at {duration(each / 1e9)}"),
         "many very small reads, or spans recorded without the native library",
         "install a C compiler and reinstall if the native library was not built; otherwise take that share off the smaller causes",

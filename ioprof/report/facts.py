@@ -238,7 +238,7 @@ def _capture(summary: Summary) -> Fact:
     cost = (
         "cost not known"
         if capture.overhead_ratio is None
-        else f"cost at most {percent(capture.overhead_ratio, 2)} of the job's time"
+        else f"cost at least {percent(capture.overhead_ratio, 2)} of the job's time"
     )
     each = "" if capture.ns_per_event is None else f" ({duration(capture.ns_per_event / 1e9)} per event)"
     return Fact("capture", f"{count(capture.events)} events, {count(capture.lost)} lost; {seen}; {cost}{each}")

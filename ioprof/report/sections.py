@@ -202,7 +202,7 @@ def completeness(summary: Summary) -> Html:
         _tile(count(capture.lost), "events lost", None),
         _tile(percent(capture.coverage_ratio, 2), "of the bytes that the kernel counted", None),
         _tile(MISSING if capture.ns_per_event is None else duration(capture.ns_per_event / 1e9), "per event", "measured"),
-        _tile(percent(capture.overhead_ratio, 2), "of the job's time, at most, went into recording", "derived"),
+        _tile(percent(capture.overhead_ratio, 2), "of the job's time, at least, went into recording", "derived"),
         class_="tiles",
     )
     missing = [element("li", sentence) for sentence in unseen(summary)]
