@@ -12,8 +12,8 @@ changes from pair to pair. `--equal` records none: what it shows then is the err
 What did not work, on a shared virtual machine with 2 cores:
 - One after the other: the rates of such a pair differed by 10 % with nothing changed, and ten pairs do not resolve 1 %.
 - A core for each, changed from pair to pair: of ten equal pairs 0.79 to 1.16. The cores differ, and not the same way for long.
-- glibc's own thresholds of when freed memory goes back to the kernel: by luck a process has 40 or 150 page faults per sample,
-  which is worth 5 %. Both jobs are therefore started with thresholds that it never reaches: 20 per sample, in all of them.
+- glibc's own thresholds of when freed memory goes back to the kernel: by luck a process has some page faults per sample, or several
+  times as many. Both jobs are therefore started with thresholds that it never reaches.
 """
 
 import argparse
@@ -34,8 +34,9 @@ START_S = 20.0
 SWAP_S = 0.1
 """Between two changes of cores, which cost 0.2 ms."""
 SWAPS_PER_LOOK = 5
-"""As often it is looked up which processes there are."""
+"""Between two looks at which processes there are."""
 MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
+"""For both jobs: glibc keeps what was freed (man mallopt)."""
 
 
 def main() -> None:

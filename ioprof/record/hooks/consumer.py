@@ -139,7 +139,7 @@ def _waiting(original: Function) -> Function:
             raise
         finally:
             if single:
-                session.thread.here.number = None
+                session.thread.here.number = -1
         end_ns = monotonic_ns()
         waited(start_ns, end_ns, number if single else _number_of_last(self))
         return batch

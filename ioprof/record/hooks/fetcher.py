@@ -47,9 +47,9 @@ def _fetching(original: Function) -> Function:
             return original(self, possibly_batched_index)
         if here.fetching:
             return _fetch_within(original, self, possibly_batched_index)
-        number = -1 if here.number is None else here.number
+        number = here.number
         here.begin_batch(number)
-        here.number, here.nested = None, False
+        here.number, here.nested = -1, False
         start_ns = monotonic_ns()
         try:
             batch = original(self, possibly_batched_index)

@@ -24,8 +24,8 @@ class Here:
     __slots__ = ("batch", "begin_ns", "decodes", "decoding", "fetching", "loading", "nested", "number", "transforming")
 
     def __init__(self) -> None:
-        self.number: int | None = None
-        """Of the batch that it is about to make."""
+        self.number = -1
+        """Of the batch that it is about to make, -1 where that is not known."""
         self.fetching = False
         """It is making a batch."""
         self.batch = -1
