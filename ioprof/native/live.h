@@ -16,7 +16,7 @@
 /* The books are compared after an eighth of the time that the recording has lasted, within these bounds: so what a killed
  * process leaves is neither old for a short life nor dear for a long one. */
 #define SHORTEST_INTERVAL_NS 1000000
-#define LONGEST_INTERVAL_NS 200000000
+#define LONGEST_INTERVAL_NS 1000000000
 #define LONG_LIFE_NS 1000000000
 #define MOST_YIELDS 10000
 #define MOST_LOOKS 8

@@ -3,6 +3,7 @@
  * All state is guarded by the GIL, except what ring.h does with atomics when a thread ends. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
 
 #include "clock.h"
 
@@ -24,6 +25,10 @@ static PyObject *known_strings;              /* str -> id in `recording` */
 static PyObject *kinds[MAX_KINDS];           /* interned; the place plus one is the kind's number */
 static int num_kinds;
 static int user_kind;
+static struct kind {
+    const char *text;
+    int number; /* 0: there is none */
+} transform_kind = {"transform", 0}, decode_kind = {"decode", 0};
 static struct {
     PyObject *span, *emit, *intern;
 } redirect;
@@ -41,10 +46,9 @@ struct field {
     size_t bytes;
     long long low;
     long long high;
-    PyObject *keyword;
 };
 
-#define FIELD(name, low, high) {#name, offsetof(struct ioprof_record, name), sizeof((struct ioprof_record){0}.name), low, high, NULL}
+#define FIELD(name, low, high) {#name, offsetof(struct ioprof_record, name), sizeof((struct ioprof_record){0}.name), low, high}
 
 static struct field fields[] = {
     FIELD(step, INT32_MIN, INT32_MAX), FIELD(batch, INT64_MIN, INT64_MAX),  FIELD(bytes, INT64_MIN, INT64_MAX),
@@ -52,6 +56,9 @@ static struct field fields[] = {
     FIELD(source, 0, 3),
 };
 #define NUM_FIELDS ((int)(sizeof fields / sizeof *fields))
+
+/* Interned. Each in an array of its own, which a call that comes back to cold caches has with one look at the memory. */
+static PyObject *field_keywords[sizeof fields / sizeof *fields];
 
 static long long load_field(const struct ioprof_record *record, const struct field *field)
 {
@@ -158,18 +165,16 @@ static int name_id(PyObject *name, int32_t *id)
 
 enum { KIND, NAME, START, END, NUM_WORDS };
 
-static struct {
-    const char *text;
-    PyObject *keyword;
-} words[NUM_WORDS] = {{"kind", NULL}, {"name", NULL}, {"start_ns", NULL}, {"end_ns", NULL}};
+static const char *const words[NUM_WORDS] = {"kind", "name", "start_ns", "end_ns"};
+static PyObject *word_keywords[NUM_WORDS];
 
 static int intern_keywords(void)
 {
     for (int place = 0; place < NUM_FIELDS; place++)
-        if ((fields[place].keyword = PyUnicode_InternFromString(fields[place].name)) == NULL)
+        if ((field_keywords[place] = PyUnicode_InternFromString(fields[place].name)) == NULL)
             return -1;
     for (int place = 0; place < NUM_WORDS; place++)
-        if ((words[place].keyword = PyUnicode_InternFromString(words[place].text)) == NULL)
+        if ((word_keywords[place] = PyUnicode_InternFromString(words[place])) == NULL)
             return -1;
     return 0;
 }
@@ -185,10 +190,10 @@ static int take_keyword(const char *function, PyObject *keyword, PyObject *value
 {
     for (int by_value = 0; by_value < 2; by_value++) {
         for (int place = 0; place < NUM_FIELDS; place++)
-            if (same(keyword, fields[place].keyword, by_value))
+            if (same(keyword, field_keywords[place], by_value))
                 return store_field(record, &fields[place], value);
         for (int place = 0; place < num_words; place++) {
-            if (!same(keyword, words[order[place]].keyword, by_value))
+            if (!same(keyword, word_keywords[order[place]], by_value))
                 continue;
             if (arguments[order[place]] != NULL) {
                 PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%U'", function, keyword);
@@ -218,7 +223,7 @@ static int take_arguments(const char *function, PyObject *const *args, Py_ssize_
             return -1;
     for (int place = 0; place < num_words; place++)
         if (arguments[order[place]] == NULL && order[place] != NAME) {
-            PyErr_Format(PyExc_TypeError, "%s() missing required argument: '%s'", function, words[order[place]].text);
+            PyErr_Format(PyExc_TypeError, "%s() missing required argument: '%s'", function, words[order[place]]);
             return -1;
         }
     return 0;
@@ -516,6 +521,14 @@ static void forget_kinds(void)
         Py_CLEAR(kinds[num_kinds - 1]);
 }
 
+static void find_number(struct kind *kind)
+{
+    int place = 0;
+    while (place < num_kinds && PyUnicode_CompareWithASCIIString(kinds[place], kind->text) != 0)
+        place++;
+    kind->number = place < num_kinds ? place + 1 : 0;
+}
+
 /* The last kind is the one of users' own spans. */
 static int take_kinds(PyObject *names)
 {
@@ -535,6 +548,8 @@ static int take_kinds(PyObject *names)
         kinds[num_kinds++] = name;
     }
     user_kind = num_kinds;
+    find_number(&transform_kind);
+    find_number(&decode_kind);
     return 0;
 }
 
@@ -633,10 +648,13 @@ static PyObject *native_layout(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
     return rows;
 }
 
+#include "observers.h"
+
 /* In a forked child, perhaps without the GIL: nothing of Python is touched, and nothing of the parent's file. */
 static void after_fork_in_child(void)
 {
     mode = 0;
+    observing.generation++;
     writer = (struct ioprof_writer){0};
     if (ring_is_open(&recording))
         ring_forget(&recording);
@@ -666,6 +684,14 @@ static PyMethodDef functions[] = {
     FUNCTION(lost, METH_NOARGS, "lost()\n--\n\nSpans and strings of this recording that found no room."),
     FUNCTION(redirect, METH_VARARGS,
              "redirect(span=None, emit=None, intern=None)\n--\n\nSend the three to other functions; without arguments, no longer."),
+    FUNCTION(transforming, METH_O, "transforming(function, /)\n--\n\nAn observer of a function that makes new pixels of a sample's."),
+    FUNCTION(loading, METH_O, "loading(function, /)\n--\n\nAn observer of the `load` of a class of Pillow's images."),
+    FUNCTION(watch, METH_VARARGS,
+             "watch(is_on, is_asleep, wake, /)\n--\n\nWhether observers record, and whether they call `wake` before that."),
+    FUNCTION(forget, METH_NOARGS, "forget()\n--\n\nForget what threads had under way."),
+    FUNCTION(makes, METH_O, "makes(number, /)\n--\n\nFrom now on what this thread observes is of the batch of that number; -1: of none."),
+    FUNCTION(decoded, METH_VARARGS,
+             "decoded(start_ns, end_ns, name, /)\n--\n\nRecord that this thread decoded an image, which is no part of a transform."),
     FUNCTION(layout, METH_NOARGS, "layout()\n--\n\nRows (structure, member, offset, bytes) of ring.h, for a test."),
     {NULL, NULL, 0, NULL},
 };
@@ -678,7 +704,7 @@ static int execute(PyObject *Py_UNUSED(module))
     if (intern_keywords() < 0)
         return -1;
     name_attributes();
-    if (PyType_Ready(&SpanType) < 0 || PyType_Ready(&NothingType) < 0 || add_nothing_functions() < 0)
+    if (prepare_observers() < 0 || PyType_Ready(&SpanType) < 0 || PyType_Ready(&NothingType) < 0 || add_nothing_functions() < 0)
         return -1;
     known_strings = PyDict_New();
     if (known_strings == NULL)

@@ -7,10 +7,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
-from ioprof.record.hooks import transforms
+from ioprof.record.hooks.observers import decoded
 from ioprof.record.hooks.patches import Function, Observer, patches
 from ioprof.record.hooks.session import session
-from ioprof.record.span import emit
 
 FUNCTIONS: Final = {
     "cv2": ("imdecode", "imdecodemulti", "imread", "imreadmulti"),
@@ -42,8 +41,7 @@ def _decoding(name: str) -> Observer:
             finally:
                 end_ns = monotonic_ns()
                 here.decoding = False
-                transforms.interrupted(here, start_ns, end_ns)
-                emit("decode", start_ns, end_ns, name, batch=here.batch)
+                decoded(start_ns, end_ns, name)
 
         return decode
 

@@ -1,7 +1,8 @@
 """Puts observing functions in the place of a library's own, and takes them away again.
 
 An observer keeps the name, the module, the signature and the attributes of what it observes, and is found where that was: it
-pickles by its qualified name, so that a process without ioprof that unpickles it gets the library's own.
+pickles by its qualified name, so that a process without ioprof that unpickles it gets the library's own. The extension's observers
+do all that by themselves.
 """
 
 import functools
@@ -27,8 +28,10 @@ class Patches:
         original = vars(owner).get(name)
         if not callable(original) or hasattr(original, "_ioprof_observes"):
             return
-        observing = functools.wraps(original)(observer(original))
-        observing._ioprof_observes = original  # type: ignore[attr-defined]  # noqa: SLF001
+        observing = observer(original)
+        if getattr(observing, "_ioprof_observes", None) is not original:
+            functools.update_wrapper(observing, original)
+            observing._ioprof_observes = original  # type: ignore[attr-defined]  # noqa: SLF001
         self.put(owner, name, observing)
 
     def put(self, owner: Any, name: str, value: Any) -> None:

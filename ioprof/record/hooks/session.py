@@ -10,6 +10,7 @@ from typing import Any
 
 from ioprof.errors import CaptureError
 from ioprof.record import recorder
+from ioprof.record.hooks import observers
 from ioprof.record.host import host
 from ioprof.record.identity import Identity
 
@@ -21,7 +22,7 @@ class Here:
     called for every sample finds none of those in the processor's caches when it comes back from a decoder.
     """
 
-    __slots__ = ("batch", "begin_ns", "decodes", "decoding", "fetching", "loading", "nested", "number", "transforming")
+    __slots__ = ("batch", "decoding", "fetching", "nested", "number")
 
     def __init__(self) -> None:
         self.number = -1
@@ -32,24 +33,18 @@ class Here:
         """The number of that batch, -1 where that is not known, or it makes none."""
         self.nested = False
         """Another loader works within the making of that batch."""
-        self.transforming = False
-        """It is within an observed transform."""
-        self.begin_ns = 0
-        """Of that transform's span."""
         self.decoding = False
         """It is within an observed decoder."""
-        self.loading = False
-        """It is within Pillow's `load`."""
-        self.decodes = False
-        """That `load` has something to decode."""
 
     def begin_batch(self, number: int) -> None:
         """From now on it makes a batch; -1: of unknown number."""
         self.fetching, self.batch = True, number
+        observers.makes(number)
 
     def end_batch(self) -> None:
         """It makes none any more."""
         self.fetching, self.batch = False, -1
+        observers.makes(-1)
 
 
 class _OfThread(threading.local):
@@ -94,16 +89,14 @@ class Session:
         if gpu is not None:
             gpu.stop()
         recorder.stop()
-        self.is_on = self.asleep = False
+        self._is(on=False)
 
     def wake(self) -> None:
         """Begin the recording of a forked child, if this is one that has not."""
         if self.asleep:
-            self.asleep = False
-            try:
+            self._is(on=False)
+            with suppress(CaptureError):  # the spool is full or gone; the child goes on unrecorded
                 self._record()
-            except CaptureError:  # the spool is full or gone; the child goes on unrecorded
-                self.is_on = False
 
     def train(self) -> None:
         """From now on it is known that this process trains, or consumes batches."""
@@ -137,17 +130,22 @@ class Session:
         if not recorder.is_recording():
             recorder.start(self.spool, rank=self.who.rank, role=self.who.role, worker=self.who.worker)
         self.who.publish()
-        self.is_on = True
+        self._is(on=True)
 
     def _in_child(self) -> None:
         if not self.is_on:
             return
-        self.asleep = True
+        self._is(on=True, asleep=True)
         self.who = Identity(self.who.rank, self.who.source)
         self._forget()
 
+    def _is(self, on: bool, asleep: bool = False) -> None:
+        self.is_on, self.asleep = on, asleep
+        observers.watch(on, asleep, self.wake)
+
     def _forget(self) -> None:
         self.thread = _OfThread()
+        observers.forget()
         self._told = set()
         for function in self._anew:
             function()

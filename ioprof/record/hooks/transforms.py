@@ -8,10 +8,8 @@ import sys
 from types import ModuleType
 from typing import Any, Final
 
-from ioprof.clock import monotonic_ns
+from ioprof.record.hooks.observers import transforming
 from ioprof.record.hooks.patches import Function, patches
-from ioprof.record.hooks.session import Here, session
-from ioprof.record.span import emit
 
 PILLOW_METHODS: Final = (
     "convert", "crop", "filter", "point", "quantize", "reduce", "resize", "rotate", "thumbnail", "tobytes", "transform",
@@ -24,7 +22,7 @@ def observe(module: ModuleType) -> None:
     """Observe a module that has a `Compose`, or `PIL.Image`."""
     if module.__name__ == "PIL.Image":
         for name in PILLOW_METHODS:
-            patches.wrap(module.Image, name, _transforming)  # which the compiler cannot read through, observed or not
+            patches.wrap(module.Image, name, transforming)  # which the compiler cannot read through, observed or not
         return
     for name in ("forward", "__call__"):  # a torch module has the one, any other class the other
         if name in vars(module.Compose):
@@ -32,42 +30,14 @@ def observe(module: ModuleType) -> None:
             break
 
 
-def interrupted(here: Here, start_ns: int, end_ns: int) -> None:
-    """An image was decoded by this thread; a transform that is under way goes on after that."""
-    if here.transforming:
-        if here.begin_ns < start_ns:
-            emit("transform", here.begin_ns, start_ns, batch=here.batch)
-        here.begin_ns = end_ns
-
-
 def _is_traced() -> bool:
     torch: Any = sys.modules.get("torch")  # some of these libraries do without
     return torch is not None and hasattr(torch, "compiler") and torch.compiler.is_compiling()
 
 
-def _transforming(original: Function) -> Function:
-    def transform(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = session.thread.here
-        if here.transforming or not session.is_on:
-            return original(self, *args, **kwargs)
-        if session.asleep:
-            session.wake()
-        here.transforming = True
-        here.begin_ns = monotonic_ns()
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            end_ns = monotonic_ns()
-            here.transforming = False
-            if here.begin_ns < end_ns:
-                emit("transform", here.begin_ns, end_ns, batch=here.batch)
-
-    return transform
-
-
 def _transforming_untraced(original: Function) -> Function:
     """Of torch modules, which the compiler reads: it shall find nothing."""
-    observing = _transforming(original)
+    observing = transforming(original)
 
     def transform(self: Any, *args: Any, **kwargs: Any) -> Any:
         return original(self, *args, **kwargs) if _is_traced() else observing(self, *args, **kwargs)
