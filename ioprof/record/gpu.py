@@ -41,6 +41,10 @@ QUIET: Final = {"KINETO_LOG_LEVEL": "6"}
 """What keeps Kineto from writing two lines to the job's stderr for each window; read when torch is loaded, so set it before."""
 
 _ALL_LENGTH_NS: Final = 5_000_000_000  # with "all": memory holds the records of this time
+_LOOK_AGAIN_NS: Final = (
+    500_000_000  # for what makes a window possible: a job that steps in milliseconds is not to be asked each time
+)
+_NEVER_NS: Final = (1 << 63) - 1
 _ATTEMPTS: Final = 3  # sessions that fail one after the other, until no more are tried
 _BEFORE_THE_RING: Final = -90  # priority among multiprocessing's finalizers: the recorder ends at -100
 _UNITS_NS: Final = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000}
@@ -166,12 +170,16 @@ class Session:
         self._num_windows = 0
         self._num_failed = 0
         self._next_ns: int | None = None
+        self._idle_until_ns = 0
+        """No window is to begin before, and why not need not be asked."""
         self._given_up = False
         self._facts: dict[str, Any] = {}
 
     def step(self, number: int) -> int:
         """See the module's function."""
         now, window = clock.monotonic_ns(), self._window
+        if window is None and now < self._idle_until_ns:
+            return 0
         if window is not None:
             window.marks.append((number, now))
             if now - window.started_ns < self._plan.length_ns or self._is_capturing():
@@ -180,6 +188,7 @@ class Session:
         if self._due(clock.monotonic_ns()):
             self._begin(number)
         elif window is None:
+            self._idle_until_ns = min(now + _LOOK_AGAIN_NS, self._next_ns or _NEVER_NS)
             return 0
         return self._charge(now)
 

@@ -17,70 +17,56 @@ from ioprof.record.span import emit
 _GAPS = 1024
 
 
+class Loop:
+    """What the training loop of a thread has done since its last computation.
+
+    It is asked and told a dozen times in a step, and each time by code that the step's own work has driven out of the processor's
+    caches: so its users take it once (`here.loop`) and look for themselves.
+    """
+
+    __slots__ = ("after_backward", "gaps", "mark_ns", "nested")
+
+    def __init__(self) -> None:
+        self.mark_ns = 0
+        """When it last was given a batch or ended a computation; 0: it was given none yet, and what it does is not known."""
+        self.after_backward = False
+        """Whether that was the end of a backward pass."""
+        self.gaps: list[tuple[int, int]] = []
+        self.nested = 0
+        """Backward passes under way: one may run within another."""
+
+    def mark(self, now_ns: int, after_backward: bool = False) -> None:
+        """It was given a batch, or a computation ended: a backward pass or another, also one that no span is made of."""
+        self.mark_ns, self.after_backward = now_ns, after_backward
+        if self.gaps:
+            self.gaps = []
+
+    def emit_since_mark(self, end_ns: int, name: str) -> None:
+        """What it did since then belongs to the computation `name`, which goes on at `end_ns` in a function that is observed."""
+        begin_ns = self.mark_ns
+        if not begin_ns:
+            return
+        for gap_start_ns, gap_end_ns in self.gaps:
+            if begin_ns < gap_start_ns:
+                emit("compute", begin_ns, gap_start_ns, name, step=steps.number)
+            begin_ns = max(begin_ns, gap_end_ns)
+        if begin_ns < end_ns:
+            emit("compute", begin_ns, end_ns, name, step=steps.number)
+
+
 class _Thread(threading.local):
-    """What the training loop of this thread has done since its last computation."""
-
-    mark_ns = 0
-    """When it last was given a batch or ended a computation; 0: it was given none yet, and what it does is not known."""
-    after_backward = False
-    """Whether that was the end of a backward pass."""
-    gaps: list[tuple[int, int]]
-    nested = 0
-    """Backward passes under way: one may run within another."""
+    def __init__(self) -> None:
+        self.loop = Loop()
 
 
-_here = _Thread()
-
-
-def given_batch(now_ns: int) -> None:
-    """A batch, for which this thread waited, was given to it now."""
-    _here.mark_ns, _here.gaps, _here.after_backward = now_ns, [], False
+here = _Thread()
 
 
 def communicated(start_ns: int, end_ns: int) -> None:
     """A collective took this thread's time."""
-    if _here.mark_ns and len(_here.gaps) < _GAPS:
-        _here.gaps.append((start_ns, end_ns))
-
-
-def leads_to_backward(end_ns: int) -> None:
-    """A forward pass ends here, if this thread began one."""
-    _emit_since_mark(end_ns, "forward")
-
-
-def leads_to_optimizer(end_ns: int) -> None:
-    """An optimizer's step begins here: what came between a backward pass and it belongs to it."""
-    if _here.after_backward:
-        _emit_since_mark(end_ns, "optimizer")
-
-
-def computed(now_ns: int, backward: bool = False) -> None:
-    """A computation of this thread ended, a backward pass or another; also one that no span was made of."""
-    if _here.mark_ns:
-        _here.mark_ns, _here.gaps, _here.after_backward = now_ns, [], backward
-
-
-def _emit_since_mark(end_ns: int, name: str) -> None:
-    begin_ns = _here.mark_ns
-    if not begin_ns:
-        return
-    for gap_start_ns, gap_end_ns in _here.gaps:
-        if begin_ns < gap_start_ns:
-            emit("compute", begin_ns, gap_start_ns, name, step=steps.number)
-        begin_ns = max(begin_ns, gap_end_ns)
-    if begin_ns < end_ns:
-        emit("compute", begin_ns, end_ns, name, step=steps.number)
-
-
-def enter_backward() -> bool:
-    """Whether this backward pass is the outermost of this thread; `leave_backward` must follow."""
-    _here.nested += 1
-    return _here.nested == 1
-
-
-def leave_backward() -> None:
-    """The end of what `enter_backward` began."""
-    _here.nested -= 1
+    loop = here.loop
+    if loop.mark_ns and len(loop.gaps) < _GAPS:
+        loop.gaps.append((start_ns, end_ns))
 
 
 def is_on_cpu(value: Any) -> bool:
@@ -91,8 +77,8 @@ def is_on_cpu(value: Any) -> bool:
 
 
 def _anew() -> None:
-    global _here
-    _here = _Thread()
+    global here
+    here = _Thread()
 
 
 session.renew(_anew)

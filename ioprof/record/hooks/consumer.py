@@ -35,16 +35,18 @@ def observe(module: ModuleType) -> None:
 def waited(start_ns: int, end_ns: int, number: int, was_recorded: bool = False) -> None:
     """The batch of that number is here, and this thread waited for it; the wait may have been recorded before."""
     if not was_recorded:
-        emit("wait", start_ns, end_ns, _purpose(), batch=number)
+        # Where no gradient is wanted from this batch, though the process trains; else nothing is known of it.
+        purpose = "validate" if steps.trains and not of_torch.is_grad_enabled() else None
+        emit("wait", start_ns, end_ns, purpose, batch=number)
     steps.consumed(start_ns, number)
-    compute.given_batch(end_ns)
+    compute.here.loop.mark(end_ns)
 
 
 def exhausted(start_ns: int, end_ns: int) -> None:
     """There is no further batch, and this thread waited to learn that."""
     emit("wait", start_ns, end_ns, "end")
     steps.exhausted(start_ns)
-    compute.given_batch(end_ns)
+    compute.here.loop.mark(end_ns)
 
 
 def is_consumer() -> bool:
@@ -57,13 +59,6 @@ def is_consumer() -> bool:
     if role == "other":
         session.train()
     return True
-
-
-def _purpose() -> str | None:
-    """`validate` where no gradient is wanted from this batch, though the process trains; else nothing is known of it."""
-    if not steps.trains:
-        return None
-    return None if of_torch.is_grad_enabled() else "validate"
 
 
 def _series(iterator: Any) -> Series:
@@ -161,11 +156,10 @@ def _begin_single(iterator: Any) -> int:
 
 
 def _number_of_last(iterator: Any) -> int:
-    series = vars(iterator).get(_SERIES)
+    series: Series | None = vars(iterator).get(_SERIES)
     if series is None:  # it was made before this process was recorded
         return -1
-    in_order = getattr(iterator, "_in_order", True)
-    return series.number(iterator._rcvd_idx - 1 if in_order else series.got)  # type: ignore[no-any-return]  # noqa: SLF001
+    return series.number(iterator._rcvd_idx - 1 if getattr(iterator, "_in_order", True) else series.got)  # noqa: SLF001
 
 
 def _end_epoch(iterator: Any) -> None:

@@ -146,7 +146,9 @@ def pipe_of(queue: Any) -> int:
 
 
 def _number(blocks: list[tuple[int, int]], task: int) -> int:
-    place = bisect_right(blocks, task, key=lambda block: block[0]) - 1
+    place = len(blocks) - 1  # it is nearly always of the newest block
+    if place >= 0 and task < blocks[place][0]:
+        place = bisect_right(blocks, task, key=lambda block: block[0]) - 1
     if place < 0 or task >= blocks[place][0] + BLOCK:
         return -1
     first, number = blocks[place]

@@ -30,6 +30,8 @@ class Steps:
         """Of the step that is under way."""
         self.begun = False
         """Whether a step is under way: some batch was waited for, or some optimizer stepped."""
+        self.trains = False
+        """Whether an optimizer has made a step here."""
         self._emit, self._ended = emit, ended
         self._begin_ns = 0
         self._batch = -1
@@ -39,11 +41,6 @@ class Steps:
         self._counted: weakref.ref[Any] | None = None
         self._others = 0
         self._has_optimizer = False
-
-    @property
-    def trains(self) -> bool:
-        """Whether an optimizer has made a step here."""
-        return self._counted is not None
 
     def began(self, start_ns: int) -> None:
         """The loop began to wait for a batch, or for the workers that will make it; says nothing new while a step is under way."""
@@ -56,7 +53,8 @@ class Steps:
 
     def consumed(self, start_ns: int, batch: int) -> None:
         """The loop got a batch for which it had waited since `start_ns`."""
-        self.began(start_ns)
+        if not self.begun:
+            self.began(start_ns)
         if self._by_batches:
             self._end_batch(start_ns)
         elif self._counted is None:
@@ -77,8 +75,10 @@ class Steps:
         """An optimizer made a step that is not part of another's."""
         if not self._counts(optimizer):
             return
-        self.began(start_ns)
-        self._waits.clear()
+        if not self.begun:
+            self.began(start_ns)
+        if self._waits:
+            self._waits.clear()
         self._by_batches = False
         self._end(end_ns)
 
@@ -96,7 +96,7 @@ class Steps:
             return False
         self._others = 0
         if counted is not optimizer:
-            self._counted = weakref.ref(optimizer)
+            self._counted, self.trains = weakref.ref(optimizer), True
         return True
 
     def _count_batches(self) -> None:

@@ -15,10 +15,12 @@ from ioprof.record.span import emit
 
 
 class _Thread(threading.local):
-    stepping: list[tuple[int, int]] | None = None
-    """The ids of the optimizers whose steps are under way, outermost first, and since when."""
     told: type | None = None
     """Of the optimizer of which the report was told last."""
+
+    def __init__(self) -> None:
+        self.stepping: list[tuple[int, int]] = []
+        """The ids of the optimizers whose steps are under way, outermost first, and since when."""
 
 
 _here = _Thread()
@@ -56,22 +58,24 @@ def _backward(original: Function) -> Function:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if of_torch.compiler.is_compiling() or not session.is_on or session.who.role == "worker":
             return original(tensors, *args, **kwargs)
-        outermost = compute.enter_backward()
-        on_cpu = outermost and compute.is_on_cpu(tensors)
+        loop = compute.here.loop
+        loop.nested += 1
+        on_cpu = loop.nested == 1 and compute.is_on_cpu(tensors)
         start_ns = monotonic_ns()
         if on_cpu:
-            session.wake()
+            if session.asleep:
+                session.wake()
             gradients.backward_begins()
-            compute.leads_to_backward(start_ns)
+            loop.emit_since_mark(start_ns, "forward")
         try:
             return original(tensors, *args, **kwargs)
         finally:
             end_ns = monotonic_ns()
-            compute.leave_backward()
+            loop.nested -= 1
             if on_cpu:
                 gradients.backward_ended(start_ns, end_ns)
-            if outermost:
-                compute.computed(end_ns, backward=True)
+            if not loop.nested and loop.mark_ns:
+                loop.mark(end_ns, after_backward=True)
 
     return backward
 
@@ -88,31 +92,32 @@ def _made(original: Function) -> Function:
 def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if of_torch.compiler.is_compiling() or not session.is_on or session.who.role == "worker":
         return
-    under_way = _here.stepping = [entry for entry in _here.stepping or () if entry[0] != id(optimizer)]
+    under_way = _here.stepping
+    if under_way:
+        under_way[:] = [entry for entry in under_way if entry[0] != id(optimizer)]
     under_way.append((id(optimizer), monotonic_ns()))
 
 
 def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    if of_torch.compiler.is_compiling() or not session.is_on or not _here.stepping:
+    if of_torch.compiler.is_compiling() or not session.is_on:
         return
     under_way = _here.stepping
-    if under_way[0][0] != id(optimizer):  # it was stepped by another one, whose step this is
+    if not under_way or under_way[0][0] != id(optimizer):  # it was stepped by another one, whose step this is
         return
     start_ns, end_ns = under_way[0][1], monotonic_ns()
     under_way.clear()
-    session.wake()
-    session.train()
-    on_cpu = _optimizes_cpu(optimizer)
+    if session.asleep or session.who.role == "other":
+        session.wake()
+        session.train()
+    loop = compute.here.loop
+    on_cpu = compute.is_on_cpu((getattr(optimizer, "param_groups", None) or [{}])[0].get("params"))
     if on_cpu:
-        compute.leads_to_optimizer(start_ns)
+        if loop.after_backward:
+            loop.emit_since_mark(start_ns, "optimizer")
         emit("compute", start_ns, end_ns, "optimizer", step=steps.number)
-    compute.computed(end_ns)
+    if loop.mark_ns:
+        loop.mark(end_ns)
     steps.stepped(optimizer, start_ns, end_ns)
     if type(optimizer) is not _here.told:
         _here.told = type(optimizer)
         session.tell(optimizer=type(optimizer).__name__, device="cpu" if on_cpu else "cuda")
-
-
-def _optimizes_cpu(optimizer: Any) -> bool:
-    groups = getattr(optimizer, "param_groups", None) or [{}]
-    return compute.is_on_cpu(groups[0].get("params"))
