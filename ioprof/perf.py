@@ -5,9 +5,9 @@ A perf file holds what the kernel said about one host's part of a job (man perf_
     HEADER_BYTES   a header, `HEADER_DTYPE`; the rest of its bytes is zero
     any number     records as the kernel wrote them, one after the other, in the order of their times but for a few
 
-A record begins with `type` u32, `misc` u16, `size` u16, where size counts these eight bytes too and is a multiple of eight. All
-records but minor faults come from events with the same attributes (the header has them): of the samples TID | TIME | ADDR, and with
-sample_id_all, so that each record but a sample ends with the same `pid` u32, `tid` u32, `time` u64:
+A record begins with `type` u32, `misc` u16, `size` u16, where size counts these eight bytes too and is a multiple of eight. What
+the events have in common (the header has the attributes of those of major faults): TID | TIME | ADDR of a sample, before that the
+IP of a minor fault, and sample_id_all, so that each record but a sample ends with the same `pid` u32, `tid` u32, `time` u64:
 
     SAMPLE   (9)    pid u32, tid u32, time u64, addr u64           a major fault is over
                     ip u64, pid u32, tid u32, time u64, addr u64   a minor fault is over: known by its length
@@ -18,10 +18,15 @@ sample_id_all, so that each record but a sample ends with the same `pid` u32, `t
     EXIT     (4)    as FORK
     COMM     (3)    pid u32, tid u32, name, 0 ...                  misc says whether by execve
     LOST     (2)    id u64, lost u64                               so many records found no room in the ring
+    WATCHED (64)                                                   the recorder's: switches are watched again (misc 1), or no more
+
+Before the first WATCHED they are. What a fault took while they were not is not known, nor whether a thread that had left its core
+before a WATCHED was back before its next record.
 
 Times are the kernel's own CLOCK_MONOTONIC in nanoseconds; `pgoff` is in bytes. A file may end anywhere.
 """
 
+import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,6 +46,8 @@ FORK: Final = 7
 SAMPLE: Final = 9
 MMAP2: Final = 10
 SWITCH: Final = 14
+WATCHED: Final = 64
+"""The recorder's own, as the kernel leaves the types from here on to programs. Its misc: switches are watched from now on."""
 MINOR: Final = 15
 """No type of the kernel's: what `read_records` makes of a sample with `ip`, which is a minor fault."""
 
@@ -78,7 +85,7 @@ _Array = npt.NDArray[Any]
 
 _HEADER_WORDS: Final = 1
 _TRAILER_WORDS: Final = 2
-_LEAST_WORDS: Final = {MMAP: 8, LOST: 5, COMM: 5, EXIT: 6, FORK: 6, SAMPLE: 4, MMAP2: 12, SWITCH: 3, MINOR: 5}
+_LEAST_WORDS: Final = {MMAP: 8, LOST: 5, COMM: 5, EXIT: 6, FORK: 6, SAMPLE: 4, MMAP2: 12, SWITCH: 3, MINOR: 5, WATCHED: 3}
 """Eight-byte words of the shortest record of each type."""
 
 
@@ -158,6 +165,25 @@ def read_records(data: bytes | bytearray) -> tuple[Records, int]:
     )
 
 
+def mark(watched: bool, pid: int, time_ns: int) -> bytes:
+    """A record WATCHED."""
+    return struct.pack("<IHHIIQ", WATCHED, watched, 24, pid, pid, time_ns)
+
+
+def is_watched(records: Records) -> _Array:
+    """Of records in the order of time: whether switches were watched when each was made."""
+    marks = np.flatnonzero(records.types == WATCHED)
+    watched: _Array = np.append(records.miscs[marks] == 1, True)[np.searchsorted(marks, np.arange(len(records)), side="right") - 1]
+    return watched
+
+
+def may_have_faults(data: bytes) -> bool:
+    """Whether some word in `data`, records as they came from a ring, could begin that of a fault. Says yes too often, never no."""
+    words = np.frombuffer(data, "<u8", count=len(data) // 8) & np.uint64(0xFFFF_0000_FFFF_FFFF)
+    begun = [np.uint64(SAMPLE | 8 * _LEAST_WORDS[kind] << 48) for kind in (SAMPLE, MINOR)]
+    return bool(((words == begun[0]) | (words == begun[1])).any())
+
+
 def _walk(sizes: _Array) -> tuple[_Array, int]:
     """Where each record begins, by following the `sizes` (words) that stand in the headers; and where that ends."""
     places: list[int] = []
@@ -174,10 +200,10 @@ def _walk(sizes: _Array) -> tuple[_Array, int]:
 
 def _least_words(types: _Array) -> _Array:
     """The shortest length that each type can have; none at all for types that are not known."""
-    table = np.full(SWITCH + 2, np.iinfo(np.int64).max)
-    known = [kind for kind in _LEAST_WORDS if kind <= SWITCH]
+    table = np.full(WATCHED + 2, np.iinfo(np.int64).max)
+    known = [kind for kind in _LEAST_WORDS if kind != MINOR]
     table[known] = [_LEAST_WORDS[kind] for kind in known]
-    least: _Array = table[np.clip(types, 0, SWITCH + 1)]
+    least: _Array = table[np.clip(types, 0, WATCHED + 1)]
     return least
 
 
@@ -224,6 +250,7 @@ def waits(records: Records) -> Waits:
     is_fault = types != SWITCH
     gave_up = ~is_fault & ((miscs & (SWITCH_OUT | SWITCH_PREEMPTED)) == SWITCH_OUT)
     since = _since(tids, is_fault, gave_up)
+    since = np.where((since >= 0) & (times[np.maximum(since, 0)] < _watched_since(records, times)), -1, since)
     ran = _ran_ns(tids, times, is_fault | ((miscs & SWITCH_OUT) == 0))
     ran_since = np.where(since >= 0, ran - ran[np.maximum(since, 0)], 0)
     fault, gives_up = _next_true(is_fault, tids), _next_true(gave_up, tids, later=True)
@@ -248,6 +275,13 @@ def thin(records: Records) -> tuple[_Array, _Array]:
     later[found.order[open_still]] = True
     later[later] = ~np.isin(records.tids[later], _exited(records))
     return _by_time(records, keep), _by_time(records, later)
+
+
+def _watched_since(records: Records, times: _Array) -> _Array:
+    """When switches last began or ceased to be watched before each time; -1: never. What a thread did across that is not known."""
+    marks = np.concatenate([[-1], np.sort(records.times[records.types == WATCHED])])
+    since: _Array = marks[np.searchsorted(marks, times, side="right") - 1]
+    return since
 
 
 def _since(tids: _Array, is_fault: _Array, gave_up: _Array) -> _Array:

@@ -100,6 +100,19 @@ def test_a_minor_fault_is_one_that_slept(place: Path) -> None:
     assert (1, 1, 1) == (found.facts["minor"], found.facts["faults"], found.processes["faults"].sum())
 
 
+def test_what_was_not_watched_has_no_known_length(place: Path) -> None:
+    """Switches are watched until the recorder says otherwise, and again when it says so; which a fault of no length is, is told."""
+    off, on = perf.mark(False, 1, 20), perf.mark(True, 1, 40)
+    short = [sample(time, FILE) for time in (10, 30, 50)]
+    found = read(place, on, off, *short, switch(60, "out"), switch(70, "in"), sample(71, FILE))
+    assert [(10, 10), (30, 30), (50, 50), (60, 71)] == rows(found, "start_ns", "end_ns")
+    assert (2, 1) == (found.facts["unblocked"], found.facts["unwatched"])
+    for between in ([off], [off, on]):
+        found = read(place, switch(5, "out"), *between, sample(50, FILE), switch(60, "out"), switch(70, "in"), sample(71, FILE))
+        assert [(50, 50), (60, 71)] == rows(found, "start_ns", "end_ns")  # not asleep since 5: it may have come back unseen
+    assert {} == +found.damage
+
+
 def test_the_recorder_is_no_part_of_the_job(place: Path) -> None:
     """Though events that are switched on are its own, too."""
     assert [(20,)] == rows(read(place, sample(1, FILE, 10), sample(2, FILE, 20), pid=10), "pid")
@@ -254,16 +267,41 @@ def histories(draw: st.DrawFn) -> list[bytes]:
     return history
 
 
-@given(histories(), st.lists(st.integers(0, 40)))
-def test_thinning_changes_no_span(place: Path, history: list[bytes], cuts: list[int]) -> None:
-    """However the records arrive in pieces, and whatever of them is held back meanwhile."""
+@given(
+    histories(),
+    st.lists(st.integers(0, 40)),
+    st.sampled_from([None, 10**9, 10**18]),
+    st.lists(st.builds(perf.mark, st.booleans(), st.just(1), st.integers(0, 2_000_000)), max_size=3),
+)
+def test_thinning_changes_no_span(
+    place: Path, history: list[bytes], cuts: list[int], settled_ns: int | None, marks: list[bytes]
+) -> None:
+    """However the records arrive in pieces, whatever of them is held back meanwhile, or looked at later, and watched or not."""
     thinner, thinned, bounds = _Thinner(), [], [0, *sorted(min(cut, len(history)) for cut in cuts), len(history)]
     for first, end in pairwise(bounds):
-        thinned.append(thinner.take(b"".join(history[first:end]), None))
-    whole, rest = read(place, *history), read(place, *thinned)
+        thinned.append(thinner.take(b"".join(history[first:end]), settled_ns))
+    thinned.append(thinner.take(b"", None))
+    whole, rest = read(place, *history, *marks), read(place, *thinned, *marks)
     assert whole.spans.equals(rest.spans)
     assert whole.facts == rest.facts
     assert sum(piece[:1] == bytes([perf.SWITCH]) for piece in history) == thinner.switches
+
+
+@given(histories())
+def test_no_fault_is_put_off(place: Path, history: list[bytes]) -> None:
+    """What came with a fault is looked at when it comes; without one it waits for 5 seconds, or until there is much of it."""
+    faults = sum(piece[:1] == bytes([perf.SAMPLE]) for piece in history)
+    assert perf.may_have_faults(b"".join(history)) == bool(faults)
+    thinner = _Thinner()
+    thinner.take(b"".join(history), 10**9)
+    assert thinner.majors + thinner.minors == faults
+    thinner, switches = _Thinner(), [switch(10**10 + number, "in") for number in range(100)]
+    assert b"" == thinner.take(b"".join(switches), 4 * 10**9)
+    assert 0 == thinner.switches
+    assert b"" == thinner.take(b"", 5 * 10**9)
+    assert 100 == thinner.switches
+    thinner.take(b"".join(switches * 450), 5 * 10**9)
+    assert 45_100 == thinner.switches
 
 
 def test_thinning_leaves_three_records_of_a_fault(place: Path) -> None:

@@ -1,5 +1,6 @@
 """Page faults of real jobs: each page that had to come from the device is one span, of the right thread, file and offset."""
 
+import errno
 import json
 import math
 import mmap
@@ -240,6 +241,44 @@ def test_minor_faults_are_watched_while_it_is_worth_it(tmp_path: Path) -> None:
     finally:
         recorder.stop()
     assert [False, True, True, False, True, False, False, True] == on
+
+
+def test_switches_are_watched_until_it_is_calm(tmp_path: Path) -> None:
+    """Five seconds after the start, or after the last major fault; and again from the next one on."""
+    recorder = faults.FaultRecorder(tmp_path, period_s=60)
+    watch, second = recorder._watched, 1_000_000_000
+    begun_s = watch._since_ns // second
+    try:
+        history = [(1, 0), (4, 3), (8, 3), (10, 3), (60, 3)]
+        on = [watch.decide((begun_s + at_s) * second, majors) for at_s, majors in history]
+        assert 9 * second <= watch.watched_ns <= 11 * second
+        on.append(watch.decide((begun_s + 61) * second, 4))
+    finally:
+        recorder.stop()
+    assert [None, None, None, False, None, True] == on
+
+
+def test_faults_after_a_calm_have_no_known_length(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the recorder notices them; it says when it watched, and no fault is missing."""
+    monkeypatch.setattr(faults._Watched, "CALM_NS", 0)
+    job = touch(data, "plain", some_pages(100))
+    assert 100 == len(job.of(data))
+    spans = job.found.spans.filter(pl.col("start_ns") == pl.col("end_ns"))
+    assert len(spans) == job.found.facts["unblocked"] + job.found.facts["unwatched"]
+    records, _ = perf.read_records(Path(job.facts["path"]).read_bytes()[perf.HEADER_BYTES :])
+    marks = records.take(records.types == perf.WATCHED).miscs.tolist()
+    assert [0, 0] == marks[:2]  # before it was switched off, and after
+    assert [0, 0, 1] * (len(marks) // 3) == marks[: len(marks) // 3 * 3]
+
+
+def test_without_descriptors_of_their_own_switches_are_always_watched(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before there were such; nothing is lost but what it costs."""
+    monkeypatch.setattr(faults._Watched, "CALM_NS", 0)
+    monkeypatch.setattr(faults, "open_event", lambda attributes, cpu: (-1, errno.EMFILE))
+    job = touch(data, "plain", some_pages(100))
+    assert 100 == len(job.of(data))
+    assert (0, 0) == (job.found.facts["unwatched"], job.found.facts["minor"])
+    assert 0 < job.facts["switches"]
 
 
 def watch_limit() -> int:

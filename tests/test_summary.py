@@ -194,6 +194,12 @@ def test_what_was_not_seen_is_said() -> None:
     ):
         assert sentence in found.not_seen
     unknown = summarise(timeline("read unknown ###\nread #", capture={"reads": True})).capture.not_seen
+    for unwatched, said in (
+        (1, ()),
+        (2, ("2 of 100 page faults came after seconds without any: how long they took is not known, and counts as 0",)),
+    ):
+        records = [{"faults": 60, "unwatched": unwatched}, {"faults": 40}]
+        assert said == summarise(timeline("read #", capture={"reads": True, "fault_records": records})).capture.not_seen
     assert ("75.0% of the read time has no known source: file system and counters do not say whether memory served it",) == unknown
 
 

@@ -11,6 +11,7 @@ from ioprof.analysis.unmeasured import unknown_read_ratio
 from ioprof.trace import Trace
 
 _MOST_NAMES: Final = 5
+_FEW_FAULTS: Final = 0.01  # of unknown length, of which nothing need be said
 _UNSEEN_CAUSES: Final = "statically linked, setuid, or started with an emptied environment; what they read is not seen"
 _NOTED: Final = {
     "io_uring": "used io_uring, whose reads are not seen",
@@ -161,6 +162,11 @@ def _faults(trace: Trace) -> Iterator[str]:
     reason = mapping(mapping(trace.run.get("capture")).get("faults")).get("reason")
     if reason:
         yield f"page faults were not recorded, so that reads of memory-mapped files cost loader time: {reason}"
+    records = [mapping(entry) for entry in mapping(trace.run.get("capture")).get("fault_records") or []]
+    unwatched, faults = (sum(whole(entry.get(key)) or 0 for entry in records) for key in ("unwatched", "faults"))
+    if unwatched > _FEW_FAULTS * faults:
+        seen = f"{unwatched:,} of {faults:,} page faults came after seconds without any"
+        yield f"{seen}: how long they took is not known, and counts as 0"
 
 
 def _noted(trace: Trace) -> Iterator[str]:

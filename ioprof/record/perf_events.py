@@ -24,7 +24,7 @@ _MOST_PARANOID: Final = 2
 
 # <linux/perf_event.h>
 _TYPE_SOFTWARE: Final = 1
-_PAGE_FAULTS_MINOR, _PAGE_FAULTS_MAJOR = 5, 6
+_PAGE_FAULTS_MINOR, _PAGE_FAULTS_MAJOR, _DUMMY = 5, 6, 9
 _SAMPLE_TID_TIME_ADDR: Final = 1 << 1 | 1 << 2 | 1 << 3
 _SAMPLE_IP: Final = 1 << 0  # makes the samples of minor faults longer, which tells them apart
 _FORMAT_LOST: Final = 1 << 4  # Linux 6.0
@@ -80,11 +80,14 @@ class Events:
             os.close(descriptor)
 
 
-def open_events(cpus: list[int], ring_bytes: int) -> Events:
-    """Events of the calling thread and what it starts, with as much as kernel and rights give. Raises `RefusedError`."""
+def open_events(cpus: list[int], ring_bytes: int, *, switches: bool = False) -> Events:
+    """Events of the calling thread and what it starts, with as much as kernel and rights give. Raises `RefusedError`.
+
+    They tell of major faults, and of who maps what; with `switches` of those, too.
+    """
     refused = 0
     for kernel, counts_lost in ((True, True), (True, False), (False, True), (False, False)):
-        attributes = _attributes(kernel, counts_lost, ring_bytes // 4)
+        attributes = _attributes(kernel, counts_lost, switches, ring_bytes // 4)
         found: list[tuple[int, int]] = []
         for cpu in cpus:
             descriptor, refused = open_event(attributes, cpu)
@@ -100,10 +103,17 @@ def open_events(cpus: list[int], ring_bytes: int) -> Events:
     raise _refused(refused, _paranoid())
 
 
-def _attributes(kernel: bool, counts_lost: bool, watermark: int) -> bytes:
-    """A struct perf_event_attr: every major fault, who runs when, and who maps what."""
+def _attributes(kernel: bool, counts_lost: bool, switches: bool, watermark: int) -> bytes:
+    """A struct perf_event_attr: every major fault, who maps what, and perhaps who runs when."""
     read_format = _FORMAT_LOST if counts_lost else 0
-    return _pack_attributes(_PAGE_FAULTS_MAJOR, _SAMPLE_TID_TIME_ADDR, read_format, _FLAGS.keys(), kernel, watermark)
+    flags = _FLAGS.keys() - (set() if switches else {"context_switch"})
+    return _pack_attributes(_PAGE_FAULTS_MAJOR, _SAMPLE_TID_TIME_ADDR, read_format, flags, kernel, watermark)
+
+
+def switch_attributes(kernel: bool) -> bytes:
+    """A struct perf_event_attr: who runs when, from the next execve on, or once they are enabled; and nothing else."""
+    flags = {"disabled", "inherit", "exclude_kernel", "exclude_hv", "enable_on_exec", "watermark", "sample_id_all", "use_clockid"}
+    return _pack_attributes(_DUMMY, _SAMPLE_TID_TIME_ADDR, 0, flags | {"context_switch"}, kernel, 1 << 30)
 
 
 def minor_attributes(kernel: bool) -> bytes:

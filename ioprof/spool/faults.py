@@ -9,8 +9,9 @@ A minor fault found its page in the page cache, but perhaps still on its way the
 readahead in minor faults. Those that slept are spans too, while the recorder watched them (`FaultRecorder` says when).
 
 `start_ns` is when the thread gave up its core, or the end of the fault where it never did (then the device was as fast as a memory,
-or the kernel polled it): a span of no length, counted in `unblocked`. A fault that slept twice shows its last sleep. Between the
-two times lies all that the thread waited for, to be given a core again included.
+or the kernel polled it): a span of no length, counted in `unblocked`; or in `unwatched`, where switches were not watched at that
+time. A fault that slept twice shows its last sleep. Between the two times lies all that the thread waited for, to be given a core
+again included.
 
 Processes have the numbers that the recorder knows them by: one that runs in a PID namespace of its own (a container that the job
 starts) knows itself by others.
@@ -30,7 +31,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ioprof.clock import Anchor
-from ioprof.perf import HEADER_BYTES, HEADER_DTYPE, LOST, MAGIC, MINOR, SAMPLE, VERSION, Records, read_records, waits
+from ioprof.perf import HEADER_BYTES, HEADER_DTYPE, LOST, MAGIC, MINOR, SAMPLE, VERSION, Records, is_watched, read_records, waits
 from ioprof.schema import SPAN_COLUMNS
 from ioprof.spool.mappings import ANONYMOUS, UNMAPPED, Process, Replay
 from ioprof.spool.values import LATEST_NS, anchor_of, nullable, number_of, text
@@ -69,8 +70,8 @@ class Faults:
     facts: dict[str, Any]
     """`cpus`, `kernel` (faults inside of system calls were seen), `closed`, `counted` (major faults by the kernel's own count, or
     None), `lost` (records; a lower bound in a file that was not closed); of major faults `faults`, `anonymous` (no file's),
-    `unmapped` (where nothing was seen to be mapped: mremap, lost records), `unblocked` (of no length), `own` (in capture files:
-    no spans); `minor` (their spans)."""
+    `unmapped` (where nothing was seen to be mapped: mremap, lost records), `unblocked` (of no length), `unwatched` (of unknown
+    length: switches were not watched), `own` (in capture files: no spans); `minor` (their spans)."""
     damage: Counter[str]
     """How often each thing was found that cannot be."""
 
@@ -118,10 +119,10 @@ def _believable(records: Records, damage: Counter[str]) -> Records:
 
 def _understood(header: Any, records: Records, number: Callable[[bytes], int], beside: bytes, damage: Counter[str]) -> Faults:
     host = text(bytes(header["host"]))
-    starts = _starts(records)
+    starts, watched = _starts(records), is_watched(records)
     chosen = (records.types == SAMPLE) | ((records.types == MINOR) & (starts < records.times))
     chosen &= records.pids != header["pid"]  # events that are switched on are so for the recorder, too
-    samples, starts = records.take(chosen), starts[chosen]
+    samples, starts, watched = records.take(chosen), starts[chosen], watched[chosen]
     replay = Replay(samples)
     replay.run(records, damage)
     is_major = samples.types == SAMPLE
@@ -139,7 +140,8 @@ def _understood(header: Any, records: Records, number: Callable[[bytes], int], b
         "faults": int(np.count_nonzero(is_major)),
         "anonymous": int(np.count_nonzero(is_major & (replay.files == ANONYMOUS))),
         "unmapped": int(np.count_nonzero(is_major & (replay.files == UNMAPPED))),
-        "unblocked": int(np.count_nonzero(is_major & (starts == samples.times))),
+        "unblocked": int(np.count_nonzero(is_major & (starts == samples.times) & watched)),
+        "unwatched": int(np.count_nonzero(is_major & (starts == samples.times) & ~watched)),
         "own": int(np.count_nonzero(is_own & is_major)),
         "minor": int(np.count_nonzero(shown & ~is_major)),
     }
