@@ -210,7 +210,21 @@ def test_a_process_within_an_execve_is_looked_at_again(tmp_path: Path, monkeypat
     read: list[str] = []
     monkeypatch.setattr(processes, "read_bytes", lambda path: read.append(path) or read_bytes(path))
     assert {(7, 100), (8, 100)} == job.read()[0].keys()
-    assert {"7", "8"} == {Path(path).parent.name for path in read}
+    assert {"7", "8"} == {name for path in read if (name := Path(path).parent.name).isdigit()}
+
+
+def test_processes_are_listed_again_when_there_is_a_new_one(tmp_path: Path) -> None:
+    """That is when the kernel has given out another pid; one that ends needs no list to be missed."""
+    job = JobProcesses(7, b"nothing", str(tmp_path))
+    (tmp_path / "loadavg").write_text("0.00 0.01 0.05 1/123 9\n")
+    show(tmp_path, 7)
+    show(tmp_path, 9, parent=7)
+    assert {(7, 100), (9, 100)} == job.read()[0].keys()
+    show(tmp_path, 11, parent=7)
+    shutil.rmtree(tmp_path / "9")
+    assert {(7, 100)} == job.read()[0].keys()
+    (tmp_path / "loadavg").write_text("0.00 0.01 0.05 1/123 11\n")
+    assert {(7, 100), (11, 100)} == job.read()[0].keys()
 
 
 def test_a_child_of_a_marked_process_belongs_to_the_job(tmp_path: Path) -> None:

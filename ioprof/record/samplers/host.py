@@ -62,17 +62,17 @@ class HostCounters:
 
     def memory(self) -> dict[str, float]:
         """Memory and page cache."""
-        fields = _fields(read_bytes(f"{self._proc}/meminfo"))
+        data = read_bytes(f"{self._proc}/meminfo")
         names = {"memory.available": b"MemAvailable:", "memory.cached": b"Cached:", "memory.dirty": b"Dirty:"}
-        return {name: int(fields[key]) * 1024 for name, key in names.items()}
+        return {name: _number(data, key) * 1024 for name, key in names.items()}
 
     def paging(self) -> dict[str, float]:
         """What was read into memory."""
-        fields = _fields(read_bytes(f"{self._proc}/vmstat"))
+        data = read_bytes(f"{self._proc}/vmstat")
         return {
-            "vm.paged_in": int(fields[b"pgpgin"]) * 1024,
-            "vm.swapped_in": int(fields[b"pswpin"]) * _PAGE_BYTES,
-            "vm.major_faults": int(fields[b"pgmajfault"]),
+            "vm.paged_in": _number(data, b"pgpgin") * 1024,
+            "vm.swapped_in": _number(data, b"pswpin") * _PAGE_BYTES,
+            "vm.major_faults": _number(data, b"pgmajfault"),
         }
 
     def pressure(self, what: str) -> dict[str, float]:
@@ -140,8 +140,10 @@ class HostCounters:
         return self._is_disk[device]
 
 
-def _fields(data: bytes) -> dict[bytes, bytes]:
-    return {words[0]: words[1] for line in data.splitlines() if len(words := line.split()) > 1}
+def _number(data: bytes, name: bytes) -> int:
+    """What stands behind a name at the start of a line; of 200 lines three are wanted."""
+    begin = 0 if data.startswith(name + b" ") else data.index(b"\n" + name + b" ") + 1
+    return int(data[begin : data.index(b"\n", begin)].split()[1])
 
 
 def _note(error: Exception) -> str:

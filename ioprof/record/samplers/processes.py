@@ -52,6 +52,8 @@ class JobProcesses:
         self._members: dict[int, int] = {}  # pid: start
         self._others: set[tuple[int, int]] = set()  # pid and /proc's inode: looked at before, and not of the job
         self._commands: dict[Subject, str] = {}
+        self._newest = b""
+        self._listed: dict[int, int] = {}
         self._delays = _is_on(f"{proc}/sys/kernel/task_delayacct")
         self.io_refused: int = 0
         """Processes whose /proc/PID/io could not be read while they lived: another user's, or not dumpable."""
@@ -97,9 +99,23 @@ class JobProcesses:
             found |= {pid: new.pop(pid) for pid in joined}
 
     def _alive(self) -> dict[int, int]:
-        """Inodes of /proc/PID: another process of the same pid has another one, and to list them costs less than to read starts."""
-        with os.scandir(self._proc) as entries:
-            return {int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()}
+        """Inodes of /proc/PID: another process of the same pid has another one, and to list them costs less than to read starts.
+
+        Where no process or thread began since the last time, which /proc/loadavg tells at once, there can be no new ones.
+        """
+        newest = self._newest_pid()
+        if newest != self._newest or not newest:
+            with os.scandir(self._proc) as entries:
+                self._listed = {int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()}
+            self._newest = newest
+        return self._listed
+
+    def _newest_pid(self) -> bytes:
+        """The one that was given last, to a process or a thread; empty where that is not told."""
+        try:
+            return read_bytes(f"{self._proc}/loadavg").split()[-1]
+        except (OSError, IndexError):
+            return b""
 
     def _is_marked(self, pid: int) -> bool | None:
         """None if it cannot be said yet: during an execve the environment is empty (`exec_mmap`, then `create_elf_tables`)."""
