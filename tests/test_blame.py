@@ -55,6 +55,13 @@ def test_blame_agrees_with_the_oracle(trace: Trace) -> None:
     assert {} == {key: counts for key, counts in expected.items() if counts}
 
 
+def test_steps_of_which_nothing_else_is_known_are_the_hosts() -> None:
+    """A rank that recorded nothing but its steps, beside one that did."""
+    found = blame(timeline("step 0011\nstep r1 0011\nwait r1 00"))
+    assert [20, 20] == found.filter(rank=0)["host_ns"].to_list()
+    assert [0, 20] == found.filter(rank=1)["host_ns"].to_list()
+
+
 @JOBS
 @given(traces(max_ranks=3), st.data())
 def test_order_shift_and_splits_change_nothing(trace: Trace, data: st.DataObject) -> None:

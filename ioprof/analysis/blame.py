@@ -57,6 +57,7 @@ def charges(trace: Trace) -> Charges:
     """`blame`, and what the ranks did that others waited for."""
     table, missing, arrived = steps(trace), unmeasured(trace), arrivals(trace)
     charged, seen = np.zeros((len(table), len(CAUSES)), np.int64), observed(trace, table)
+    charged[seen, CAUSES.index("host")] = (table["end_ns"] - table["start_ns"]).to_numpy()[seen]  # where a rank has nothing else
     waited, doing = [], {}
     for rank, spans in by_rank(trace, _KINDS, (*lineage.COLUMNS, *COLLECTIVE)):
         rows = np.flatnonzero(seen & (table["rank"].to_numpy() == rank))
