@@ -62,6 +62,16 @@ def test_output_input_and_exit_code_are_the_commands(tmp_path: Path) -> None:
     assert ("failed", 7) == (run["status"], run["exit_code"])
 
 
+def test_the_environment_is_the_users(tmp_path: Path) -> None:
+    """But for what recording needs there; nothing of it comes from a library that the launcher has loaded for itself."""
+    given = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "PYTHONPATH", "_RJEM_MALLOC_CONF")}
+    ended = record(tmp_path / "run", "env", "-0", env=given)
+    found = dict(line.split("=", 1) for line in ended.stdout.split("\0") if line)
+    added = {"LD_PRELOAD", "PYTHONPATH", "IOPROF_SPOOL", "IOPROF_GPU_WINDOW", "KINETO_LOG_LEVEL"}
+    assert added == found.keys() - given.keys()
+    assert given == {name: found[name] for name in given}
+
+
 def test_a_command_that_is_killed_ends_as_in_a_shell(tmp_path: Path) -> None:
     """128 and the signal's number; the run is there and says so."""
     ended = record(tmp_path / "run", "sh", "-c", "cat /etc/passwd >/dev/null; kill -9 $$")

@@ -1,8 +1,10 @@
 """The command line: one file per command. The only part of ioprof that prints, exits, or reads the arguments."""
 
 import importlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import typer
@@ -60,13 +62,25 @@ def _app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_nothing)  # or one command alone would be taken for the whole, without a name
-    for name in commands:
-        module = importlib.import_module(f"ioprof.cli.{name}")
+    with _environment_as_it_is():
+        modules = {name: importlib.import_module(f"ioprof.cli.{name}") for name in commands}
+    for name, module in modules.items():
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:
             app.command(name, context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
     return app
+
+
+@contextmanager
+def _environment_as_it_is() -> Iterator[None]:
+    """What libraries put there for themselves while they are imported (polars does) is not for the job that we start."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    for name in [name for name, value in before.items() if os.environ.get(name) != value]:
+        os.environ[name] = before[name]
 
 
 def _nothing() -> None:
