@@ -1,17 +1,20 @@
 """What full capture takes from a whole job: a training with two loader workers and real decode, with and without `ioprof record`.
 
-    IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/job_cost.py [--json] [--pairs 10] [--seconds 20] [--equal]
+    IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/job_cost.py [--json] [--pairs 10] [--seconds 12] [--light] [--equal | --parts]
 
 Of a pair both run at the same time, each with all its processes, the recorded one with its launcher, on a core of its own, and
 are counted over the same seconds; ten times a second they change cores. So what else the machine does befalls both, and as a job
 that has one core for decode and everything else has nothing to hide a cost behind, all of it shows. The median of the ratios
-counts. The job (training.py) prints its own samples per second, and its CPU time per sample. Which of the two is started first
-changes from pair to pair. `--equal` records none: what it shows then is the error of the measure. Six such pairs: rate 0.990 to
-1.008 (median 0.998), CPU time 0.993 to 1.010 (1.000).
+counts. Which of the two is started first changes from pair to pair. The job (training.py) prints its own samples per second, and
+the CPU time of each of its processes and of the launcher. It is torchvision's recipe for ImageNet, in batches of 32; `--light`
+does little but decode, in batches of 16. `--equal` records none: what it shows then is the error of the measure. `--parts` records
+with one part of ioprof at a time: what each adds where the others are not.
 
 What did not work, on a shared virtual machine with 2 cores:
 - One after the other: the rates of such a pair differed by 10 % with nothing changed, and ten pairs do not resolve 1 %.
 - A core for each, changed from pair to pair: of ten equal pairs 0.79 to 1.16. The cores differ, and not the same way for long.
+- One pair for long: two processes of the same job differ by 1 % for as long as they live, by where their memory came to lie.
+  So there are ten pairs, and each is short.
 - glibc's own thresholds of when freed memory goes back to the kernel: by luck a process has some page faults per sample, or several
   times as many. Both jobs are therefore started with thresholds that it never reaches.
 """
@@ -19,6 +22,7 @@ What did not work, on a shared virtual machine with 2 cores:
 import argparse
 import contextlib
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -26,10 +30,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 TRAINING = Path(__file__).with_name("training.py")
+IN_PART = Path(__file__).with_name("recorded_in_part.py")
+PARTS = ("hooks", "library", "faults", "samples")
+PROCESSES = ("consumer", "workers", "launcher")
 WORKERS = 2
-START_S = 20.0
+START_S = 15.0
 """Until both jobs have begun, and finished their first epoch."""
 SWAP_S = 0.1
 """Between two changes of cores, which cost 0.2 ms."""
@@ -48,19 +56,35 @@ def main() -> None:
     if len(cores) < 2:
         print("job cost: not measured; it takes two cores")
         return
-    pairs = [pair(options, cores if number % 2 else cores[::-1], number // 2 % 2 == 0) for number in range(options.pairs)]
-    rates, costs = sorted(rate for rate, _ in pairs), sorted(cost for _, cost in pairs)
-    result = {
+    for part in PARTS if options.parts else ("everything",):
+        result = measured_part(options, part, cores)
+        print(json.dumps({part: result}) if options.json else described(part, result), flush=True)
+
+
+def described(part: str, result: dict[str, Any]) -> str:
+    """The same for people."""
+    lines = [f"{part}: throughput lost {result['throughput_lost']:.2%}, CPU time added {result['cpu_added']:.2%} (medians)"]
+    for name in PROCESSES:
+        lines.append(f"  {name}: {result[name]['added_us']:+.1f} µs per sample (mean, ±{result[name]['error_us']:.1f})")
+    return "\n".join([*lines, f"  recorded over alone: rate {shown(result['rates'])}; CPU {shown(result['cpu'])}"])
+
+
+def measured_part(options: argparse.Namespace, part: str, cores: list[int]) -> dict[str, Any]:
+    """Of all pairs."""
+    pairs = [pair(options, part, cores[:: 1 if number % 2 else -1], number // 2 % 2 == 0) for number in range(options.pairs)]
+    rates = sorted(recorded.rate / alone.rate for recorded, alone in pairs)
+    costs = sorted(sum(recorded.cpu_us) / sum(alone.cpu_us) for recorded, alone in pairs)
+    result: dict[str, Any] = {
         "throughput_lost": 1 - statistics.median(rates),
         "cpu_added": statistics.median(costs) - 1,
         "rates": rates,
         "cpu": costs,
     }
-    if options.json:
-        print(json.dumps(result, indent=1))
-        return
-    print(f"throughput lost: {result['throughput_lost']:.2%} (median; recorded over alone: {shown(rates)})")
-    print(f"CPU time added:  {result['cpu_added']:.2%} (median; recorded over alone: {shown(costs)})")
+    for place, name in enumerate(PROCESSES):
+        added = [recorded.cpu_us[place] - alone.cpu_us[place] for recorded, alone in pairs]
+        error = statistics.stdev(added) / len(added) ** 0.5 if len(added) > 1 else math.nan
+        result[name] = {"added_us": statistics.mean(added), "error_us": error}
+    return result
 
 
 def shown(ratios: list[float]) -> str:
@@ -72,24 +96,49 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What full capture takes from a whole job.")
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=20.0, help="that are counted")
-    parser.add_argument("--equal", action="store_true", help="record none of them")
+    parser.add_argument("--seconds", type=float, default=12.0, help="that are counted")
+    parser.add_argument("--light", action="store_true", help="a job that does little but decode, in small batches")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--equal", action="store_true", help="record none of them")
+    what.add_argument("--parts", action="store_true", help="record with one part at a time")
     parser.add_argument("--sample", type=Path, default=Path(sample) if sample else None, help="a tree of images")
     return parser.parse_args()
 
 
-def pair(options: argparse.Namespace, cores: list[int], is_recorded_first: bool) -> tuple[float, float]:
-    """Recorded over alone: of the rate, and of CPU time per sample."""
+class Measured(NamedTuple):
+    """By the job's own word."""
+
+    rate: float
+    """Samples per second."""
+    cpu_us: tuple[float, float, float]
+    """Microseconds per sample, of `PROCESSES`."""
+
+
+def pair(options: argparse.Namespace, part: str, cores: list[int], is_recorded_first: bool) -> tuple[Measured, Measured]:
+    """Recorded, and alone."""
     job = [sys.executable, TRAINING, options.sample, WORKERS, time.monotonic() + START_S, options.seconds]
+    job += ["light"] if options.light else []
     with tempfile.TemporaryDirectory() as folder:
-        recording = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", f"{folder}/run", "--"]
-        recorded_job = job if options.equal else recording + job
+        recorded_job = job if options.equal else [*recording(part, folder), *job]
         commands = (recorded_job, job) if is_recorded_first else (job, recorded_job)
         processes = [started(command, core) for command, core in zip(commands, cores, strict=True)]
         swap_cores(processes, cores)
         both = [measured(process) for process in processes]
         recorded, alone = both if is_recorded_first else both[::-1]
-    return recorded[0] / alone[0], recorded[1] / alone[1]
+    has_launcher = not options.equal and part in ("everything", "faults", "samples")
+    return recorded if has_launcher else without_launcher(recorded), without_launcher(alone)
+
+
+def recording(part: str, folder: str) -> list[object]:
+    """What stands before a command to record it, or to record it with one part only."""
+    if part == "everything":
+        return [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", f"{folder}/run", "--"]
+    return [sys.executable, IN_PART, part, folder]
+
+
+def without_launcher(found: Measured) -> Measured:
+    """Its parent is this process, which belongs to none."""
+    return Measured(found.rate, (*found.cpu_us[:2], 0.0))
 
 
 def started(command: list[object], core: int) -> "subprocess.Popen[str]":
@@ -136,13 +185,13 @@ def entries(folder: str) -> list[str]:
         return []
 
 
-def measured(process: "subprocess.Popen[str]") -> tuple[float, float]:
-    """Samples per second and milliseconds of CPU per sample, by the job's own word."""
+def measured(process: "subprocess.Popen[str]") -> Measured:
+    """What a job printed."""
     printed, complaints = process.communicate()
     if process.returncode:
         raise RuntimeError(complaints)
-    rate, cpu = printed.split()[-2:]
-    return float(rate), float(cpu)
+    rate, consumer, workers, parent = map(float, printed.split()[-4:])
+    return Measured(rate, (consumer, workers, parent))
 
 
 if __name__ == "__main__":

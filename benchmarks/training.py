@@ -1,38 +1,73 @@
-"""The job that job_cost.py measures: torch's DataLoader, Pillow's decode, random crops, a small network on the CPU.
+"""The job that job_cost.py measures: torch's DataLoader, Pillow's decode, a small network on the CPU.
 
-    python benchmarks/training.py TREE WORKERS BEGIN SECONDS
+    python benchmarks/training.py TREE WORKERS BEGIN SECONDS [light]
+
+What is done to a sample is what torchvision's reference training for ImageNet does, in batches of its size: a random part, resized
+to 224 x 224, flipped or not, as normalised floats. With `light` it is decode and little else, in batches of 16: the least that a
+job can do to an image, so that what recording costs is the largest part of it.
 
 Prints, of SECONDS from the monotonic time BEGIN on (0: after the first epoch), with what lies between epochs: samples per second,
-and milliseconds of CPU per sample, of this process and its workers.
+and microseconds of CPU per sample of this process, of its workers, and of the process that started it.
 """
 
+import math
+import os
+import random
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-CROP = 160
+BATCH, SIZE = 32, 224
+MEAN, DEVIATION = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+LIGHT_BATCH, LIGHT_SIZE = 16, 160
 
 
-class Tree(Dataset):
-    """Images of class folders, a random crop of each."""
+class Tree(Dataset[tuple[torch.Tensor, int]]):
+    """Images of class folders."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, is_light: bool) -> None:
         self.paths = sorted(Path(root).glob("*/*.JPEG"))
+        self.is_light = is_light
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         with Image.open(self.paths[index]) as image:
-            pixels = np.asarray(image.convert("RGB").resize((CROP, CROP)))
-        return torch.from_numpy(pixels.copy()).permute(2, 0, 1), index % 10
+            picture = image.convert("RGB")
+        return (little if self.is_light else usual)(picture), index % 10
+
+
+def usual(picture: Image.Image) -> torch.Tensor:
+    """A random part between 8 and 100 % of the area and 3:4 and 4:3, float32, 3 x 224 x 224."""
+    picture = picture.crop(random_part(*picture.size)).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+    if random.random() < 0.5:
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
+    return pixels.float().div_(255).sub_(MEAN).div_(DEVIATION)
+
+
+def random_part(width: int, height: int) -> tuple[int, int, int, int]:
+    """As torchvision's RandomResizedCrop chooses it, but for the rare image in which ten attempts fail: that is taken whole."""
+    for _ in range(10):
+        area, shape = width * height * random.uniform(0.08, 1), math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        wide, high = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
+        if 0 < wide <= width and 0 < high <= height:
+            left, top = random.randint(0, width - wide), random.randint(0, height - high)
+            return left, top, left + wide, top + high
+    return 0, 0, width, height
+
+
+def little(picture: Image.Image) -> torch.Tensor:
+    """All of it, uint8, 3 x 160 x 160."""
+    return torch.from_numpy(np.array(picture.resize((LIGHT_SIZE, LIGHT_SIZE)))).permute(2, 0, 1)
 
 
 def main() -> None:
@@ -40,30 +75,38 @@ def main() -> None:
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Conv2d(3, 8, 5, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    loader = DataLoader(Tree(sys.argv[1]), batch_size=16, shuffle=True, num_workers=int(sys.argv[2]), persistent_workers=True)
+    is_light = sys.argv[5:] == ["light"]
+    data, batch = Tree(sys.argv[1], is_light), LIGHT_BATCH if is_light else BATCH
+    loader = DataLoader(data, batch, shuffle=True, num_workers=int(sys.argv[2]), persistent_workers=True)
     begin, seconds = float(sys.argv[3]), float(sys.argv[4])
-    started, start, cpu_s, samples, num_epochs = False, 0.0, 0.0, 0, 0
+    started, start, cpu_us, samples, num_epochs = False, 0.0, (0.0, 0.0, 0.0), 0, 0
     while True:
         for images, labels in loader:
-            loss = nn.functional.cross_entropy(model(images.float() / 255), labels)
+            loss = nn.functional.cross_entropy(model(images.float() / 255 if is_light else images), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             now = time.monotonic()
             if not started and now >= begin and num_epochs > 0:
-                started, start, cpu_s = True, now, cpu_seconds()
+                started, start, cpu_us = True, now, cpu_by_process()
             elif started:
                 samples += len(images)
                 if now - start >= seconds:
-                    print(samples / (now - start), (cpu_seconds() - cpu_s) / samples * 1e3)
+                    taken = [after - before for before, after in zip(cpu_us, cpu_by_process(), strict=True)]
+                    print(samples / (now - start), *(us / samples for us in taken))
                     return
         num_epochs += 1
 
 
-def cpu_seconds() -> float:
-    """Of this process and its living children."""
-    here = psutil.Process()
-    return sum(process.cpu_times().user + process.cpu_times().system for process in (here, *here.children()))
+def cpu_by_process() -> tuple[float, float, float]:
+    """Microseconds that this process has taken, that its living children have, and that its parent has."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return microseconds([os.getpid()]), microseconds(map(int, children)), microseconds([os.getppid()])
+
+
+def microseconds(pids: Iterable[int]) -> float:
+    """Of CPU that these processes have taken, by the clocks that the kernel keeps of each (man clock_getcpuclockid)."""
+    return sum(time.clock_gettime_ns(~pid << 3 | 2) for pid in pids) / 1e3
 
 
 if __name__ == "__main__":
