@@ -29,7 +29,8 @@ def test_numbers_are_unique_and_known_to_workers(epochs: list[tuple[int, int]], 
                 worker.begin_epoch()
             begun[place] = True
             for task in range(num_tasks):
-                loader.send(task, Path(folder), 5)
+                loader.sent = task + 1
+                loader.reach(Path(folder), 5)
                 assert worker.number(task) == loader.number(task) >= 0
                 seen.append(loader.number(task))
             if ended:
@@ -55,10 +56,28 @@ def test_what_was_not_sent_is_given_back() -> None:
     allotment = Allotment()
     first, second = Series(allotment), Series(allotment)
     first.begin_epoch()
-    first.send(0, Path(), -1)
-    first.send(1, Path(), -1)
-    first.unsend()
+    assert [0, 1] == [first.take(Path(), -1) for _ in range(2)]
+    first.take_back()
     first.end_epoch()
     second.begin_epoch()
-    second.send(0, Path(), -1)
-    assert (0, 1) == (first.number(0), second.number(0))
+    assert (0, 1) == (first.number(0), second.take(Path(), -1))
+
+
+@given(st.integers(0, BLOCK), st.integers(0, 3), st.booleans())
+def test_numbers_ahead_of_what_is_sent_are_nobody_elses(sent: int, ahead: int, between: bool) -> None:
+    """A loader may have taken a block for tasks that it then does not send; another one that took a block before that keeps it."""
+    allotment = Allotment()
+    first, second = Series(allotment), Series(allotment)
+    first.begin_epoch()
+    first.sent = BLOCK
+    first.reach(Path(), -1)
+    second.begin_epoch()
+    seen = [first.number(task) for task in range(sent)]
+    seen += [second.take(Path(), -1)] if between else []
+    first.sent = sent + ahead
+    first.reach(Path(), -1)
+    first.sent = sent
+    first.end_epoch()
+    first.begin_epoch()
+    seen += [first.take(Path(), -1), second.take(Path(), -1)]
+    assert len(seen) == len(set(seen))

@@ -11,7 +11,7 @@ from ioprof.clock import monotonic_ns
 from ioprof.record.hooks import compute
 from ioprof.record.hooks.compiler import of_torch
 from ioprof.record.hooks.numbers import Allotment, Series, pipe_of
-from ioprof.record.hooks.patches import Function, patches
+from ioprof.record.hooks.patches import Function, Observer, patches
 from ioprof.record.hooks.session import session
 from ioprof.record.hooks.steps import steps
 from ioprof.record.span import emit
@@ -27,9 +27,7 @@ def observe(module: ModuleType) -> None:
     patches.wrap(module.DataLoader, "__iter__", _starting)
     patches.wrap(module._BaseDataLoaderIter, "__next__", _waiting)  # noqa: SLF001
     many = module._MultiProcessingDataLoaderIter  # noqa: SLF001
-    patches.wrap(many, "_reset", _resetting)
-    patches.wrap(many, "_try_put_index", _sending)
-    patches.wrap(many, "_get_data", _getting)
+    patches.wrap(many, "_reset", _resetting(many))
 
 
 def waited(start_ns: int, end_ns: int, number: int, was_recorded: bool = False) -> None:
@@ -82,32 +80,28 @@ def _starting(original: Function) -> Function:
     return start
 
 
-def _resetting(original: Function) -> Function:
-    def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
-        if session.is_on:
-            _series(self).begin_epoch()
-            _tell(loader)
-        return original(self, loader, *args, **kwargs)
+def _resetting(many: Any) -> Observer:
+    def observer(original: Function) -> Function:
+        def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
+            if session.is_on:
+                series = _series(self)
+                series.begin_epoch()
+                series.sent = self._prefetch_factor * self._num_workers  # the original sends as many, if there are
+                series.reach(session.spool, session.who.rank)
+                series.in_order = getattr(loader, "in_order", True)
+                if not series.in_order:
+                    patches.wrap(many, "_get_data", _getting)
+                _tell(loader)
+            return original(self, loader, *args, **kwargs)
 
-    return _reset
+        return _reset
 
-
-def _sending(original: Function) -> Function:
-    def _try_put_index(self: Any) -> None:
-        series = vars(self).get(_SERIES)
-        if series is None:
-            original(self)
-            return
-        task = self._send_idx
-        series.send(task, session.spool, session.who.rank)
-        original(self)
-        if self._send_idx == task:
-            series.unsend()
-
-    return _try_put_index
+    return observer
 
 
 def _getting(original: Function) -> Function:
+    """Of loaders that hand out batches in the order in which they arrive."""
+
     def _get_data(self: Any) -> Any:
         received = original(self)
         series = vars(self).get(_SERIES)
@@ -120,55 +114,55 @@ def _getting(original: Function) -> Function:
 
 def _waiting(original: Function) -> Function:
     def wait(self: Any) -> Any:
+        if not self._num_workers:
+            return _make(original, self)
+        series: Series | None = vars(self).get(_SERIES)
+        if series is not None:  # else it was made before this process was recorded
+            series.sent = self._send_idx + self._num_workers + 1  # one for this batch, and one for each worker that has no more
+            if series.sent > series.limit:
+                series.reach(session.spool, session.who.rank)
         if not is_consumer():
             return original(self)
-        single = not self._num_workers
-        number = _begin_single(self) if single else -1
         start_ns = monotonic_ns()
         try:
             batch = original(self)
         except StopIteration:
             end_ns = monotonic_ns()
-            _end_epoch(self)
+            if series is not None:
+                series.sent = self._send_idx
+                series.end_epoch()
             exhausted(start_ns, end_ns)
             raise
-        finally:
-            if single:
-                session.thread.here.number = -1
         end_ns = monotonic_ns()
-        waited(start_ns, end_ns, number if single else _number_of_last(self))
+        number = -1 if series is None else series.number(self._rcvd_idx - 1 if series.in_order else series.got)
+        waited(start_ns, end_ns, number)
         return batch
 
     return wait
 
 
-def _begin_single(iterator: Any) -> int:
-    """The number of the batch that this process is about to make itself."""
+def _make(original: Function, iterator: Any) -> Any:
+    """A batch that the consumer makes itself while it waits."""
+    if not is_consumer():
+        return original(iterator)
     series = _series(iterator)
     if series.epoch < 0:
         series.begin_epoch()
         _tell(iterator)
-    series.got += 1
-    series.send(series.got, session.spool, session.who.rank)
-    number = series.number(series.got)
-    session.thread.here.number = number
-    return number
-
-
-def _number_of_last(iterator: Any) -> int:
-    series: Series | None = vars(iterator).get(_SERIES)
-    if series is None:  # it was made before this process was recorded
-        return -1
-    return series.number(iterator._rcvd_idx - 1 if getattr(iterator, "_in_order", True) else series.got)  # noqa: SLF001
-
-
-def _end_epoch(iterator: Any) -> None:
-    series = vars(iterator).get(_SERIES)
-    if series is not None:
-        if not iterator._num_workers:  # noqa: SLF001
-            series.unsend()
-            series.got -= 1
+    number = session.thread.here.number = series.take(session.spool, session.who.rank)
+    start_ns = monotonic_ns()
+    try:
+        batch = original(iterator)
+    except StopIteration:
+        end_ns = monotonic_ns()
+        series.take_back()
         series.end_epoch()
+        exhausted(start_ns, end_ns)
+        raise
+    finally:
+        session.thread.here.number = -1
+    waited(start_ns, monotonic_ns(), number)
+    return batch
 
 
 def _tell(loader: Any) -> None:

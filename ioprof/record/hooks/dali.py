@@ -25,14 +25,7 @@ class _Source:
         """The number of the batch that was waited for, and is not handed out yet; -1: none is."""
 
     def next_number(self) -> int:
-        self.series.got += 1
-        self.series.send(self.series.got, session.spool, session.who.rank)
-        return self.series.number(self.series.got)
-
-    def take_back(self) -> None:
-        """There is no such batch."""
-        self.series.got -= 1
-        self.series.unsend()
+        return self.series.take(session.spool, session.who.rank)
 
 
 _sources: "weakref.WeakKeyDictionary[Any, _Source]" = weakref.WeakKeyDictionary()
@@ -83,7 +76,7 @@ def _waiting(original: Function) -> Function:
         try:
             batch = original(self, *args, **kwargs)
         except StopIteration:
-            source.take_back()
+            source.series.take_back()
             exhausted(start_ns, monotonic_ns())
             raise
         finally:

@@ -53,22 +53,34 @@ class Series:
         self.pipe = pipe
         """Inode of the pipe of its workers; 0: it has none."""
         self.epoch = -1
+        self.in_order = True
+        """Batches arrive in the order of their tasks."""
         self.got = -1
-        """The task whose batch arrived last."""
+        """The task whose batch arrived last, where that order does not tell."""
         self.is_over = True
         """No task of this epoch will be sent any more."""
-        self.next_number = 0
-        """One more than the number of the newest task."""
+        self.sent = 0
+        """So many tasks of this epoch were sent, or may be before this is said again."""
         self.limit = 0
         """The first task for which no block was taken."""
+        self._before = 0
         self._allotment = allotment
         self._blocks: list[tuple[int, int]] = []
+
+    @property
+    def next_number(self) -> int:
+        """One more than the number of the newest task, of this epoch or the one before; but nothing below the newest block."""
+        if not self._blocks:
+            return self._before
+        first, number = self._blocks[-1]
+        return number + max(0, self.sent - first)
 
     def begin_epoch(self) -> None:
         """Tasks are numbered from 0 again."""
         self.end_epoch()
         self.epoch += 1
-        self.limit, self._blocks, self.is_over = 0, [], False
+        self._before = self.next_number
+        self.sent, self.limit, self._blocks, self.is_over = 0, 0, [], False
 
     def end_epoch(self) -> None:
         """All tasks of this epoch were sent."""
@@ -76,20 +88,27 @@ class Series:
             self.is_over = True
             self._allotment.give_back(self)
 
-    def send(self, task: int, spool: Path, rank: int) -> None:
-        """A task is about to be sent."""
-        if task >= self.limit:
+    def reach(self, spool: Path, rank: int) -> None:
+        """Have numbers for all that may be sent; to be called before, where `sent` is more than the limit."""
+        while self.limit < self.sent:
             number = self._allotment.take(self)
-            self._blocks.append((task, number))
-            self.limit = task + BLOCK
+            self._blocks.append((self.limit, number))
             if self.pipe:
-                _publish(spool, _ENTRY.pack(self.pipe, self.epoch, task, number, rank))
-        first, number = self._blocks[-1]
-        self.next_number = number + task - first + 1
+                _publish(spool, _ENTRY.pack(self.pipe, self.epoch, self.limit, number, rank))
+            self.limit += BLOCK
 
-    def unsend(self) -> None:
-        """The newest task was not sent after all: there is no more to load."""
-        self.next_number -= 1
+    def take(self, spool: Path, rank: int) -> int:
+        """The number of the next batch, which no worker makes."""
+        self.got += 1
+        self.sent = self.got + 1
+        if self.sent > self.limit:
+            self.reach(spool, rank)
+        return self.number(self.got)
+
+    def take_back(self) -> None:
+        """There is no such batch."""
+        self.got -= 1
+        self.sent -= 1
 
     def number(self, task: int) -> int:
         """The number of a task that was sent; -1 for one that was not."""
