@@ -26,6 +26,7 @@ before a WATCHED was back before its next record.
 Times are the kernel's own CLOCK_MONOTONIC in nanoseconds; `pgoff` is in bytes. A file may end anywhere.
 """
 
+import re
 import struct
 from dataclasses import dataclass
 from typing import Any, Final
@@ -87,6 +88,10 @@ _HEADER_WORDS: Final = 1
 _TRAILER_WORDS: Final = 2
 _LEAST_WORDS: Final = {MMAP: 8, LOST: 5, COMM: 5, EXIT: 6, FORK: 6, SAMPLE: 4, MMAP2: 12, SWITCH: 3, MINOR: 5, WATCHED: 3}
 """Eight-byte words of the shortest record of each type."""
+_FAULT_BEGINS: Final = re.compile(
+    struct.pack("<I", SAMPLE) + b"..[" + bytes(8 * _LEAST_WORDS[kind] for kind in (SAMPLE, MINOR)) + b"]\0", re.DOTALL
+)
+"""The header of a major or minor fault: it says the type, and how long it is."""
 
 
 @dataclass(frozen=True)
@@ -178,10 +183,8 @@ def is_watched(records: Records) -> _Array:
 
 
 def may_have_faults(data: bytes) -> bool:
-    """Whether some word in `data`, records as they came from a ring, could begin that of a fault. Says yes too often, never no."""
-    words = np.frombuffer(data, "<u8", count=len(data) // 8) & np.uint64(0xFFFF_0000_FFFF_FFFF)
-    begun = [np.uint64(SAMPLE | 8 * _LEAST_WORDS[kind] << 48) for kind in (SAMPLE, MINOR)]
-    return bool(((words == begun[0]) | (words == begun[1])).any())
+    """Whether there may be a fault in `data`, records as they came from a ring. Says yes too often, never no."""
+    return _FAULT_BEGINS.search(data) is not None
 
 
 def _walk(sizes: _Array) -> tuple[_Array, int]:
