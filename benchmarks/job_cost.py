@@ -15,6 +15,9 @@ What did not work, on a shared virtual machine with 2 cores:
 - A core for each, changed from pair to pair: of ten equal pairs 0.79 to 1.16. The cores differ, and not the same way for long.
 - One pair for long: two processes of the same job differ by 1 % for as long as they live, by where their memory came to lie.
   So there are ten pairs, and each is short.
+- The same memory in each run: what comes before a job's own memory, such as an environment or a preloaded library, decides where
+  that lies, and so did by itself cost or save 1 %, in every run the same (Mytkowicz et al., "Producing Wrong Data Without Doing
+  Anything Obviously Wrong!", 2009). Each process of both jobs now begins its memory at a place drawn by lot.
 - glibc's own thresholds of when freed memory goes back to the kernel: by luck a process has some page faults per sample, or several
   times as many. Both jobs are therefore started with thresholds that it never reaches.
 """
