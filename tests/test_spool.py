@@ -456,7 +456,7 @@ from ioprof.record.hooks.session import session
 spool = session.spool = Path({str(tmp_path)!r})
 series = Series(Allotment(), 11)
 series.begin_epoch()
-series.send(0, spool, int(sys.argv[2]))
+series.take(spool, int(sys.argv[2]))
 session.tell(workers=int(sys.argv[2]))
 follower = Followed(spool, 7, 11)
 assert (0, int(sys.argv[2])) == (follower.number(0), follower.rank)
