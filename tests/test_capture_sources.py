@@ -185,6 +185,34 @@ def test_what_a_surprise_fetches_is_told(kind: str, way: str, reader: str, tmp_p
     assert found.device - window - WRONG * SIZE <= found.storage <= found.device + WRONG * SIZE
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_forked_reader_begins_anew(way: str, tmp_path: Path) -> None:
+    """What its parent had fetched, and that all of the parent's last reads were cached, says nothing of a child's reads."""
+    with loop_disk(tmp_path, "ext4") as disk:
+        disk.read_ahead(131_072)
+        paths = [disk.path / "of the parent", disk.path / "of the child"]
+        for path in paths:
+            path.write_bytes(np.random.default_rng(1).bytes(8 * MIB))
+            evict(path, 0, 0)
+        program = """
+import os, sys
+def read(path):
+    file = os.open(path, os.O_RDONLY)
+    while os.read(file, 65536): pass
+read(sys.argv[1])
+read(sys.argv[1])
+child = os.fork()
+if not child:
+    read(sys.argv[2])
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+        run_python(tmp_path / "spool", program, *paths, **WAYS[way])
+    trace = captured(tmp_path / "spool")
+    found = [bytes_by_source(reads_of(trace, path)) for path in paths]
+    assert [{"storage": 8 * MIB, "page_cache": 8 * MIB}, {"storage": 8 * MIB}] == found
+
+
 AHEAD = {
     "readahead": "import ctypes\nctypes.CDLL(None, use_errno=True).readahead(file, ctypes.c_long(0), ctypes.c_size_t(MIB))",
     "fadvise": "os.posix_fadvise(file, 0, MIB, os.POSIX_FADV_WILLNEED)",

@@ -116,9 +116,13 @@ static bool map_live(void)
     return true;
 }
 
+static void forget_usage(void);
+
+/* In a forked child. */
 static void wipe_live(void)
 {
     memset((void *)live, 0, sizeof *live);
+    forget_usage();
 }
 
 /* A parent that forks shares all its open files from then on. */
@@ -414,6 +418,7 @@ static uint32_t begin_file(void)
     char path[sizeof spool + 128];
     if (ring_is_open(&ring))
         ring_forget(&ring); /* the parent's */
+    forget_usage();
     header.pid = (uint32_t)real_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
     header.parent_pid = (uint32_t)real_call(SYS_getppid, 0, 0, 0, 0, 0, 0);
     take_anchor();

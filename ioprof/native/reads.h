@@ -90,6 +90,17 @@ struct usage {
 /* When it was last asked. */
 static __thread struct usage usage_known;
 
+/* How many more reads of this thread are expected to miss the cache: its first, and those after a miss. */
+#define EXPECTED_MISSES 32
+static __thread int hits;
+
+/* The only thread of a child has what its parent's knew, but the kernel counts for it from zero. */
+static void forget_usage(void)
+{
+    usage_known = (struct usage){0, 0, 0};
+    hits = 0;
+}
+
 static struct usage usage_now(void)
 {
     struct rusage usage;
@@ -268,10 +279,6 @@ struct reading {
     bool missed, surprised;              /* the attempt failed; and usage had not been read before it */
     bool uncounted;                      /* by the kernel, and so not here */
 };
-
-/* How many more reads of this thread are expected to miss the cache: its first, and those after a miss. */
-#define EXPECTED_MISSES 32
-static __thread int hits;
 
 static inline bool usage_tells(struct file *file)
 {
