@@ -13,11 +13,11 @@ with one part of ioprof at a time: what each adds where the others are not.
 What did not work, on a shared virtual machine with 2 cores:
 - One after the other: the rates of such a pair differed by 10 % with nothing changed, and ten pairs do not resolve 1 %.
 - A core for each, changed from pair to pair: of ten equal pairs 0.79 to 1.16. The cores differ, and not the same way for long.
-- One pair for long: two processes of the same job differ by 1 % for as long as they live, by where their memory came to lie.
-  So there are ten pairs, and each is short.
-- The same memory in each run: what comes before a job's own memory, such as an environment or a preloaded library, decides where
-  that lies, and so did by itself cost or save 1 %, in every run the same (Mytkowicz et al., "Producing Wrong Data Without Doing
-  Anything Obviously Wrong!", 2009). Each process of both jobs now begins its memory at a place drawn by lot.
+- One pair for long: two processes of the same job differ for as long as they live, by where their memory came to lie; `--equal`
+  says by how much. So there are ten pairs, and each is short.
+- Memory at the same place in each run: an environment or a preloaded library moves it, and so cost or saved by itself about as much
+  as is measured here, in every run alike (Mytkowicz et al., "Producing Wrong Data Without Doing Anything Obviously Wrong!", 2009).
+  Each process of both jobs now begins its memory at a place drawn by lot.
 - glibc's own thresholds of when freed memory goes back to the kernel: by luck a process has some page faults per sample, or several
   times as many. Both jobs are therefore started with thresholds that it never reaches.
 """

@@ -6,7 +6,7 @@ What is done to a sample is what torchvision's reference training for ImageNet d
 to 224 x 224, flipped or not, as normalised floats. With `light` it is decode and little else, in batches of 16: the least that a
 job can do to an image, so that what recording costs is the largest part of it.
 
-In each process the memory for images begins at a place drawn by lot. By where it lies the same decode takes 1 % more or less, and
+In each process the memory for images begins at a place drawn by lot. By where it lies the same decode takes more or less time, and
 what comes before it, an environment or a library, decides that: the same way in each run, so that no number of runs would tell.
 
 Prints, of SECONDS from the monotonic time BEGIN on (0: after the first epoch), with what lies between epochs: samples per second,

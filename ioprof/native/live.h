@@ -418,7 +418,7 @@ static uint32_t begin_file(void)
     char path[sizeof spool + 128];
     if (ring_is_open(&ring))
         ring_forget(&ring); /* the parent's */
-    forget_usage();
+    forget_usage(); /* where the child was not made by fork */
     header.pid = (uint32_t)real_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
     header.parent_pid = (uint32_t)real_call(SYS_getppid, 0, 0, 0, 0, 0, 0);
     take_anchor();

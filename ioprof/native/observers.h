@@ -2,7 +2,7 @@
  * ioprof/record/hooks/observers_twin.py.
  *
  * What they observe is called for every sample of a job, right after a decoder has driven everything else out of the processor's
- * caches: written in Python such a call costs ten times what it does in a loop. So what a thread has under way is
+ * caches: written in Python such a call costs a multiple of what it does in a loop. So what a thread has under way is
  * a few bytes of its own, and a call that is observed touches little else.
  *
  * An observer answers for what it observes: every attribute but those by which it is called is the original's, its class

@@ -1,4 +1,4 @@
-"""The Python twin of `native/observers.h`: the same spans at ten times the cost, where no compiler was found."""
+"""The Python twin of `native/observers.h`: the same spans, dearer, where no compiler was found."""
 
 import threading
 from collections.abc import Callable
