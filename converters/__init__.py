@@ -1,9 +1,15 @@
-"""Datasets from images: `convert` what there is, or `generate` what looks like ImageNet.
+"""Datasets from images: `convert` existing images, or `generate` synthetic ones with ImageNet's size distribution.
 
-    open_source ─▶ shuffled order ─▶ engine(ImageWork: read, check, transform) ─▶ journal ─▶ Layout, in order ─▶ manifest, rename
+    open_source ─▶ shuffled order ─▶ engine(ImageConverter: read, transform) ─▶ journal ─▶ Layout, in order ─▶ manifest, rename
 
-Nothing here prints. A job is planned first, which finds everything that can be found wrong before work starts, and then run. A
-conversion that was killed leaves its journal and its half-made dataset beside the destination; the same one goes on from there.
+    options     the options of `convert` and `generate`, validated           sources/   where the images come from
+    manifests   the files that mark a folder as ioprof's                     images/    one image: synthesis, decode, resize, encode
+    api         the public names                                             layouts/   how records are stored: a writer per layout
+                                                                             job/       the conversion as a resumable job
+
+Imports go one way: options, manifests ◀── images ◀── sources ◀── layouts ◀── job ◀── api. Nothing here prints. A job is planned
+first, which reports every error that can be found before work starts, and then run. A conversion that was killed leaves its journal
+and the incomplete dataset next to the destination; the same conversion, started again, resumes from there.
 """
 
 from importlib import import_module
@@ -15,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy: a worker needs little of all this, and would take longer to load it than for its first images. Modules are looked for
-    # here, too: `from ioprof.converters import shards`.
+    # Lazy: a worker process needs few of these modules, and importing all of them would take longer than its first images. Python
+    # also asks here for submodules (`from ioprof.converters import layouts`), which the import system then finds itself.
     if not name.startswith("__") and find_spec(f"ioprof.converters.{name}") is None:
         api = import_module("ioprof.converters.api")
         if name in api.__all__:

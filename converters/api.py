@@ -1,39 +1,51 @@
-"""What `ioprof.converters` offers."""
+"""The public names of `ioprof.converters`."""
 
-from collections.abc import Callable
 from pathlib import Path
 
-from ioprof.converters.conversion import Conversion, plan_conversion
-from ioprof.converters.destination import leftovers
-from ioprof.converters.engines import engine_for
-from ioprof.converters.generation import Generation, Synthetic, plan_generation
-from ioprof.converters.halfmade import HalfMade
+from ioprof.converters.job.conversion import Conversion, plan_conversion
+from ioprof.converters.job.destination import leftovers
+from ioprof.converters.job.engines import engine_for
+from ioprof.converters.job.generation import Generation, Synthetic, plan_generation
+from ioprof.converters.job.partial_output import PartialOutput
+from ioprof.converters.job.parts import FinishedPart, Merge, MergeCleanup, Part, plan_merge, read_part
+from ioprof.converters.job.relayout import LayoutOptions, Relayout, plan_relayout
+from ioprof.converters.job.running import ConversionResult, run_conversion, run_merge, run_relayout
+from ioprof.converters.job.verification import Verification, plan_verification
 from ioprof.converters.options import ConvertOptions, GenerateOptions
-from ioprof.converters.parts import MadePart, Merged, Merging, Part, plan_merge, read_part
-from ioprof.converters.verification import Verification, plan_verification
+from ioprof.converters.sources.source_kinds import FORMATS, detect
 from ioprof.dataset import Dataset
+from ioprof.reporter import Advance, ignore_progress
 
 __all__ = [
+    "FORMATS",
     "Conversion",
+    "ConversionResult",
     "ConvertOptions",
+    "FinishedPart",
     "GenerateOptions",
     "Generation",
-    "HalfMade",
-    "MadePart",
-    "Merged",
-    "Merging",
+    "LayoutOptions",
+    "Merge",
+    "MergeCleanup",
     "Part",
+    "PartialOutput",
+    "Relayout",
     "Synthetic",
     "Verification",
     "convert",
+    "detect",
     "engine_for",
     "generate",
     "leftovers",
     "plan_conversion",
     "plan_generation",
     "plan_merge",
+    "plan_relayout",
     "plan_verification",
     "read_part",
+    "run_conversion",
+    "run_merge",
+    "run_relayout",
 ]
 
 
@@ -41,21 +53,21 @@ def convert(
     source: Path,
     destination: Path,
     options: ConvertOptions | None = None,
-    advance: Callable[[int], object] = lambda _: None,
+    advance: Advance = ignore_progress,
 ) -> Dataset:
-    """Make a dataset at `destination` from the images at `source`; `advance` is told how many more images are done.
+    """Make a dataset at `destination` from the images at `source`; `advance` is called with the number of images just finished.
 
-    Raises `CommandError` or `DatasetError`; what is done by then is kept for the same call to go on from.
+    Raises `CommandError` or `DatasetError`; finished work is kept, and the same call resumes from it.
     """
-    made = plan_conversion(source, destination, options or ConvertOptions()).run(advance)
-    assert isinstance(made, Dataset)  # a part it would be if one had been asked for
-    return made
+    dataset = plan_conversion(source, destination, options or ConvertOptions()).run(advance)
+    assert isinstance(dataset, Dataset)  # only a conversion with `part` returns a `FinishedPart`
+    return dataset
 
 
 def generate(
     destination: Path,
     options: GenerateOptions | None = None,
-    advance: Callable[[int], object] = lambda _: None,
+    advance: Advance = ignore_progress,
 ) -> Synthetic:
-    """Make a synthetic ImageNet at `destination`; what holds for `convert` holds here, but nothing half-made is kept."""
+    """Make a synthetic ImageNet at `destination`. Like `convert`, but an interrupted generation keeps nothing."""
     return plan_generation(destination, options or GenerateOptions()).run(advance)

@@ -1,13 +1,16 @@
 """Loaders: datasets to batches of uint8 images, for one rank, in a seeded order.
 
     null         one random batch again and again: the upper bound of every other loader
-    files        torch's DataLoader, Pillow, a file per image          one order for both of them, whatever the
+    files        torch's DataLoader, a file per image                  one order for both of them, whatever the
     lmdb         the same on LMDB, by its memory map or by reads       layout and the number of workers
     webdataset   the same on tars, each read from end to end           an order that depends on ranks and workers
+    parquet      row groups of Parquet shards, each read as a whole     an order that depends on ranks and workers
+    raw          one packed file and its index, by map or by reads     the order of files and lmdb
+    indexed      records in files of other programs, by an index       the order of files and lmdb
     dali         DALI's own readers, threads and decoders              an order of DALI's
 
 To add one: a file with a subclass of `records.Records`, or a `base.Backend` of its own, and its line in `LOADERS`. Then
-tests/test_loader_contract.py runs on it, and says what it must do.
+tests/test_loader_contract.py, which states what a loader must do, runs on it.
 """
 
 from importlib import import_module
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
-from ioprof.loaders.base import LMDB_READS, Backend, Loader, LoaderOptions
+from ioprof.loaders.base import DECODES, LMDB_READS, ON_CORRUPT, READAHEADS, Backend, Loader, LoaderOptions
 
 if TYPE_CHECKING:
     from ioprof.loaders.records import Records
@@ -25,6 +28,9 @@ LOADERS: Final = {
     "files": "files:FileRecords",
     "lmdb": "lmdb_records:LmdbRecords",
     "webdataset": "tar_shards:TarRecords",
+    "parquet": "parquet_groups:ParquetRecords",
+    "raw": "packed:RawRecords",
+    "indexed": "packed:IndexedRecords",
     "dali": "dali_loader:DaliBackend",
 }
 """Name of each loader, and its `base.Backend`."""
@@ -44,8 +50,18 @@ def check_loader(name: str, dataset: Dataset | None, options: LoaderOptions) -> 
     kind = backend_kind(name)
     if options.lmdb_read not in LMDB_READS:
         raise CommandError(f"--lmdb-read {options.lmdb_read}: unknown; choose one of {', '.join(LMDB_READS)}")
-    if options.lmdb_read != LMDB_READS[0] and name != "lmdb":
+    if options.lmdb_read != LMDB_READS[0] and name not in ("lmdb", "raw"):
         raise CommandError(f"--lmdb-read {options.lmdb_read}: is about --loader lmdb, and this is {name}; leave it out")
+    if options.lmdb_readahead not in READAHEADS:
+        raise CommandError(f"--lmdb-readahead {options.lmdb_readahead}: unknown; choose one of {', '.join(READAHEADS)}")
+    if options.lmdb_readahead != READAHEADS[0] and (name != "lmdb" or options.lmdb_read != LMDB_READS[0]):
+        what = f"--loader lmdb --lmdb-read {LMDB_READS[0]}"
+        raise CommandError(f"--lmdb-readahead {options.lmdb_readahead}: is about {what}; leave it out")
+    for option, value, choices in (("decode", options.decode, DECODES), ("on-corrupt", options.on_corrupt, ON_CORRUPT)):
+        if value not in choices:
+            raise CommandError(f"--{option} {value}: unknown; choose one of {', '.join(choices)}")
+        if value != choices[0] and name in ("null", "dali"):
+            raise CommandError(f"--{option} {value}: --loader {name} does not decode by ioprof's own decoder; leave it out")
     if kind.layouts:
         _check_dataset(name, kind, dataset, options)
     kind(dataset, options).check()

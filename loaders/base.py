@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 
 from ioprof.dataset import Dataset
@@ -12,6 +11,15 @@ if TYPE_CHECKING:
 
 LMDB_READS: Final = ("mmap", "pread")
 """How the `lmdb` loader gets at a value: through the memory map, as LMDB does; or by one read of its bytes."""
+READAHEADS: Final = ("auto", "on", "off")
+"""Whether the kernel reads ahead where a memory map of an LMDB is touched; `auto`: as `lmdb_readahead.choose` finds better."""
+
+REGION, FULL, PILLOW = "roi", "full", "pillow"
+DECODES: Final = (REGION, FULL, PILLOW)
+"""What is decoded of a JPEG: the crop alone; or all of it, by the same library; or all of it, by Pillow."""
+FAIL, QUARANTINE, ACCEPT = "fail", "quarantine", "accept"
+ON_CORRUPT: Final = (FAIL, QUARANTINE, ACCEPT)
+"""What happens with an image that cannot be decoded or of which libjpeg warns: an error; it is left out; or the latter is used."""
 
 
 @dataclass(frozen=True)
@@ -31,21 +39,35 @@ class LoaderOptions:
     seed: int = 0
     crop: int = 224
     """Side of the square that the random crop is resized to, in pixels."""
-    spool: Path | None = None
-    """Where worker processes record to; None: they do not."""
     first_batch: int = 0
     """The first batch to yield: a job that goes on gets the very batches that it would have got."""
     shuffle_buffer: int = 1000
     """Samples held back to be shuffled where the data is read in the order in which it lies: by `webdataset`, and by `dali`."""
     lmdb_read: str = LMDB_READS[0]
     """One of `LMDB_READS`."""
+    lmdb_readahead: str = READAHEADS[0]
+    """One of `READAHEADS`, of the memory map."""
+    decode: str = REGION
+    """One of `DECODES`; of the loaders that read records."""
+    on_corrupt: str = FAIL
+    """One of `ON_CORRUPT`; of the loaders that read records."""
     device_id: int | None = None
     """Number of the GPU that `dali` may decode on, and then leaves its batches on; None: it works on the CPU."""
 
+    sample_shape: tuple[int, ...] | None = None
+    """Of the bytes of a sample, where it is no image of `crop` pixels: of the null loader's samples alone."""
+    evaluates: bool = False
+    """The batches are to evaluate a model: the centre of each image, instead of a random crop."""
+
     @property
-    def largest_batch(self) -> tuple[int, int, int, int]:
+    def shape(self) -> tuple[int, ...]:
+        """Of the bytes of a sample."""
+        return self.sample_shape or (3, self.crop, self.crop)
+
+    @property
+    def largest_batch(self) -> tuple[int, ...]:
         """Shape of the largest batch there can be: an epoch's last may have one sample more (see `order.batch_bounds`)."""
-        return self.batch_size + 1, 3, self.crop, self.crop
+        return self.batch_size + 1, *self.shape
 
 
 class Batch(NamedTuple):
@@ -57,8 +79,20 @@ class Batch(NamedTuple):
     """uint8, (samples, 3, crop, crop), RGB."""
     labels: "Tensor"
     """int64, (samples,)."""
-    ready_ns: int
-    """Monotonic time at which the batch was complete where it was made."""
+    left_out: tuple[str, ...] = ()
+    """Of each image that was left out as corrupt: its name, and why."""
+
+
+@dataclass(frozen=True)
+class LoadingFacts:
+    """How a loader turned out to work, for run.json."""
+
+    decoder: str | None = None
+    """Library that decodes JPEGs; None: Pillow, or no loader of ours decodes."""
+    lmdb_readahead: bool | None = None
+    """Whether the kernel reads ahead in the memory map; None: there is none."""
+    lmdb_readahead_reason: str | None = None
+    """One of `lmdb_readahead.REASONS`."""
 
 
 class Record(NamedTuple):
@@ -71,13 +105,16 @@ class Record(NamedTuple):
 
 
 class Loader(Protocol):
-    """Yields batches `first_batch` to `num_batches` and records the wait for each."""
+    """Yields batches `first_batch` to `num_batches`."""
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches of this rank, in order."""
 
+    def facts(self) -> LoadingFacts:
+        """How it works, once it has begun."""
+
     def lost_worker(self) -> str | None:
-        """Which worker process died, and how; None if none did. To be asked when anything failed: the error itself rarely says."""
+        """Which worker process died, and how; None if none did. Call it after any error, which rarely contains that itself."""
 
 
 class Backend(Protocol):

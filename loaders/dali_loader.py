@@ -1,8 +1,8 @@
 """Batches made by NVIDIA DALI: its readers, threads and decoders, on the CPU or a GPU; optional (`pip install 'ioprof[dali]'`).
 
 One thread of a pipeline reads, however many decode. Where DALI maps files (LMDB always, others but on file systems that several
-hosts share) its reads are page faults, of the decoding threads where each image is a file. Which batch a thread works for nobody is
-told, so the spans are those of the consumer alone: `wait`, and `deliver` for what it does with a finished batch.
+hosts share) its reads are page faults, of the decoding threads where each image is a file. DALI does not say which batch a thread
+works for, so the spans are those of the consumer alone: `wait`, and `deliver` for what it does with a finished batch.
 """
 
 import tempfile
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from ioprof.clock import monotonic_ns
 from ioprof.dataset import Dataset, open_environment
 from ioprof.errors import CommandError, DatasetError, IoprofError, LoaderError
-from ioprof.loaders.base import Batch, LoaderOptions
+from ioprof.file_systems import file_system_of, is_shared
+from ioprof.instrument.manual import wait_for_batch
+from ioprof.instrument.span import span
+from ioprof.loaders.base import Batch, LoaderOptions, LoadingFacts
 from ioprof.loaders.dali_parts import ListedPart, Part, StoredPart
 from ioprof.loaders.dali_pipelines import READER, filled_environments, first_undecodable, is_installed, make_pipeline
-from ioprof.record.span import emit
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,9 +65,15 @@ class DaliBackend:
 class DaliLoader:
     """Runs one pipeline in the rank's own process."""
 
-    def __init__(self, dataset: Dataset, options: LoaderOptions) -> None:
+    def __init__(self, dataset: Dataset, options: LoaderOptions, maps_files: bool | None = None) -> None:
+        """`maps_files`: DALI maps files of other layouts than LMDB; None: where that costs no round trip per page."""
         self._dataset, self._options = dataset, options
+        self._maps_files = not is_shared(file_system_of(str(dataset.path))) if maps_files is None else maps_files
         self._part: Part = (ListedPart if dataset.layout == "files" else StoredPart)(dataset, options)
+
+    def facts(self) -> LoadingFacts:
+        """DALI decodes by itself."""
+        return LoadingFacts()
 
     def lost_worker(self) -> str | None:
         """None: there are no workers, only threads."""
@@ -80,14 +87,13 @@ class DaliLoader:
 
     def _deliver(self, pipeline: Any) -> Iterator[Batch]:
         for number in range(self._options.first_batch, self._options.num_batches):
-            begin_ns = monotonic_ns()
-            made = [self._run(pipeline, number) for _ in range(self._part.runs(number))]
-            ready_ns = monotonic_ns()
-            images, labels = _joined([(_images(pipeline, run[0]), _labels(run[1])) for run in made], self._part.samples(number))
-            end_ns = monotonic_ns()
-            emit("wait", begin_ns, end_ns, batch=number, step=number)
-            emit("deliver", ready_ns, end_ns, batch=number, step=number)
-            yield Batch(number, images, labels, ready_ns)
+            with wait_for_batch(number):
+                runs = [self._run(pipeline, number) for _ in range(self._part.runs(number))]
+                with span("deliver", batch=number):
+                    images, labels = _joined(
+                        [(_images(pipeline, run[0]), _labels(run[1])) for run in runs], self._part.samples(number)
+                    )
+            yield Batch(number, images, labels)
 
     def _built(self) -> Any:
         with tempfile.NamedTemporaryFile("w", prefix="ioprof-dali-", suffix=".txt") as listed:
@@ -95,7 +101,7 @@ class DaliLoader:
                 listed.writelines(self._part.lines())
                 listed.flush()
             try:
-                pipeline = make_pipeline(self._dataset, self._options, Path(listed.name))
+                pipeline = make_pipeline(self._dataset, self._options, Path(listed.name), self._maps_files)
                 pipeline.build()
                 found = pipeline.reader_meta(READER)
             except RuntimeError as error:
@@ -113,11 +119,11 @@ class DaliLoader:
         return images, labels
 
     def _about(self, number: int, reason: str) -> IoprofError:
-        """The error that names the record: DALI seldom does, and what it says of its own source is for nobody else."""
+        """The error, with the record's name: DALI's message seldom has it, and refers to its own source code."""
         from ioprof.loaders import open_records
 
         records = open_records(self._dataset.layout, self._dataset, self._options)
-        suspects = ((index, records.read_alone(index)) for index in self._part.in_hand(number))
+        suspects = ((index, records.read(index)) for index in self._part.in_progress(number))
         found = first_undecodable(suspects, records.raw_shape)
         if found is None:
             return LoaderError(f"{self._dataset.path}: DALI could not make batch {number} ({reason})")
@@ -125,7 +131,7 @@ class DaliLoader:
         return DatasetError(f"{records.name(index)}: image of {num_bytes} bytes cannot be decoded (DALI: {reason})")
 
 
-# ------------------------------------------------------------------------------------------------ what DALI hands out
+# ------------------------------------------------------------------------------------------------ what DALI returns
 
 
 def _images(pipeline: Any, made: Any) -> "Tensor":
@@ -170,6 +176,6 @@ def _joined(runs: list[tuple["Tensor", "Tensor"]], samples: int) -> tuple["Tenso
 
 
 def _reason(error: RuntimeError) -> str:
-    """What DALI says, without where in our source the operator stands: the first line after `encountered:`."""
-    said = [line.strip() for line in str(error).partition("encountered:")[2].splitlines() or str(error).splitlines()]
-    return next((line for line in said if line), type(error).__name__)[:200]
+    """DALI's message without the operator's place in our source: the first line after `encountered:`."""
+    lines = [line.strip() for line in str(error).partition("encountered:")[2].splitlines() or str(error).splitlines()]
+    return next((line for line in lines if line), type(error).__name__)[:200]

@@ -1,4 +1,4 @@
-"""Which samples DALI hands out in which run of its pipeline, so that every sample comes once per epoch.
+"""Which samples DALI returns in which run of its pipeline, so that every sample comes once per epoch.
 
 DALI's batches have one size, so an epoch's last ones are filled up with copies, which are cut off again; and where an epoch ends in
 a batch of one sample more than asked (see `order.batch_bounds`), that takes two runs.
@@ -21,7 +21,7 @@ class Part(Protocol):
     """One rank's samples."""
 
     epoch_size: int
-    """What DALI's reader must say that it has, in all ranks together, with and without what fills up the shorter parts."""
+    """Size of the epoch in all ranks together, by DALI's reader, without and with what fills up the shorter parts."""
     padded_epoch_size: int
     skipped_runs: int
     """How many runs make the batches before `first_batch`: its crops follow from theirs, so DALI must make them to get there."""
@@ -32,8 +32,8 @@ class Part(Protocol):
     def samples(self, number: int) -> int:
         """How many samples batch `number` has; what comes beyond them are copies."""
 
-    def in_hand(self, number: int) -> Iterator[int]:
-        """Records that DALI may have in hand while batch `number` is waited for."""
+    def in_progress(self, number: int) -> Iterator[int]:
+        """Records that DALI may be reading or decoding while batch `number` is waited for."""
 
 
 class ListedPart:
@@ -64,7 +64,7 @@ class ListedPart:
         """How many samples batch `number` has."""
         return self._batches.samples(number)
 
-    def in_hand(self, number: int) -> Iterator[int]:
+    def in_progress(self, number: int) -> Iterator[int]:
         """The batch's own records, and those of the batches that are made ahead."""
         for request in self._requests(range(number, number + self._options.prefetch + 2)):
             yield from request.indices
@@ -102,7 +102,7 @@ class StoredPart:
         before = (self._per_epoch - 1) * self._options.batch_size
         return len(self._part(number)) - before if self._is_last(number) else self._options.batch_size
 
-    def in_hand(self, number: int) -> Iterator[int]:
+    def in_progress(self, number: int) -> Iterator[int]:
         """The records that were read last, and what may still wait in the buffer, from the last to the first."""
         part, ahead = self._part(number), self._options.batch_size * (self._options.prefetch + 2) + self._options.shuffle_buffer
         step = number % self._per_epoch

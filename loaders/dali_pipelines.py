@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 
 from ioprof.dataset import Dataset, open_environment
-from ioprof.file_systems import file_system_of, is_shared
 from ioprof.loaders.base import LoaderOptions, Record
 from ioprof.loaders.crops import AREA, ASPECT, CROP_TRIES
 
@@ -19,17 +18,17 @@ READER: Final = "reader"
 
 
 def is_installed() -> bool:
-    """Whether DALI can be imported, as far as that can be told without doing so."""
+    """Whether DALI can be imported, as far as is known without doing so."""
     try:
         return importlib.util.find_spec("nvidia.dali") is not None
     except ModuleNotFoundError:  # nor anything else of NVIDIA's
         return False
 
 
-def make_pipeline(dataset: Dataset, options: LoaderOptions, listed: Path) -> Any:
+def make_pipeline(dataset: Dataset, options: LoaderOptions, listed: Path, maps_files: bool) -> Any:
     """The pipeline of one rank: uint8 (batch, 3, crop, crop) images, cropped and flipped as in `images.load_sample`, and labels.
 
-    `listed` is the list of a `ListedPart`.
+    `listed` is the list of a `ListedPart`; with `maps_files` its reader maps files, else it reads them. LMDB is always mapped.
     """
     dali = _library()
     fn = dali.fn
@@ -41,7 +40,7 @@ def make_pipeline(dataset: Dataset, options: LoaderOptions, listed: Path) -> Any
         prefetch_queue_depth=max(1, options.prefetch),
     )
     with pipeline:
-        data, labels = _read(dataset, options, listed)
+        data, labels = _read(dataset, options, listed, maps_files)
         image = fn.crop_mirror_normalize(
             _cropped(data, dataset, options),
             dtype=dali.types.UINT8,
@@ -54,11 +53,9 @@ def make_pipeline(dataset: Dataset, options: LoaderOptions, listed: Path) -> Any
     return pipeline
 
 
-def _read(dataset: Dataset, options: LoaderOptions, listed: Path) -> Any:
+def _read(dataset: Dataset, options: LoaderOptions, listed: Path, maps_files: bool) -> Any:
     fn = _library().fn
-
-    # On file systems that other hosts share a mapped page costs a round trip; LMDB is always mapped.
-    unmapped = {"dont_use_mmap": is_shared(file_system_of(str(dataset.path)))}
+    unmapped = {"dont_use_mmap": not maps_files}
     if dataset.layout == "files":
         return fn.readers.file(name=READER, file_root=str(dataset.path), file_list=str(listed), **unmapped)
     stored = {
@@ -73,7 +70,9 @@ def _read(dataset: Dataset, options: LoaderOptions, listed: Path) -> Any:
         return fn.readers.caffe2(path=[str(folder) for folder in filled_environments(dataset)], label_type=0, **stored)
     shards = [str(path) for path in dataset.shard_paths()]
     components = ["jpg;png;rgb", "cls"]
-    return fn.readers.webdataset(paths=shards, ext=components, missing_component_behavior="error", **stored, **unmapped)
+    indexes = [path.with_suffix(".idx") for path in dataset.shard_paths()]
+    indexed = {"index_paths": list(map(str, indexes))} if all(path.is_file() for path in indexes) else {}
+    return fn.readers.webdataset(paths=shards, ext=components, missing_component_behavior="error", **indexed, **stored, **unmapped)
 
 
 def _cropped(data: Any, dataset: Dataset, options: LoaderOptions) -> Any:

@@ -6,8 +6,8 @@ from typing import ClassVar
 from ioprof.dataset import read_index
 from ioprof.errors import DatasetError
 from ioprof.loaders.base import Record
+from ioprof.loaders.file_reading import read_file
 from ioprof.loaders.records import Records
-from ioprof.record.reads import read_file
 
 
 class FileRecords(Records):
@@ -21,11 +21,11 @@ class FileRecords(Records):
         if not path.is_file():
             raise DatasetError(f"{path}: missing, though the dataset lists it; convert the dataset again")
 
-    def read(self, index: int, batch: int) -> Record:
+    def read(self, index: int) -> Record:
         """Record `index`; `DatasetError` names the file if it cannot be read."""
         path = f"{self.dataset.path}/{self._index[0][index]}"
         try:
-            data = read_file(path, batch=batch)
+            data = read_file(path)
         except OSError as error:
             raise DatasetError(f"{path}: cannot be read ({error.strerror})") from None
         return Record(data, self.raw_shape, self._index[1][index])

@@ -1,13 +1,13 @@
 """Records of a shared folder, written to a copy on this node as they are read: the first epoch fills it, the next ones read it.
 
-The copy is a half-made dataset that somebody else prepares (`prepare`), finishes or removes; nothing here makes it one:
+The copy is an incomplete dataset, which `prepare` begins; what completes or removes it is `ioprof.jobs.filling`:
 
     COPY/dataset/...     the same files as the dataset's; those that hold many records at their full length, and empty at first
     COPY/flags/...       a byte for each record of `files`, for each block of an environment or a tar: 1 once it is there, whole
 
 What is flagged was written before, so a process that is killed leaves nothing that looks whole and is not. Two that read the same
 at the same time write the same bytes. A write that fails ends the filling of that process, not the job: it reads on from the
-shared folder. Reads are whole blocks, which costs up to two blocks more than what was asked for.
+shared folder. Reads are whole blocks, which costs up to two blocks more than was requested.
 """
 
 import os
@@ -24,16 +24,16 @@ import numpy.typing as npt
 
 from ioprof.dataset import Dataset
 from ioprof.errors import DatasetError
+from ioprof.instrument.manual import current_batch
+from ioprof.instrument.span import intern, span
 from ioprof.loaders.base import LoaderOptions, Record
+from ioprof.loaders.file_reading import FileRanges, read_file
 from ioprof.loaders.files import FileRecords
 from ioprof.loaders.lmdb_pages import LmdbPages
 from ioprof.loaders.lmdb_records import LmdbRecords
 from ioprof.loaders.records import Records
 from ioprof.loaders.tar_reading import TarReader
 from ioprof.loaders.tar_shards import TarRecords
-from ioprof.record.ranges import FileRanges
-from ioprof.record.reads import read_file
-from ioprof.record.span import intern, span
 
 BLOCK_BYTES: Final = 4096
 
@@ -99,20 +99,20 @@ class FillingFiles(FileRecords):
         self._copy = _copy_of(options)
         self._is_filling = True
 
-    def read(self, index: int, batch: int) -> Record:
+    def read(self, index: int) -> Record:
         """Record `index`, from the copy where it is there."""
         local = f"{self._copy}/dataset/{self.name(index)}"
         if self._flags[index]:
             with suppress(FileNotFoundError):
-                return Record(self._data(local, batch), self.raw_shape, self._index[1][index])
-        record = super().read(index, batch)
+                return Record(self._data(local), self.raw_shape, self._index[1][index])
+        record = super().read(index)
         if self._is_filling:
-            self._is_filling = _written(lambda: self._write(local, index, record.data), local, batch, len(record.data))
+            self._is_filling = _written(lambda: self._write(local, index, record.data), local, len(record.data))
         return record
 
-    def _data(self, path: str, batch: int) -> bytearray:
+    def _data(self, path: str) -> bytearray:
         try:
-            return read_file(path, batch=batch)
+            return read_file(path)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -159,20 +159,20 @@ class FilledRanges(FileRanges):
             self._local.close()
             self._shared.close()
 
-    def read_into(self, data: memoryview, offset: int, *, batch: int = -1) -> int:
+    def read_into(self, data: memoryview, offset: int) -> int:
         """Fill `data` from `offset`, from the copy if all of it is there; else from the shared file, and then it is."""
         first, last = offset // BLOCK_BYTES, -(-min(offset + len(data), self.size) // BLOCK_BYTES)
         if first >= last or self._flags[first:last].all():
-            return self._local.read_into(data, offset, batch=batch)
+            return self._local.read_into(data, offset)
         start = first * BLOCK_BYTES
         blocks = memoryview(bytearray(min(last * BLOCK_BYTES, self.size) - start))
-        found = blocks[: self._shared.read_into(blocks, start, batch=batch)]
+        found = blocks[: self._shared.read_into(blocks, start)]
         wanted = found[offset - start : offset - start + len(data)]
         data[: len(wanted)] = wanted
         if (
             self._target >= 0
             and len(found) == len(blocks)
-            and not _written(lambda: self._fill(first, last, found), self._name, batch, len(found))
+            and not _written(lambda: self._fill(first, last, found), self._name, len(found))
         ):
             os.close(self._target)
             self._target = -1
@@ -204,13 +204,13 @@ class _FilledPages(_Filled, LmdbPages):
 
 
 class _FilledTar(_Filled, TarReader):
-    def __init__(self, path: str, shard: range, numbers: range, of_copy: tuple[Path, Flags], batch: int) -> None:
+    def __init__(self, path: str, shard: range, numbers: range, of_copy: tuple[Path, Flags]) -> None:
         self._of_copy = of_copy
-        super().__init__(path, shard, numbers, batch=batch)
+        super().__init__(path, shard, numbers)
 
 
 class FillingLmdb(LmdbRecords):
-    """Of `lmdb`: values are read from their places in the file, whatever way of reading is asked for."""
+    """Of `lmdb`: values are read from their places in the file, with every `lmdb_read`."""
 
     def _opened(self, shard: int) -> LmdbPages:
         path = self._folders[shard] / "data.mdb"
@@ -221,11 +221,11 @@ class FillingLmdb(LmdbRecords):
 class FillingTars(TarRecords):
     """Of `webdataset`."""
 
-    def _reader(self, numbers: range, batch: int) -> TarReader:
+    def _reader(self, numbers: range) -> TarReader:
         shard = self._shard(numbers.start)
         path = self._paths[shard]
         of_copy = _of_copy(self.options, self.dataset, path, shard)
-        return _FilledTar(str(path), self._order.shards[shard], numbers, of_copy, batch)
+        return _FilledTar(str(path), self._order.shards[shard], numbers, of_copy)
 
 
 FILLING: Final[dict[str, type[Records]]] = {"files": FillingFiles, "lmdb": FillingLmdb, "webdataset": FillingTars}
@@ -242,9 +242,9 @@ def _copy_of(options: LoaderOptions) -> Path:
     return options.local_copy
 
 
-def _written(write: Callable[[], None], path: str, batch: int, size: int) -> bool:
+def _written(write: Callable[[], None], path: str, size: int) -> bool:
     """Whether that could be written; recorded as a `stage` span."""
-    with span("stage", file=intern(path), batch=batch, bytes=size):
+    with span("stage", file=intern(path), batch=current_batch(), bytes=size):
         try:
             write()
         except OSError:

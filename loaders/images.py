@@ -1,13 +1,16 @@
-"""A stored record to a training sample: decode with Pillow, random resized crop, flip; one image at a time, each stage a span.
+"""A stored record to a training sample: decode, random resized crop, flip; one image at a time.
 
-The crop is resized by torch's antialiased bilinear filter for bytes, as torchvision's v2 transforms do it on tensors: within 2 of
-255 of Pillow's, in 0.18 ms where Pillow takes 0.60 (0.15 and 0.37 from 256 pixels; 128 photographs, one core), with the channels
-apart, as a batch has them. Without AVX2 torch takes its slow way; there Pillow does it.
+Of a JPEG only the crop is decoded (`ioprof.jpeg`), at half, a quarter or an eighth of its size where that is still enough for the
+target. Pillow decodes what is unusual. The crop is resized by torch's antialiased bilinear filter for bytes, as torchvision's v2
+transforms do it on tensors: within 2 of 255 of Pillow's, in 0.18 ms where Pillow takes 0.60 (0.15 and 0.37 from 256 pixels; 128
+photographs, one core), with the channels apart, as a batch has them. Without AVX2 torch takes its slow way; there Pillow does it.
 """
 
 import io
 import random
 import warnings
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,49 +19,114 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from ioprof.loaders.base import Record
-from ioprof.loaders.crops import crop_box
-from ioprof.record.span import span
+from ioprof import jpeg
+from ioprof.instrument.manual import current_batch, transforming
+from ioprof.instrument.span import span
+from ioprof.jpeg import CorruptJpegError, Decoder, UndecidedJpegError
+from ioprof.loaders.base import ACCEPT, PILLOW, REGION, LoaderOptions, Record
+from ioprof.loaders.crops import Box, crop_box
 
 TORCH_IS_FAST: Final = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 Pixels = npt.NDArray[np.uint8]
 
 
-def load_sample(record: Record, choice: random.Random, crop: int, batch: int) -> Pixels:
-    """The record as a randomly cropped and flipped image, uint8 (3, crop, crop) RGB; whatever Pillow raises on a bad image."""
-    with span("decode", batch=batch):
+@dataclass(frozen=True)
+class Decoding:
+    """How records are decoded. For the process that made it."""
+
+    decoder: Decoder | None
+    """None: Pillow decodes all."""
+    regions: bool
+    """Whether only the crop is decoded."""
+    accepts_corrupt: bool
+    """Whether JPEGs that libjpeg warns of are used, as Pillow decodes them."""
+
+    @classmethod
+    def of(cls, options: LoaderOptions) -> "Decoding":
+        """As the options say; loads the library."""
+        decoder = None if options.decode == PILLOW else jpeg.installed()
+        regions = options.decode == REGION and decoder is not None and decoder.decodes_regions
+        return cls(decoder, regions, options.on_corrupt == ACCEPT)
+
+
+def load_sample(record: Record, choice: random.Random | None, crop: int, decoding: Decoding, to_end: bool = True) -> Pixels:
+    """The record as a randomly cropped and flipped image, uint8 (3, crop, crop) RGB.
+
+    Without `to_end` damage below the crop may go unseen. Without a choice: the centre of the image, as for an evaluation. Raises
+    `CorruptJpegError`, and what Pillow raises.
+    """
+    if record.shape is not None:
+        whole = np.frombuffer(record.data, np.uint8).reshape(record.shape)
+        pixels: Pixels = random_crop(whole, crop_box(whole.shape[1], whole.shape[0], choice), choice, crop)
+        return pixels
+    part = None if decoding.decoder is None else _part(record, choice, crop, decoding, to_end)
+    if part is None:
         image = _decoded(record)
-    with span("transform", batch=batch):
-        pixels = resized_by_torch(image, crop, choice) if TORCH_IS_FAST else resized_by_pillow(image, crop, choice)
-        return pixels[:, :, ::-1] if choice.random() < 0.5 else pixels
+        part = image, crop_box(image.width, image.height, choice)
+    sample: Pixels = random_crop(*part, choice, crop)
+    return sample
 
 
-def resized_by_torch(image: "Image.Image | Pixels", crop: int, choice: random.Random) -> Pixels:
-    """A random crop of an image, or of its pixels (height, width, 3), as (3, crop, crop)."""
+@transforming
+def random_crop(image: "Image.Image | Pixels", box: Box, choice: random.Random | None, crop: int) -> Pixels:
+    """The crop of an image, or of its pixels (height, width, 3), flipped with probability 1/2, as (3, crop, crop)."""
+    pixels = resized_by_torch(image, crop, box) if TORCH_IS_FAST else resized_by_pillow(image, crop, box)
+    return pixels[:, :, ::-1] if choice is not None and choice.random() < 0.5 else pixels
+
+
+def resized_by_torch(image: "Image.Image | Pixels", crop: int, box: Box) -> Pixels:
+    """The crop of an image, or of its pixels (height, width, 3), as (3, crop, crop)."""
     if isinstance(image, np.ndarray):
-        left, top, right, bottom = crop_box(image.shape[1], image.shape[0], choice)
-        part = np.array(image[top:bottom, left:right])  # a copy: torch warns of memory that cannot be written
+        left, top, right, bottom = box
+        part = image[top:bottom, left:right]
+        if not (part.flags.c_contiguous and part.flags.writeable):  # torch warns of memory that cannot be written
+            part = np.array(part)
     else:
-        part = np.array(image.crop(crop_box(image.width, image.height, choice)))
+        part = np.array(image.crop(box))
     planes = torch.from_numpy(part).permute(2, 0, 1)[None]
     return interpolate(planes, (crop, crop), mode="bilinear", antialias=True, align_corners=False)[0].numpy()
 
 
-def resized_by_pillow(image: "Image.Image | Pixels", crop: int, choice: random.Random) -> Pixels:
+def resized_by_pillow(image: "Image.Image | Pixels", crop: int, box: Box) -> Pixels:
     """The same by Pillow."""
     if isinstance(image, np.ndarray):
         image = Image.fromarray(image)
-    part = image.crop(crop_box(image.width, image.height, choice)).resize((crop, crop), Image.Resampling.BILINEAR)
+    part = image.crop(box).resize((crop, crop), Image.Resampling.BILINEAR)
     return np.asarray(part).transpose(2, 0, 1)
 
 
-def _decoded(record: Record) -> "Image.Image | Pixels":
-    if record.shape is not None:
-        return np.frombuffer(record.data, np.uint8).reshape(record.shape)
+def _part(
+    record: Record, choice: random.Random | None, crop: int, decoding: Decoding, to_end: bool
+) -> "tuple[Image.Image | Pixels, Box] | None":
+    """Pixels of a JPEG and the crop within them; None, without a draw from `choice`, for what Pillow must decode."""
+    data, decoder = record.data, decoding.decoder
+    assert decoder is not None
+    with span("decode", batch=current_batch()):
+        size = decoder.size(data)
+    if size is None:
+        if not decoding.accepts_corrupt and bytes(data[: len(jpeg.START)]) == jpeg.START:
+            with nullcontext() if decoder.is_observed else span("decode", batch=current_batch()):
+                decoder.check(data)
+        return None
+    box = crop_box(*size, choice)
+    try:
+        with nullcontext() if decoder.is_observed else span("decode", "JPEG", batch=current_batch()):
+            if not decoding.regions:
+                return decoder.region(data, (0, 0, *size)), box
+            pixels = decoder.region(data, box, jpeg.reduction(box, (crop, crop)), to_end)
+    except (CorruptJpegError, UndecidedJpegError) as error:
+        if isinstance(error, CorruptJpegError) and not decoding.accepts_corrupt:
+            raise
+        return _decoded(record), box  # the crop of this record is drawn only once
+    return pixels, (0, 0, pixels.shape[1], pixels.shape[0])
+
+
+def _decoded(record: Record) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ImageNet's EXIF blocks are full of nonsense that does not touch the pixels
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        image = Image.open(io.BytesIO(record.data))
+        with span("decode", batch=current_batch()):  # the hooks see `load`, and not that `open` parses the header
+            image = Image.open(io.BytesIO(record.data))
         image.load()
         return image if image.mode == "RGB" else image.convert("RGB")  # which would copy what is RGB already

@@ -1,7 +1,7 @@
-"""Where the values of an LMDB environment lie in its file, found by reading its pages: nothing is mapped, nothing is believed.
+"""Where the values of an LMDB environment lie in its file, found by reading its pages: nothing is mapped, everything is checked.
 
-A value of more than half a page lies by itself on consecutive overflow pages, so it is one read, of exactly its bytes, which says
-whether they came from storage; through the memory map it is a fault per page or per readahead window, and nobody knows.
+A value of more than half a page lies by itself on consecutive overflow pages, so it is one read of exactly its bytes, and it
+is known whether they came from storage; through the memory map it is a fault per page or per readahead window, and is not known.
 
 The format is that of LMDB 0.9 (`mdb.c`: MDB_page, MDB_node, MDB_meta), data version 1, as 64-bit little-endian machines write it:
 
@@ -22,8 +22,7 @@ from typing import Final
 import numpy as np
 
 from ioprof.errors import DatasetError
-from ioprof.record.ranges import FileRanges
-from ioprof.record.reads import LARGEST_FILE
+from ioprof.loaders.file_reading import LARGEST_FILE, FileRanges
 
 _MAGIC: Final = 0xBEEFC0DE
 _META: Final = struct.Struct("<IIQQ48s48sQQ")
@@ -56,39 +55,47 @@ class LmdbPages:
         # Offset and length of each value, filled a leaf at a time: the records of a leaf share one read of it. 0: not known yet.
         self._places = np.zeros((entries, 2), np.int64)
 
-    def value(self, number: int, batch: int) -> memoryview:
+    def value(self, number: int) -> memoryview:
         """The value of record `number`: one read, once its leaf is known."""
-        row = number - self._first
-        if not self._places[row, 0]:
-            self._take_leaf(self._find_leaf(number, batch), batch)
-        offset, length = self._places[row].tolist()
-        if not offset:
-            raise DatasetError(f"{self._path}: record {number} is missing or damaged; {_AGAIN}")
-        data = self._read(offset, length, batch)
+        offset, length = self._place_of(number)
+        data = self._read(offset, length)
         if len(data) < length:
             raise self._damaged(f"cut short within record {number}")
         return memoryview(data)
 
-    def _find_leaf(self, number: int, batch: int) -> bytes:
+    def announce(self, number: int) -> None:
+        """Have the kernel read the value of record `number`, in one piece, for whoever touches it next."""
+        self._file.announce(*self._place_of(number))
+
+    def _place_of(self, number: int) -> tuple[int, int]:
+        row = number - self._first
+        if not self._places[row, 0]:
+            self._take_leaf(self._find_leaf(number))
+        offset, length = self._places[row].tolist()
+        if not offset:
+            raise DatasetError(f"{self._path}: record {number} is missing or damaged; {_AGAIN}")
+        return offset, length
+
+    def _find_leaf(self, number: int) -> bytes:
         # The last key below this one is that of the record, if it is there: '`' follows '_'.
         above = b"%08d`" % number
         page = self._root
         for _ in range(self._depth - 1):
-            children = self._branch(page, batch)
+            children = self._branch(page)
             page = children[max(0, bisect_left(children, (above, 0)) - 1)][1]
-        return self._page(page, _LEAF, batch)
+        return self._page(page, _LEAF)
 
-    def _branch(self, page: int, batch: int) -> list[tuple[bytes, int]]:
+    def _branch(self, page: int) -> list[tuple[bytes, int]]:
         # Few, and needed for every leaf: a hundred for each million records.
         if page not in self._branches:
-            content = self._page(page, _BRANCH, batch)
+            content = self._page(page, _BRANCH)
             nodes = [(key, low | high << 16 | flags << 32) for low, high, flags, key, _ in self._nodes(content)]
             if not nodes:
                 raise self._damaged(f"page {page} has no children")
             self._branches[page] = [(b"", nodes[0][1]), *nodes[1:]]
         return self._branches[page]
 
-    def _take_leaf(self, content: bytes, batch: int) -> None:
+    def _take_leaf(self, content: bytes) -> None:
         for low, high, flags, key, data in self._nodes(content):
             digits = key[:_DIGITS]
             row = int(digits) - self._first if len(digits) == _DIGITS and digits.isdigit() else -1
@@ -112,14 +119,14 @@ class LmdbPages:
             key = place + _NODE.size
             yield low, high, flags, content[key : key + length], key + length
 
-    def _page(self, page: int, kind: int, batch: int) -> bytes:
-        content = self._read(page * self._page_bytes, self._page_bytes, batch) if 1 < page <= self._last_page else b""
+    def _page(self, page: int, kind: int) -> bytes:
+        content = self._read(page * self._page_bytes, self._page_bytes) if 1 < page <= self._last_page else b""
         if len(content) < self._page_bytes or _HEADER.unpack_from(content)[0] != page or not _HEADER.unpack_from(content)[2] & kind:
             raise self._damaged(f"page {page} is none of the tree's")
         return bytes(content)
 
     def _newest_meta(self) -> tuple[int, int, int, int]:
-        # Both are written in turn; the second lies a page after the first, whose own free-page tree says how long a page is.
+        # Both are written in turn; the second lies a page after the first, whose free-page tree holds the length of a page.
         found = [self._meta(0)]
         found += [self._meta(found[0][1])] if found[0] else []
         metas = sorted(meta for meta in found if meta)
@@ -132,7 +139,7 @@ class LmdbPages:
         return page_bytes, last_page, depth, root
 
     def _meta(self, offset: int) -> tuple[int, int, int, bytes] | None:
-        content = self._read(offset, _HEADER.size + _META.size, -1)
+        content = self._read(offset, _HEADER.size + _META.size)
         if len(content) < _HEADER.size + _META.size or not _HEADER.unpack_from(content)[2] & _META_PAGE:
             return None
         magic, version, _, _, free, main, last_page, transaction = _META.unpack_from(content, _HEADER.size)
@@ -140,9 +147,9 @@ class LmdbPages:
         is_page = _SMALLEST_PAGE <= page_bytes <= _LARGEST_PAGE and not page_bytes & page_bytes - 1
         return (transaction, page_bytes, last_page, main) if magic == _MAGIC and version == 1 and is_page else None
 
-    def _read(self, offset: int, length: int, batch: int) -> bytearray:
+    def _read(self, offset: int, length: int) -> bytearray:
         try:
-            return self._file.read(offset, length, batch=batch)
+            return self._file.read(offset, length)
         except OSError as error:
             raise DatasetError(f"{self._path}: cannot be read ({error.strerror})") from None
 

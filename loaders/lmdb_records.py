@@ -15,6 +15,8 @@ reads LMDB will get; `pread` shows what the same file could give.
 import os
 from bisect import bisect_right
 from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar, Final, Protocol
@@ -24,23 +26,21 @@ import lmdb
 from ioprof import tensorprotos
 from ioprof.dataset import Dataset, open_environment
 from ioprof.errors import DatasetError
-from ioprof.file_systems import file_system_of, is_shared
-from ioprof.loaders.base import LMDB_READS, LoaderOptions, Record
+from ioprof.instrument.mapped import fault_in
+from ioprof.instrument.span import intern
+from ioprof.loaders.base import LMDB_READS, LoaderOptions, LoadingFacts, Record
 from ioprof.loaders.lmdb_pages import LmdbPages
+from ioprof.loaders.lmdb_readahead import Readahead, choose
 from ioprof.loaders.records import Records
-from ioprof.record.reads import fault_in
-from ioprof.record.span import intern
 
 _KEY: Final = "%08d_"
-_WORTH_READING_AHEAD: Final = 16
-"""A window of so many records at most; at 23 both ways were alike, at 5 it was better with, at 75 better without."""
 
 
 class Values(Protocol):
     """The values of one environment. Raises `DatasetError`."""
 
-    def value(self, number: int, batch: int) -> bytes | memoryview:
-        """The value of record `number`, its reads recorded under `batch`."""
+    def value(self, number: int) -> bytes | memoryview:
+        """The value of record `number`."""
 
 
 class LmdbRecords(Records):
@@ -62,17 +62,30 @@ class LmdbRecords(Records):
             wanted, where = self.dataset.records, self._folders[0] / "data.mdb" if len(self._folders) == 1 else self.dataset.path
             raise DatasetError(f"{where}: holds {entries} records, the manifest says {wanted}; convert the dataset again")
 
-    def read(self, index: int, batch: int) -> Record:
+    def read(self, index: int) -> Record:
         """Record `index`; `DatasetError` names the key if it is missing or damaged."""
         try:
-            image, shape, label = tensorprotos.decode(self._shard_values(self._shard(index)).value(index, batch))
+            image, shape, label = tensorprotos.decode(self._shard_values(self._shard(index)).value(index))
         except (DatasetError, lmdb.Error) as error:
             raise DatasetError(f"{self.name(index)}: {error}") from None
         return Record(image, shape, label)
 
+    def facts(self) -> LoadingFacts:
+        """As of all records, and whether the kernel reads ahead."""
+        facts = super().facts()
+        if self.options.lmdb_read != LMDB_READS[0]:
+            return facts
+        return replace(facts, lmdb_readahead=self._readahead.is_on, lmdb_readahead_reason=self._readahead.reason)
+
     def name(self, index: int) -> str:
         """The environment and the key of record `index`."""
         return f"{self._folders[self._shard(index)] / 'data.mdb'} key {_KEY % index}*"
+
+    @cached_property
+    def _readahead(self) -> Readahead:
+        files = [folder / "data.mdb" for folder in self._folders]
+        data_bytes = sum(path.stat().st_size for path in files)
+        return choose(self.options.lmdb_readahead, files[0], data_bytes // self.dataset.records, data_bytes)
 
     def _shard_values(self, shard: int) -> Values:
         # An environment must not be used across a fork (lmdb.h, "Do not use opened MDB_env after fork").
@@ -84,10 +97,11 @@ class LmdbRecords(Records):
 
     def _opened(self, shard: int) -> Values:
         folder = self._folders[shard]
-        if self.options.lmdb_read != LMDB_READS[0]:
-            first, end = ([0, *self._ends][shard], self._ends[shard]) if self._ends else (0, self.dataset.records)
-            return LmdbPages(str(folder / "data.mdb"), first, end - first)
-        return MappedValues(folder, pays_to_read_ahead(folder / "data.mdb", self.dataset.bytes // self.dataset.records))
+        if self.options.lmdb_read == LMDB_READS[0] and self._readahead.is_on:
+            return MappedValues(folder, None)
+        first, end = ([0, *self._ends][shard], self._ends[shard]) if self._ends else (0, self.dataset.records)
+        pages = LmdbPages(str(folder / "data.mdb"), first, end - first)
+        return pages if self.options.lmdb_read != LMDB_READS[0] else MappedValues(folder, pages)
 
     def _entries(self) -> list[int]:
         entries = []
@@ -110,40 +124,24 @@ class LmdbRecords(Records):
 class MappedValues:
     """Reads values through the memory map, copying them out at once so that their page faults are not taken for decoding."""
 
-    def __init__(self, folder: Path, readahead: bool) -> None:
-        self._file = str(folder / "data.mdb")
+    def __init__(self, folder: Path, announcing: LmdbPages | None) -> None:
+        """`announcing`: has each value read before it is touched, and the kernel reads nothing ahead; None: the kernel does."""
+        self._file, self._announcing = str(folder / "data.mdb"), announcing
         environment = open_environment(folder)
-        if not readahead:
+        if announcing is not None:
             environment.close()
             environment = lmdb.open(str(folder), readonly=True, lock=False, create=False, max_dbs=0, readahead=False)
         self._cursor = environment.begin(buffers=True).cursor()
 
-    def value(self, number: int, batch: int) -> bytes:
+    def value(self, number: int) -> bytes:
         """A copy of the value of record `number`, recorded as one `fault` span."""
-        return fault_in(lambda: self._find(number), file=intern(self._file), batch=batch)
+        return fault_in(lambda: self._find(number), file=intern(self._file))
 
     def _find(self, number: int) -> memoryview:
+        if self._announcing is not None:
+            with suppress(DatasetError, OSError):  # whatever is wrong shows when the value is looked up
+                self._announcing.announce(number)
         prefix = (_KEY % number).encode()
         if not self._cursor.set_range(prefix) or not bytes(self._cursor.key()).startswith(prefix):
             raise DatasetError("missing, though the manifest counts it; convert the dataset again")
         return memoryview(self._cursor.value())
-
-
-def pays_to_read_ahead(path: Path, record_bytes: int) -> bool:
-    """Whether random reads of records of this size through a memory map of `path` are faster with the kernel's readahead.
-
-    On file systems of other hosts they are: without it Lustre fetches each page of 4 KiB by itself (LU-13669). On a local disk a
-    fault reads a whole window around it, however little of that is wanted.
-    """
-    if is_shared(file_system_of(str(path))):
-        return True
-    window_bytes = _readahead_bytes(path.stat().st_dev)
-    return window_bytes is None or window_bytes <= _WORTH_READING_AHEAD * record_bytes
-
-
-def _readahead_bytes(device: int) -> int | None:
-    number = f"{os.major(device)}:{os.minor(device)}"
-    for place in (f"/sys/class/bdi/{number}", f"/sys/dev/block/{number}/queue", f"/sys/dev/block/{number}/../queue"):
-        with suppress(OSError, ValueError):
-            return int((Path(place) / "read_ahead_kb").read_text()) << 10
-    return None

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ioprof.clock import monotonic_ns
 from ioprof.dataset import Dataset
-from ioprof.loaders.base import Batch, LoaderOptions
-from ioprof.record.span import span
+from ioprof.instrument.manual import wait_for_batch
+from ioprof.loaders.base import Batch, LoaderOptions, LoadingFacts
 
 
 class NullBackend:
@@ -34,9 +33,12 @@ class NullLoader:
         self._options = options
 
         source = torch.Generator().manual_seed(options.seed * 1_000_003 + options.rank)
-        shape = (options.batch_size, 3, options.crop, options.crop)
-        self._images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=source)
+        self._images = torch.randint(0, 256, (options.batch_size, *options.shape), dtype=torch.uint8, generator=source)
         self._labels = torch.zeros(options.batch_size, dtype=torch.int64)
+
+    def facts(self) -> LoadingFacts:
+        """Nothing is decoded."""
+        return LoadingFacts()
 
     def lost_worker(self) -> str | None:
         """None: there are no workers."""
@@ -44,6 +46,6 @@ class NullLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         for number in range(self._options.first_batch, self._options.num_batches):
-            with span("wait", batch=number, step=number):
-                batch = Batch(number, self._images, self._labels, monotonic_ns())
+            with wait_for_batch(number):
+                batch = Batch(number, self._images, self._labels)
             yield batch

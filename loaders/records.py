@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from ioprof.dataset import Dataset
-from ioprof.loaders.base import Loader, LoaderOptions, Record
+from ioprof.loaders.base import Loader, LoaderOptions, LoadingFacts, Record
 from ioprof.loaders.order import BatchRequest, batch_requests
 
 
@@ -24,20 +24,27 @@ class Records(ABC):
         """Raise `DatasetError` if the data is not what the manifest says, as far as that can be seen without reading it."""
 
     @abstractmethod
-    def read(self, index: int, batch: int) -> Record:
-        """Record `index`, its reads recorded under `batch`; `DatasetError` names the file or key if it cannot be had."""
+    def read(self, index: int) -> Record:
+        """Record `index`, whatever was read before it; `DatasetError` names the file or key if it cannot be read."""
 
     @abstractmethod
     def name(self, index: int) -> str:
         """What to call record `index` in an error."""
 
-    def read_alone(self, index: int) -> Record:
-        """Record `index`, whatever was read before it, and for no batch."""
-        return self.read(index, -1)
-
     def requests(self) -> Iterator[BatchRequest]:
-        """The batches of this rank; each process is asked for its records in this order."""
+        """The batches of this rank, in order."""
         return batch_requests(self.dataset.records, self.options)
+
+    def of_batch(self, request: BatchRequest) -> Iterator[Record]:
+        """The records of a batch, in order; a process asks for batches in the order of `requests`. Raises as `read` does."""
+        return map(self.read, request.indices)
+
+    def facts(self) -> LoadingFacts:
+        """How records are read and decoded; decides what is to be decided, for the processes that it is handed to."""
+        from ioprof.loaders.images import Decoding
+
+        decoder = Decoding.of(self.options).decoder
+        return LoadingFacts(decoder=None if self.raw_shape or decoder is None else decoder.name)
 
     def loader(self) -> Loader:
         """The batches of one rank; imports torch."""

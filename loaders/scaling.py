@@ -1,10 +1,10 @@
-"""Dataset scale: how many distinct bytes a job reads, as a multiple of a dataset; made by `ioprof.converters.multiples`.
+"""Dataset scale: how many distinct bytes a job reads, as a multiple of a dataset; made by `ioprof.converters.job.multiples`.
 
     2x     every record twice, under a new name or key: twice the bytes on the disk
     0.5x   half of the records, every class keeping its share
     1.5x   both
 
-A scaled dataset lies beside the one it was made of, as a dataset of its own, so that every loader reads it, and every tool.
+A scaled dataset is a dataset of its own, in the folder of the one that it was made of, so that every loader and tool can read it.
 """
 
 import re
@@ -65,7 +65,7 @@ class Scale:
         return dataset.with_name(f"{dataset.name}-{self}")
 
     def source(self, dataset: Dataset) -> str:
-        """What its manifest says that it was made from; equal only for the same multiple of the same bytes in the same form."""
+        """The `source` in its manifest; equal only for the same multiple of the same bytes in the same layout."""
         return f"{self} of {dataset.name} ({dataset.layout}, {dataset.digest})"
 
 

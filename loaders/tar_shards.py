@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 from ioprof.dataset import Dataset
 from ioprof.errors import DatasetError
@@ -23,7 +23,7 @@ _AGAIN: Final = "convert the dataset again"
 
 
 class TarRecords(Records):
-    """Reads what the batches ask for in the order of `StreamOrder`, and nothing else: record after record of a lane."""
+    """Reads the batches in the order of `StreamOrder`: each lane reads its piece of the tars from one end to the other."""
 
     layouts: ClassVar[tuple[str, ...]] = ("webdataset",)
 
@@ -34,26 +34,27 @@ class TarRecords(Records):
 
     def check(self) -> None:
         """Raise `DatasetError` if a shard is missing or begins otherwise than it should, or the last lacks the last record."""
-        self.read_alone(self.dataset.records - 1)
+        self.read(self.dataset.records - 1)
 
     def requests(self) -> Iterator[BatchRequest]:
-        """The batches of this rank; each process is asked for its records in this order."""
+        """The batches of this rank, in order."""
         return self._order.requests()  # the shards are looked at here and now, before there are workers that would each do so
 
-    def read(self, index: int, batch: int) -> Record:
-        """Record `index`, which must be the next in the lane of `batch`; what lies before it is kept until it is asked for."""
+    def of_batch(self, request: BatchRequest) -> Iterator[Record]:
+        """The records of a batch, in order, read from where its lane is; records before them are kept for later batches."""
         if self._owner != os.getpid():
             self._lanes, self._owner = {}, os.getpid()
-        number, epoch = self._order.lane(batch), self._order.epoch(batch)
+        number, epoch = self._order.lane(request.number), self._order.epoch(request.number)
         lane = self._lanes.get(number)
         if lane is None or lane.epoch != epoch:
-            lane = self._lanes[number] = Lane(epoch, self._order.piece(batch), self._reader)
-        image, label = lane.take(index, batch)
-        return Record(image, self.raw_shape, self._label(index, label))
+            lane = self._lanes[number] = Lane(epoch, self._order.piece(request.number), self._reader)
+        for index in request.indices:
+            image, label = lane.take(index)
+            yield Record(image, self.raw_shape, self._label(index, label))
 
-    def read_alone(self, index: int) -> Record:
+    def read(self, index: int) -> Record:
         """Record `index`, by a search of its own."""
-        _, image, label = self._reader(range(index, index + 1), -1).next(-1)
+        _, image, label = self._reader(range(index, index + 1)).next()
         return Record(image, self.raw_shape, self._label(index, label))
 
     def name(self, index: int) -> str:
@@ -66,8 +67,8 @@ class TarRecords(Records):
             raise DatasetError(f"{self.name(index)}: its label is {text[:20]!r}; {_AGAIN}")
         return label
 
-    def _reader(self, numbers: range, batch: int) -> TarReader:
-        return TarReader(self._path(numbers.start), self._order.shards[self._shard(numbers.start)], numbers, batch=batch)
+    def _reader(self, numbers: range) -> TarReader:
+        return TarReader(self._path(numbers.start), self._order.shards[self._shard(numbers.start)], numbers)
 
     def _shard(self, index: int) -> int:
         return bisect_right(self._order.shards, index, key=lambda shard: shard.start) - 1
@@ -89,22 +90,33 @@ class TarRecords(Records):
         return StreamOrder(shards, self.options)
 
 
-class Lane:
-    """What one worker reads in one epoch: record after record, each kept until it is asked for."""
+class SequentialReader(Protocol):
+    """Hands out consecutive records."""
 
-    def __init__(self, epoch: int, piece: Piece, reader: Callable[[range, int], TarReader]) -> None:
+    @property
+    def is_done(self) -> bool:
+        """Whether there are no more records."""
+
+    def next(self) -> tuple[int, bytes, bytes]:
+        """Number, image and label of the next record."""
+
+
+class Lane:
+    """What one worker reads in one epoch: record after record, each kept until it is taken."""
+
+    def __init__(self, epoch: int, piece: Piece, reader: Callable[[range], SequentialReader]) -> None:
         self.epoch = epoch
         self._done, self._open = piece.done, reader
         self._ranges = iter(_without_leading(piece))
-        self._reader: TarReader | None = None
+        self._reader: SequentialReader | None = None
         self._held: dict[int, tuple[bytes, bytes]] = {}
 
-    def take(self, index: int, batch: int) -> tuple[bytes, bytes]:
-        """Image and label of record `index`; the reads that it takes to get there are recorded under `batch`."""
+    def take(self, index: int) -> tuple[bytes, bytes]:
+        """Image and label of record `index`."""
         while index not in self._held:
             if self._reader is None:
-                self._reader = self._open(next(self._ranges), batch)
-            number, image, label = self._reader.next(batch)
+                self._reader = self._open(next(self._ranges))
+            number, image, label = self._reader.next()
             if number not in self._done:
                 self._held[number] = image, label
             if self._reader.is_done:

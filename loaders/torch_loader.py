@@ -7,9 +7,10 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -17,85 +18,112 @@ from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from ioprof.clock import monotonic_ns
 from ioprof.errors import DatasetError, IoprofError, LoaderError
-from ioprof.loaders.base import Batch, LoaderOptions, Record
+from ioprof.instrument import manual
+from ioprof.instrument.span import emit
+from ioprof.jpeg import CorruptJpegError
+from ioprof.loaders.base import QUARANTINE, Batch, LoaderOptions, LoadingFacts, Record
 from ioprof.loaders.crops import sample_random
-from ioprof.loaders.images import load_sample
-from ioprof.loaders.order import BatchRequest
-from ioprof.loaders.records import Records
+from ioprof.loaders.images import Decoding, load_sample
+from ioprof.loaders.order import BatchRequest, batches_per_epoch
 from ioprof.process import die_with_parent, signal_name
-from ioprof.record import recorder
-from ioprof.record.span import emit, span
+
+if TYPE_CHECKING:
+    from ioprof.loaders.records import Records
 
 _SWITCH_INTERVAL_S: Final = 0.0002
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  where shm_open makes its files (man 7 shm_overview)
 _LESS: Final = "use fewer --workers or a smaller --batch-size"
+_OTHERWISE: Final = "--on-corrupt quarantine leaves such images out, accept decodes them as Pillow does"
 _LARGER: Final = "make it larger (mount -o remount,size=16G /dev/shm; in a container: docker run --shm-size=16g)"
 
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """What a worker sends instead of a batch it could not make: torch would bury the message in a traceback."""
+    """What a worker sends instead of a batch that it could not make: torch would send the traceback around the message."""
 
     kind: type[IoprofError]
     message: str
 
 
-class _Made(NamedTuple):
+class _Samples(NamedTuple):
+    """The samples of a batch."""
+
+    number: int
+    images_and_labels: list[tuple[np.ndarray, int]]
+    left_out: tuple[str, ...]
+
+
+class _MadeBatch(NamedTuple):
     """A batch on its way to the rank. Labels are no tensor: each one costs a connection to the worker, to fetch its descriptor."""
 
     number: int
     images: torch.Tensor
     labels: np.ndarray
-    ready_ns: int = 0
+    ready_ns: int
+    """Monotonic time at which it was complete."""
+    left_out: tuple[str, ...]
 
 
 class BatchMaker(Dataset[Any]):
-    """Makes the batch of a `BatchRequest`, in a worker process or in the rank itself."""
+    """Makes the samples of a `BatchRequest`, in a worker process or in the rank itself."""
 
-    def __init__(self, records: Records, options: LoaderOptions) -> None:
+    def __init__(self, records: "Records", options: LoaderOptions) -> None:
         self._records = records
         self._options = options
-        self.failure: WorkerFailure | None = None
-        """Why this worker makes no batches at all."""
+        # Where damage ends the job, what lies below a crop was seen to be good in the first epoch.
+        self._checks_all = options.on_corrupt == QUARANTINE
+        self._first_epoch = options.first_batch // batches_per_epoch(records.dataset.records, options)
 
-    def __getitem__(self, request: BatchRequest) -> "_Made | WorkerFailure":
-        if self.failure is not None:
-            return self.failure
+    @cached_property
+    def _decoding(self) -> Decoding:  # cached here, not in __init__: it cannot be pickled
+        return Decoding.of(self._options)
+
+    def __getitem__(self, request: BatchRequest) -> "_Samples | WorkerFailure":
         try:
-            with span("fetch", batch=request.number, step=request.number):
-                samples = [self._sample(index, request) for index in request.indices]
-                with span("collate", batch=request.number):
-                    made = _Made(request.number, *_collate(samples))
-            return made._replace(ready_ns=monotonic_ns())
+            records = self._records.of_batch(request)
+            made = [self._sample(index, request, records) for index in request.indices]
+            left_out = tuple(sample for sample in made if isinstance(sample, str))
+            if len(left_out) == len(made):
+                raise DatasetError(f"batch {request.number}: all of its images are left out as corrupt ({left_out[0]})")
+            return _Samples(request.number, [sample for sample in made if not isinstance(sample, str)], left_out)
         except Exception as error:
-            return _failure(f"batch {request.number} could not be made", error)
+            return _failure(request.number, error)
 
-    def _sample(self, index: int, request: BatchRequest) -> tuple[np.ndarray, int]:
+    def _sample(self, index: int, request: BatchRequest, records: Iterator[Record]) -> tuple[np.ndarray, int] | str:
+        """The sample and its label; or why it is left out."""
         try:
-            record = self._records.read(index, request.number)
+            record = next(records)
         except Exception as error:
             raise _about(f"{self._records.name(index)}: cannot be read", error) from None
-        choice = sample_random(self._options.seed, request.epoch, index)
+        choice = None if self._options.evaluates else sample_random(self._options.seed, request.epoch, index)
         try:
-            return load_sample(record, choice, self._options.crop, request.number), record.label
-        except Exception as error:  # Pillow's decoders raise whatever their plugin's author thought of
-            raise _about(f"{self._records.name(index)}: {_what(record)} cannot be decoded", error, DatasetError) from None
+            to_end = self._checks_all or request.epoch == self._first_epoch
+            return load_sample(record, choice, self._options.crop, self._decoding, to_end), record.label
+        except Exception as error:  # each of Pillow's decoders has exceptions of its own
+            what = f"image of {len(record.data)} bytes"
+            found = _about(f"{self._records.name(index)}: {what} cannot be decoded", error, DatasetError)
+            if self._options.on_corrupt == QUARANTINE and not isinstance(error, MemoryError):
+                return str(found)
+            if isinstance(error, CorruptJpegError):
+                raise DatasetError(f"{found}; {_OTHERWISE}") from None
+            raise found from None
 
 
 class TorchLoader:
     """The batches of one rank, made by `options.workers` processes in turn and delivered in order."""
 
-    def __init__(self, records: Records, options: LoaderOptions) -> None:
+    def __init__(self, records: "Records", options: LoaderOptions) -> None:
         self._options = options
+        self._facts = records.facts()  # before workers get the records
         self._workers: list[Any] = []
         self._loader: DataLoader[Any] = DataLoader(
             BatchMaker(records, options),
             sampler=_Requests(records, options),
             batch_size=None,
-            collate_fn=_as_it_is,  # type: ignore[arg-type]  # takes what the dataset returns where batch_size is None
+            collate_fn=_collate,  # type: ignore[arg-type]  # takes what the dataset returns where batch_size is None
             num_workers=options.workers,
             prefetch_factor=options.prefetch if options.workers else None,
-            worker_init_fn=_PrepareWorker(options.rank, options.spool) if options.workers else None,
+            worker_init_fn=_prepare_worker if options.workers else None,
         )
 
     def __iter__(self) -> Iterator[Batch]:
@@ -107,8 +135,12 @@ class TorchLoader:
         self._workers = [child for child in multiprocessing.active_children() if child not in before]
         return self._deliver(batches)
 
+    def facts(self) -> LoadingFacts:
+        """How records are read and decoded."""
+        return self._facts
+
     def lost_worker(self) -> str | None:
-        """Which worker process died, and how; waits up to a second for the kernel to say so. For the main thread only."""
+        """Which worker process died, and how; waits up to a second for its exit status. For the main thread only."""
         # A dying worker's sockets close before its parent gets SIGCHLD. When that comes at last, while this waits, torch's handler
         # would raise: a second error, in place of the answer.
         before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -124,22 +156,20 @@ class TorchLoader:
                 return f"lost a loader worker: pid {worker.pid} {_ended(worker.exitcode)}"
         return None
 
-    def _deliver(self, batches: "Iterator[_Made | WorkerFailure]") -> Iterator[Batch]:
+    def _deliver(self, batches: "Iterator[_MadeBatch | WorkerFailure]") -> Iterator[Batch]:
         for number in range(self._options.first_batch, self._options.num_batches):
             begin_ns = monotonic_ns()
             batch = next(batches)
-            end_ns = monotonic_ns()
             if isinstance(batch, WorkerFailure):
                 raise batch.kind(batch.message)
-            emit("wait", begin_ns, end_ns, batch=number, step=number)
-            emit("deliver", max(begin_ns, batch.ready_ns), end_ns, batch=number, step=number)
-            yield Batch(number, batch.images, torch.from_numpy(batch.labels), batch.ready_ns)
+            emit("deliver", max(begin_ns, batch.ready_ns), monotonic_ns(), batch=manual.consumed_batch(number))
+            yield Batch(number, batch.images, torch.from_numpy(batch.labels), batch.left_out)
 
 
 class _Requests(Sampler[BatchRequest]):
     """The batch requests of one rank, made as they are needed: those of many epochs would not fit into memory."""
 
-    def __init__(self, records: Records, options: LoaderOptions) -> None:
+    def __init__(self, records: "Records", options: LoaderOptions) -> None:
         self._records, self._options = records, options
 
     def __iter__(self) -> Iterator[BatchRequest]:
@@ -149,44 +179,32 @@ class _Requests(Sampler[BatchRequest]):
         return max(0, self._options.num_batches - self._options.first_batch)
 
 
-def _end_quietly(_number: int, _frame: FrameType | None) -> None:
-    recorder.stop()
-    os._exit(0)  # what torch's own handler in a worker does
+def _end_worker(_number: int, _frame: FrameType | None) -> None:
+    manual.stop()
+    os._exit(0)  # as torch's own handler in a worker does
 
 
-@dataclass(frozen=True)
-class _PrepareWorker:
-    """Prepares a worker process; holds all it needs to know, since a worker may be spawned, not forked."""
-
-    rank: int
-    spool: Path | None
-
-    def __call__(self, worker: int) -> None:
-        try:
-            self._prepare(worker)
-        except Exception as error:
-            info = get_worker_info()
-            assert info is not None
-            assert isinstance(info.dataset, BatchMaker)
-            info.dataset.failure = _failure(f"loader worker {worker} could not begin", error)
-
-    def _prepare(self, worker: int) -> None:
-        die_with_parent()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the rank's to answer; it then ends its workers
-        signal.signal(signal.SIGTERM, _end_quietly)
-        # A finished batch is sent by a thread that must first get the interpreter from the thread that makes the next batch: every
-        # 5 ms by default, which was a median 5 ms of `delivery` for each late batch.
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        if self.spool is not None:
-            recorder.start(self.spool, rank=self.rank, role="worker", worker=worker)
+def _prepare_worker(_worker: int) -> None:
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the rank, which then ends its workers
+    signal.signal(signal.SIGTERM, _end_worker)
+    # A finished batch is sent by a thread that must first get the interpreter from the thread that makes the next batch: every
+    # 5 ms by default, which was a median 5 ms of `delivery` for each late batch.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
-def _collate(samples: list[tuple[np.ndarray, int]]) -> tuple[torch.Tensor, np.ndarray]:
-    images = _empty((len(samples), *samples[0][0].shape))
-    whole = images.numpy()
-    for place, (image, _) in enumerate(samples):
-        whole[place] = image
-    return images, np.array([label for _, label in samples])
+def _collate(samples: _Samples | WorkerFailure) -> _MadeBatch | WorkerFailure:
+    if isinstance(samples, WorkerFailure):
+        return samples
+    number, images_and_labels, left_out = samples
+    try:
+        images = _empty((len(images_and_labels), *images_and_labels[0][0].shape))
+        whole = images.numpy()
+        for place, (image, _) in enumerate(images_and_labels):
+            whole[place] = image
+        return _MadeBatch(number, images, np.array([label for _, label in images_and_labels]), monotonic_ns(), left_out)
+    except Exception as error:
+        return _failure(number, error)
 
 
 def _empty(shape: tuple[int, ...]) -> torch.Tensor:
@@ -201,19 +219,11 @@ def _empty(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)  # type: ignore[call-overload, no-any-return]
 
 
-def _as_it_is(batch: _Made | WorkerFailure) -> _Made | WorkerFailure:
-    return batch
-
-
-def _what(record: Record) -> str:
-    return f"image of {len(record.data)} bytes"
-
-
 # ------------------------------------------------------------------------------------------------ what went wrong
 
 
-def _failure(what: str, error: Exception) -> WorkerFailure:
-    ours = _about(what, error)
+def _failure(number: int, error: Exception) -> WorkerFailure:
+    ours = _about(f"batch {number} could not be made", error)
     return WorkerFailure(type(ours), str(ours))
 
 
@@ -244,6 +254,6 @@ def _ended(code: int) -> str:
     """How a process ended, from its exit code as multiprocessing gives it."""
     if code >= 0:
         return f"exited with {code}"
-    if -code == signal.SIGBUS:  # the kernel does not say which of its mappings it was
+    if -code == signal.SIGBUS:  # which mapping it was is not known
         return f"was killed by SIGBUS: /dev/shm is full, or a dataset file was cut short while it was read; {_LARGER}, or {_LESS}"
     return f"was killed by {signal_name(-code)}"

@@ -1,0 +1,1 @@
+"""Operations on one image: synthesis, validation, decoding, resizing, encoding."""
