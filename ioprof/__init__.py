@@ -1,33 +1,77 @@
-"""ioprof: what a deep-learning training job waits for, from the storage read to the GPU kernel, on one clock."""
+"""ioprof: what a deep-learning training job waits for, from the storage read to the GPU kernel, on one clock.
 
-from typing import TYPE_CHECKING, Any
+    run = ioprof.record(["python", "train.py"], out="runs/first")    any command, unchanged
+    run = ioprof.run("data", ranks=2, steps=50)                      the built-in training job
+    with ioprof.profile("runs/notebook"): ...                        a block of this process
+    with ioprof.span("augment"): ...                                 a span of your own in a recorded job
+    for batch in ioprof.batches(loader): ...                         a loader of your own in a recorded job
+    run = ioprof.load("runs/first")                                  its summary, tables in milliseconds, and figures
+    print(ioprof.compare("runs/first", "runs/second"))               runs side by side
+    ioprof.whatif("runs/first", workers=8).speedup                   what a change would bring
+    ioprof.prove("runs/first", advice=1).measured                    what an advised change brings, measured
+    print(ioprof.study("rannc-mlp").to_json())                       a published study made again
+    ioprof.convert(source, "data", layout="lmdb")                    a dataset of images
+    ioprof.probe("/lustre/me/data")                                  what a path delivers
 
-from ioprof.record.span import span
+Errors are those of `ioprof.errors`. Everything but `span` is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from ioprof.instrument.span import span
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ioprof.profiling import profile as profile
+    from ioprof.api import compare as compare
+    from ioprof.api import convert as convert
+    from ioprof.api import load as load
+    from ioprof.api import probe as probe
+    from ioprof.api import profile as profile
+    from ioprof.api import prove as prove
+    from ioprof.api import record as record
+    from ioprof.api import run as run
+    from ioprof.api import study as study
+    from ioprof.api import whatif as whatif
+    from ioprof.instrument.batches import batches as batches
+    from ioprof.report.explore import Run as Run
     from ioprof.trace import Trace as Trace
 
-__all__ = ["Trace", "load", "profile", "span"]
+__all__ = [
+    "Run",
+    "Trace",
+    "batches",
+    "compare",
+    "convert",
+    "load",
+    "probe",
+    "profile",
+    "prove",
+    "record",
+    "run",
+    "span",
+    "study",
+    "whatif",
+]
 __version__ = "0.1.0"
 
-
-def load(path: "Path | str") -> "Trace":
-    """The trace of the run in the folder `path`; raises `RunError` where there is none."""
-    from ioprof.trace import Trace
-
-    return Trace.load(path)
+_LAZY: Final = {
+    "Run": ("ioprof.report.explore", "Run"),
+    "Trace": ("ioprof.trace", "Trace"),
+    "batches": ("ioprof.instrument.batches", "batches"),
+    **{
+        name: ("ioprof.api", name)
+        for name in ("compare", "convert", "load", "probe", "profile", "prove", "record", "run", "study", "whatif")
+    },
+}
+"""Module and name there of what is imported at first use: the libraries behind it are heavy, and a recorded job needs none."""
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Trace":  # lazy: the tables' library is heavy, and a recorded job does not need it
-        from ioprof.trace import Trace
+    if name not in _LAZY:
+        raise AttributeError(f"module 'ioprof' has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    return getattr(import_module(module), attribute)
 
-        return Trace
-    if name == "profile":  # lazy: a job that is recorded from outside has no use for it
-        from ioprof.profiling import profile
 
-        return profile
-    raise AttributeError(f"module 'ioprof' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

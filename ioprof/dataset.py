@@ -1,21 +1,24 @@
 """Dataset: the manifest that converters write and loaders read.
 
-A folder is a dataset when, and only when, it holds a valid `dataset.json`; converters write that file last, by rename, so a
-half-made folder is never one. The manifest and the index are untrusted input: every value is checked before it is used.
+A folder is a dataset if, and only if, it holds a valid `dataset.json`; converters write that file last, by rename, so an incomplete
+folder is never one. The manifest and the index are untrusted input: every value is checked before it is used.
 
     DATASET/dataset.json               the manifest
-    files:  DATASET/SPLIT/WNID/NAME    one file per record; NAME ends in .JPEG, in .rgb for raw pixels, or as the source's did
+    files:  DATASET/SPLIT/WNID/NAME    one file per record; NAME ends in .JPEG, in .rgb for raw pixels, or in the source's suffix
             DATASET/SPLIT.txt          the index: a line `SPLIT/WNID/NAME label` per record, in the order of the records
-    lmdb:   DATASET/SPLIT/data.mdb     one environment, nothing in it but records; key `%08d_NAME` (the number of the record),
-                                       value as ioprof.tensorprotos says; with shards, each a folder `SPLIT-%05d-of-%05d`, and the
-                                       numbers go on from one to the next
+    lmdb:   DATASET/SPLIT/data.mdb     one environment that contains only records; key `%08d_NAME` (the number of the record),
+                                       value: see ioprof.tensorprotos; with shards, each is a folder `SPLIT-%05d-of-%05d`, and the
+                                       numbers continue from one to the next
     webdataset: DATASET/SPLIT/SPLIT-%06d.tar   per record `KEY.jpg` (`.png`, `.rgb`), `KEY.cls` and `KEY.json`, in this order; KEY
-                                       is the number of the record (`%08d`), cls its label in digits, json its wnid, name and label
+                                       is the number of the record (`%08d`), cls its label in digits, json its wnid, name and label;
+                                       SPLIT-%06d.idx is the index of a tar for DALI
+    parquet: DATASET/data/SPLIT-%05d-of-%05d.parquet   rows `image{bytes, path}` and `label`, as Hugging Face's datasets have them
+    raw:    DATASET/SPLIT.bin          the records one after the other; SPLIT.index and SPLIT.names: see ioprof.record_index
+    indexed: DATASET/SPLIT.index       the same index, of records that lie in files of other programs; nothing is copied
 """
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,16 +27,22 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ioprof.errors import DatasetError
+from ioprof.files import write_atomically
+from ioprof.listed_files import read_files
 from ioprof.schema import DATASET_SCHEMA
 
 if TYPE_CHECKING:
     import lmdb
 
 MANIFEST_NAME: Final = "dataset.json"
-LAYOUTS: Final = ("files", "lmdb", "webdataset")
+LAYOUTS: Final = ("files", "lmdb", "webdataset", "parquet", "raw", "indexed")
+INDEXED_LAYOUTS: Final = ("raw", "indexed")
+PARQUET_FOLDER: Final = "data"
+INDEX_DIGEST: Final = "index:"
+"""Begins the digest of data that is read where it is: sha256 of its index, since the records were not read."""
 TRANSFORMS: Final = ("original", "rgb256")
 ENCODINGS: Final = ("source", "jpeg", "png", "raw")
-RESIZES: Final = ("square", "short")
+RESIZES: Final = ("square", "short", "strict")
 MAX_SHARDS: Final = 10**6
 QUANTILES: Final = ("min", "p5", "p25", "p50", "p75", "p95", "p99", "max", "mean")
 
@@ -45,23 +54,25 @@ _AGAIN: Final = "convert the dataset again"
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """What was done to each image, and how a record stores it."""
+    """The transform of each image, and how a record stores it."""
 
     transform: str
-    """`original`: the source's bytes untouched. `rgb256`: RGB, resized as `resize` and `size` say."""
+    """`original`: the source's bytes untouched. `rgb256`: RGB, resized by `resize` and `size`."""
     encoding: str
-    """`source` (as it came), `jpeg`, `png`, or `raw` (height × width × channels bytes, RGB)."""
+    """`source` (unchanged), `jpeg`, `png`, or `raw` (height × width × channels bytes, RGB)."""
     size: int | None = None
-    """Side of the square, or of the shorter side, in pixels; null for `original`."""
+    """Side of the square, or of the shorter side, in pixels; None for `original`."""
     quality: int | None = None
-    """JPEG quality, 1 to 95; null where nothing was encoded to JPEG."""
+    """JPEG quality, 1 to 95; None for other encodings."""
     resize: str | None = None
-    """`short`: the shorter side was resized to `size`, and nothing cut off. Null or `square`: centre crop to the square first."""
+    """`short`: the shorter side was resized to `size`, without a crop. None or `square`: the centred square was resized, by a
+    filter that looks at pixels around it too. `strict`: it was cut out first.
+    """
 
 
 @dataclass(frozen=True)
 class ImageClass:
-    """One class: its place in `Dataset.classes` is its label."""
+    """One class: its index in `Dataset.classes` is its label."""
 
     wnid: str
     name: str
@@ -69,7 +80,7 @@ class ImageClass:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The manifest of a dataset folder, whatever its layout."""
+    """The manifest of a dataset folder of any layout."""
 
     path: Path
     name: str
@@ -79,62 +90,117 @@ class Dataset:
     records: int
     """Number of samples; the loaders' indices run from 0 to `records` - 1, in the same order in every layout."""
     bytes: int
-    """Sum of the lengths of all records' image bytes, without what the layout adds."""
+    """Sum of the lengths of all records' image bytes, without the overhead of the layout."""
     classes: tuple[ImageClass, ...]
     label_convention: str
-    """`sorted_wnid`: label = place of the wnid among all wnids of the source, sorted."""
+    """`sorted_wnid`: label = index of the wnid among all wnids of the source, sorted."""
     record_bytes_quantiles: dict[str, int]
     """min, p5, p25, p50, p75, p95, p99, max and mean of the records' lengths in bytes."""
     digest: str
-    """`sha256:` over label and bytes of every record, in order (see `RecordDigest`); equal for equal content in any layout."""
+    """`sha256:` over label and bytes of every record, in order (see `RecordDigest`); equal for equal content in any layout.
+    `index:` where the records were not read: see `is_read`.
+    """
     source: str
-    """What it was made from, in words: never used as a path."""
+    """A description of the source: never used as a path."""
     version: str
     """Version of ioprof that wrote it."""
     shuffle_seed: int
     scale: float = 1.0
     quarantined: tuple[dict[str, str], ...] = field(default=())
-    """Source images that could not be used, each with its `name` and the `reason`; not counted in `records`."""
+    """Source images that could not be used, each with its `name` and the `reason`; not included in `records`."""
     shards: int | None = None
-    """Into how many parts the records are divided, in order: environments of `lmdb`, tars of `webdataset`. Null: not at all."""
+    """Number of parts, in the order of the records: environments of `lmdb`, tars of `webdataset`, shards of `parquet`. None: not
+    divided.
+    """
+    conversion: dict[str, Any] | None = None
+    """Options and source of the command that made it, so that the same command finds it done; None: not known."""
 
     @property
     def data_path(self) -> Path:
-        """The split's folder: class folders of `files`, tars of `webdataset`, `data.mdb` of `lmdb`; with shards that has none."""
+        """The split's folder: class folders of `files`, tars of `webdataset`, `data.mdb` of `lmdb`; `lmdb` with shards has none."""
         return self.path / self.split
 
     def shard_paths(self) -> list[Path]:
-        """In order: folders with a `data.mdb` each of `lmdb` (one, if it has no shards), tars of `webdataset`; none of `files`."""
+        """In order: folders with a `data.mdb` each for `lmdb` (one without shards), tars for `webdataset`, shards for `parquet`;
+        empty for other layouts.
+        """
         if self.layout == "webdataset":
             return [self.data_path / tar_name(self.split, number) for number in range(self.shards or 0)]
         if self.layout == "lmdb":
             return [self.path / name for name in environment_names(self.split, self.shards)]
+        if self.layout == "parquet":
+            total = self.shards or 0
+            return [self.path / PARQUET_FOLDER / parquet_name(self.split, number, total) for number in range(total)]
         return []
+
+    def data_files(self) -> list[str]:
+        """The files that a job on the dataset reads, in the order of their records; of `files` the index comes first.
+
+        Raises `DatasetError` if the index of `files` is damaged; whether the files are there is not checked.
+        """
+        if self.layout == "files":
+            return [str(self.index_path), *(f"{self.path}/{path}" for path in read_index(self)[0])]
+        if self.layout in INDEXED_LAYOUTS:
+            return [*map(str, (self.index_path, self.names_path)), *self.record_files()]
+        return self.record_files()
+
+    def record_files(self) -> list[str]:
+        """The files that hold the records themselves, without an index; of `files` all of them. Raises `DatasetError`."""
+        if self.layout == "files":
+            return self.data_files()[1:]
+        if self.layout == "raw":
+            return [str(self.data_bin_path)]
+        if self.layout == "indexed":
+            return [stamp.path for stamp in read_files(self.files_path)[1]]
+        return [str(path / "data.mdb" if self.layout == "lmdb" else path) for path in self.shard_paths()]
+
+    @property
+    def data_bin_path(self) -> Path:
+        """Of `raw`: the file of the records."""
+        return self.path / f"{self.split}.bin"
+
+    @property
+    def names_path(self) -> Path:
+        """Of `raw` and `indexed`: the names of the records."""
+        return self.path / f"{self.split}.names"
+
+    @property
+    def files_path(self) -> Path:
+        """Of `indexed`: the list of the files."""
+        return self.path / f"{self.split}.files"
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the digest is that of the records; of data that is read where it is, it is that of the index."""
+        return not self.digest.startswith(INDEX_DIGEST)
 
     @property
     def index_path(self) -> Path:
-        """The index of `files`, which `read_index` reads; its paths are relative to the dataset's folder."""
-        return self.path / f"{self.split}.txt"
+        """The index of `files`, which `read_index` reads (its paths are relative to the dataset's folder); of `raw` and `indexed`
+        that of `record_index`.
+        """
+        return self.path / f"{self.split}{'.index' if self.layout in INDEXED_LAYOUTS else '.txt'}"
 
     @classmethod
     def load(cls, path: Path) -> "Dataset":
-        """The dataset in the folder `path`; `DatasetError` says what is wrong with it and what to type."""
+        """The dataset in the folder `path`; raises `DatasetError` for an invalid one."""
         return _checked(path, _read_json(path / MANIFEST_NAME))
 
     def save(self) -> None:
-        """Write the manifest by rename, with the file and its folder synced: the act that makes the folder a dataset."""
+        """Write the manifest by rename, with the file and its folder synced: this makes the folder a dataset."""
         write_json_atomically(self.path / MANIFEST_NAME, self.manifest())
 
     def manifest(self) -> dict[str, Any]:
         """The keys of the manifest."""
-        return {"schema": DATASET_SCHEMA, **{key: value for key, value in asdict(self).items() if key != "path"}}
+        left_out = ("path",) if self.conversion is not None else ("path", "conversion")
+        return {"schema": DATASET_SCHEMA, **{key: value for key, value in asdict(self).items() if key not in left_out}}
 
 
 def read_index(dataset: Dataset) -> tuple[list[str], list[int]]:
     """Paths (relative to `dataset.path`) and labels of all records of a `files` dataset, in order.
 
     Raises `DatasetError` unless there are exactly `dataset.records` lines and each names a file within the folder of its label's
-    class. Whether the files are there is for the reader to find out.
+    class. Does not check that the files exist.
     """
     index = dataset.index_path
     folders = [f"{dataset.split}/{entry.wnid}/" for entry in dataset.classes]
@@ -154,18 +220,18 @@ def read_index(dataset: Dataset) -> tuple[list[str], list[int]]:
 
 
 def open_environment(folder: Path) -> "lmdb.Environment":
-    """The LMDB environment in `folder`, for reading; `DatasetError` if it cannot be opened or was cut short."""
+    """The LMDB environment in `folder`, for reading; raises `DatasetError` if it cannot be opened or is truncated."""
     import lmdb
 
     file = folder / "data.mdb"
-    if not file.is_file():  # a FIFO would be waited for until somebody writes to it
+    if not file.is_file():  # opening a FIFO would block until another process writes to it
         raise DatasetError(f"{file}: {'not a regular file' if file.exists() else 'missing'}; {_AGAIN}")
-    # No lock: nobody writes to a finished dataset, and locks fail on many cluster file systems.
+    # No lock: a finished dataset is not written to, and locks fail on many cluster file systems.
     try:
         environment = lmdb.open(str(folder), readonly=True, lock=False, create=False, max_dbs=0)
     except (lmdb.Error, OSError) as error:
         raise DatasetError(f"{file}: not an LMDB environment that can be opened ({error}); {_AGAIN}") from None
-    # Touching a mapped page beyond the end of the file is SIGBUS, which no exception handler sees.
+    # Accessing a mapped page beyond the end of the file raises SIGBUS, which ends the process.
     needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     size = file.stat().st_size
     if size < needed:
@@ -175,8 +241,13 @@ def open_environment(folder: Path) -> "lmdb.Environment":
 
 
 def tar_name(split: str, number: int) -> str:
-    """Name of a shard of `webdataset`, as `{000000..000123}` in a shard pattern expects it."""
+    """Name of a shard of `webdataset`, matching `{000000..000123}` in a shard pattern."""
     return f"{split}-{number:06d}.tar"
+
+
+def parquet_name(split: str, number: int, total: int) -> str:
+    """Name of a shard of `parquet`, as Hugging Face's datasets call them."""
+    return f"{split}-{number:05d}-of-{total:05d}.parquet"
 
 
 def environment_names(split: str, shards: int | None) -> list[str]:
@@ -193,18 +264,7 @@ def is_plain_name(text: str) -> bool:
 
 def write_json_atomically(path: Path, keys: dict[str, Any]) -> None:
     """Write `keys` to `path` so that it is there whole or not at all, also after a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as stream:
-            json.dump(keys, stream, indent=1, ensure_ascii=False)
-            stream.write("\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    write_atomically(path, json.dumps(keys, indent=1, ensure_ascii=False) + "\n", synced=True)
 
 
 def quantiles_of(lengths: Sequence[int]) -> dict[str, int]:
@@ -220,26 +280,26 @@ def quantiles_of(lengths: Sequence[int]) -> dict[str, int]:
 class RecordDigest:
     """Digest of labels and record bytes in order: sha256 over label, length (both int64, little-endian) and sha256 of each record.
 
-    Records are hashed one by one, so that many processes can do it, and a job that goes on need not read again what is there.
+    Records are hashed separately, so that many processes can do it, and a job that resumes need not read existing records again.
     """
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
     def add(self, label: int, data: bytes | memoryview) -> None:
-        """Take in the next record."""
+        """Add the next record."""
         self.add_hashed(label, len(data), hashlib.sha256(data).digest())
 
     def add_hashed(self, label: int, length: int, sha256: bytes) -> None:
-        """Take in the next record by its length and the sha256 of its bytes."""
+        """Add the next record by its length and the sha256 of its bytes."""
         self.add_entries(label.to_bytes(8, "little", signed=True) + length.to_bytes(8, "little") + sha256)
 
     def add_entries(self, entries: bytes) -> None:
-        """Take in the next records: 48 bytes for each, which are label, length and sha256."""
+        """Add the next records: 48 bytes for each, which are label, length and sha256."""
         self._hash.update(entries)
 
     def text(self) -> str:
-        """The digest as it stands in the manifest."""
+        """The digest in the format of the manifest."""
         return f"sha256:{self._hash.hexdigest()}"
 
 
@@ -269,15 +329,6 @@ def _read_json(manifest: Path) -> object:
         raise DatasetError(f"{manifest}: cannot be read ({error})") from None
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{manifest}: not JSON ({error}); {_AGAIN}") from None
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the names in the folder are on stable storage."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _no_manifest(path: Path) -> str:
@@ -319,21 +370,22 @@ def _checked(path: Path, keys: object) -> Dataset:
         classes=_classes(get("classes", list), fail),
         label_convention=get("label_convention", str),
         record_bytes_quantiles=_quantiles(get("record_bytes_quantiles", dict), fail),
-        digest=get("digest", str, lambda value: value.startswith("sha256:") and len(value) == 71),
+        digest=get("digest", str, lambda value: value.startswith(("sha256:", INDEX_DIGEST)) and 70 <= len(value) <= 71),
         source=get("source", str),
         version=get("version", str),
         shuffle_seed=get("shuffle_seed", int),
         scale=float(get("scale", (int, float), lambda value: 0 < value < 1e6)),
         quarantined=_quarantined(keys.get("quarantined", []), fail),
         shards=_shards(keys, fail),
+        conversion=found if isinstance(found := keys.get("conversion"), dict) else None,
     )
 
 
 def _shards(keys: dict[str, Any], fail: Callable[[str], DatasetError]) -> int | None:
     shards, layout = keys.get("shards"), keys["layout"]
-    if shards is None and layout != "webdataset":
+    if shards is None and layout not in ("webdataset", "parquet"):
         return None
-    if layout == "files" or type(shards) is not int or not 0 < shards <= MAX_SHARDS:
+    if layout in ("files", *INDEXED_LAYOUTS) or type(shards) is not int or not 0 < shards <= MAX_SHARDS:
         raise fail(f"shards is {str(shards)[:60]!r}")
     return shards
 
@@ -364,7 +416,7 @@ def _classes(entries: list[Any], fail: Callable[[str], DatasetError]) -> tuple[I
         if not is_plain_name(entry["wnid"]):
             raise fail(f"a class is called {entry['wnid'][:60]!r}")
     if len({entry["wnid"] for entry in entries}) != len(entries):
-        raise fail("two classes bear the same wnid")
+        raise fail("two classes have the same wnid")
     return tuple(ImageClass(entry["wnid"], entry["name"]) for entry in entries)
 
 

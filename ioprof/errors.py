@@ -1,24 +1,24 @@
 """The errors that ioprof raises on purpose.
 
     IoprofError                what happened, why it matters, what to type
-    ├── CommandError           bad usage or bad input; the command line ends with `exit_code`
+    ├── CommandError           bad usage or bad input; the command line exits with `exit_code`
     ├── DatasetError           a folder is not a dataset, or a record of it cannot be used
     ├── RunError               a folder is not a run, or a file of it is damaged
     ├── LoaderError            a loader lost a worker process
     └── CaptureError           recording could not be started
 
-Every message is one line that a person can act on. Only `ioprof.cli` turns them into output and exit codes.
+Every message is one line that tells the user what to do. Only `ioprof.cli` converts them into output and exit codes.
 """
 
 
 class IoprofError(Exception):
-    """An error with a message meant for the user. `exit_code` is what the command line ends with."""
+    """An error with a message for the user. `exit_code` is the exit code of the command line."""
 
     exit_code = 1
 
 
 class CommandError(IoprofError):
-    """A command was asked for something it cannot do; `exit_code` is 2 unless the work had already begun."""
+    """A command cannot do what was requested; `exit_code` is 2 unless the work had already started."""
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
         super().__init__(message)
@@ -42,4 +42,4 @@ class LoaderError(IoprofError):
 
 
 class CaptureError(IoprofError):
-    """Recording could not be started, or a capture file cannot be understood."""
+    """Recording could not be started, or a capture file cannot be parsed."""

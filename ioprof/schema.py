@@ -1,31 +1,44 @@
-"""The words and numbers that all of ioprof shares: span kinds, causes, columns, sizes of a capture file.
+"""The words that all of ioprof shares: span kinds, causes, sources, roles, columns of the tables.
 
-Imports nothing, since it is loaded in every process of somebody's job; what NumPy makes of the bytes stands in `layout.py`.
+Imports nothing, since it is loaded in every process of a recorded job. `wire_format.py` describes the bytes of a capture file.
 """
 
 from typing import Final
 
-RUN_SCHEMA: Final = "ioprof.run/1"
-SUMMARY_SCHEMA: Final = "ioprof.summary/1"
+RUN_SCHEMA: Final = "ioprof.run/2"
+SUMMARY_SCHEMA: Final = "ioprof.summary/2"
+READ_RUN_SCHEMAS: Final = ("ioprof.run/1", RUN_SCHEMA)
+"""Versions of run.json that are read. Runs of version 1 have no spans of collections, samplers and phases."""
+READ_SUMMARY_SCHEMAS: Final = ("ioprof.summary/1", SUMMARY_SCHEMA)
+"""Versions of summary.json that are read. Version 1 had eleven causes; `communication` was `exchange` and `straggler` together."""
 DATASET_SCHEMA: Final = "ioprof.dataset/1"
 
 KINDS: Final = (
     "step", "wait", "fetch", "open", "read", "fault", "decode", "transform", "collate", "deliver",
     "h2d", "d2h", "kernel", "compute", "comm", "checkpoint", "stage", "validate", "user",
+    "gc", "sampler", "phase",
 )  # fmt: skip
 """What a span can be. The number of a kind in a capture record is its place here plus one; 0 is a string record.
 
-`user` is a span that the user's own code opened with a name of its own; it is shown and never charged.
+`user` is a span that the user's own code opened with a name of its own; it is shown and never charged. `gc` is a collection of
+Python's garbage collector, `sampler` the time in which a loader's sampler chose the samples of a batch (its name is that of the
+loader), and `phase` a part of the whole job, such as its imports. New kinds are appended, since their places are in capture files.
 """
 
+DENSE_KINDS: Final = ("open", "read", "fault", "decode", "transform", "collate", "h2d", "d2h", "kernel", "compute")
+"""Kinds of which a run may have any number: they are read in pieces. Of the others there are a few per step or batch, and all are
+held in memory."""
+
 CAUSES: Final = (
-    "compute", "communication", "h2d", "storage", "page_cache",
-    "decode", "transform", "collate", "delivery", "loader", "host",
+    "compute", "exchange", "straggler", "h2d", "storage", "page_cache", "decode", "transform",
+    "collate", "delivery", "loader", "validation", "checkpoint", "gc", "host",
 )  # fmt: skip
 """What a step's time can be charged to, in the order in which every report shows them."""
 
-SOURCES: Final = ("storage", "page_cache", "unknown")
-"""Where the bytes of a read came from. The number in a capture record is the place here plus one; 0 is "not a read"."""
+SOURCES: Final = ("storage", "page_cache", "unknown", "socket", "pipe")
+"""Where the bytes of a read came from. The number in a capture record is the place here plus one; 0 is "not a read".
+
+`socket` and `pipe` are bytes that another process sent; the file of such a read is its peer."""
 
 BASES: Final = ("measured", "derived", "emulated", "predicted", "unknown")
 """How a number came to be. Every number in a report is one of these, and says which."""
@@ -35,25 +48,19 @@ ROLES: Final = ("rank", "worker", "other")
 
 # ------------------------------------------------------------------------------------------------ capture files
 
-MAGIC: Final = b"IOPROFR1"
-FORMAT_VERSION: Final = 2
-HEADER_BYTES: Final = 4096
-CHUNK_BYTES: Final = 65536
-CHUNK_HEADER_BYTES: Final = 64
-STRING_KIND: Final = 0
-
-RECORD_BYTES: Final = 56
-STRING_BYTES: Final = 4352
-"""No string of a capture file is longer."""
-
 WRITERS: Final = ("spans", "capture library")
-"""Who wrote a capture file: the process's own spans, or the preloaded library that sees its reads."""
+"""Which component wrote a capture file: the process's own spans, or the preloaded library that sees its reads."""
 
 RANK_SOURCES: Final = (None, "torch", "mpi", "pmi", "scheduler")
-"""Whose environment gave a process its rank, best first; a scheduler also numbers processes that are no ranks."""
+"""From whose environment variable a process took its rank, best first; a scheduler also numbers processes that are no ranks."""
 
-NOTED: Final = ("io_uring", "libaio", "raw system calls", "exec without capture", "stdio of unknown size")
-"""Bits of a capture file's `noted`, from the lowest: what the library noticed but cannot see."""
+NOTED: Final = ("io_uring", "libaio", "raw system calls", "exec without capture", "stdio of unknown size", "python program")
+"""Bits of a capture file's `noted`, from the lowest: I/O that the library detected but cannot record. `python program`: an
+interpreter of Python is in the program; a reader reports it where the process left no spans of the Python hooks."""
+
+NOT_FOLLOWED: Final = ("setuid program", "32-bit program", "static program", "launcher")
+"""Names of `open` spans of a program that the job started and that the capture library cannot be loaded into. A `launcher`, such as
+sudo or docker, has another process start its command."""
 
 # ------------------------------------------------------------------------------------------------ run folders
 
@@ -70,7 +77,7 @@ SPAN_COLUMNS: Final = {
     "batch": "int64",
     "bytes": "int64",
     "file": "int64",
-    "offset": "int64",
+    "offset": "int64",  # of a read, where in the file; of a `fetch`, how many samples the batch has
     "source": "source",
     "name": "category",
 }
@@ -97,3 +104,18 @@ COUNTER_COLUMNS: Final = {
     "unit": "category",
 }
 """Columns of counters.parquet, in order: sampled series."""
+
+STACK_COLUMNS: Final = {
+    "time_ns": "int64",
+    "host": "category",
+    "rank": "int32",
+    "pid": "int32",
+    "tid": "int32",
+    "role": "category",
+    "stack": "category",
+}
+"""Columns of stacks.parquet, in order: one sample of the Python stack of a thread per row.
+
+`stack` has a line `file:line:function` per frame, outermost first; frames of the ioprof that recorded have a file that begins with
+`<ioprof>`.
+"""

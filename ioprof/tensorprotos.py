@@ -1,14 +1,14 @@
-"""Values of an LMDB record: Caffe2's `TensorProtos`, written and read by hand, so that no generated code is needed.
+"""Values of an LMDB record: Caffe2's `TensorProtos`, encoded and decoded without generated protobuf code.
 
     TensorProtos   protos = 1, once for the image and once for the label; further protos are allowed and ignored
     TensorProto    dims = 1 (int64, one by one)   data_type = 2   int32_data = 4 (packed)   byte_data = 5   string_data = 6
 
 An encoded image is a STRING with dims [1]; a raw one is BYTES with dims [height, width, channels], rows first, RGB. The label
-is an INT32 with dims [1]; label 0 is written like any other, because readers take an absent number for "no label".
+is an INT32 with dims [1]; label 0 is written like any other, because readers interpret an absent number as "no label".
 DALI's `fn.readers.caffe2` reads exactly this; wire format: https://protobuf.dev/programming-guides/encoding/.
 
-Read, and never written, are Caffe's `Datum`s too: channels = 1, height = 2, width = 3, data = 4, label = 5, encoded = 7. Pixels
-that are not encoded lie there plane after plane, blue first (Caffe's `CVMatToDatum`), and are handed out as RGB, rows first.
+Caffe's `Datum` is read too, but never written: channels = 1, height = 2, width = 3, data = 4, label = 5, encoded = 7. Pixels that
+are not encoded are stored in planes, blue first (Caffe's `CVMatToDatum`), and are returned as RGB, rows first.
 """
 
 from collections.abc import Iterator
@@ -34,12 +34,12 @@ _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
 def encode_image(data: bytes | memoryview, label: int, shape: Shape | None = None) -> bytes:
     """The value of one record. With `shape` the bytes are raw pixels, without it an encoded image.
 
-    Raises `DatasetError` when the label is no 32-bit count or `shape` does not fit the bytes.
+    Raises `DatasetError` when the label is not in 0 to 2^31 - 1, or when `shape` does not match the number of bytes.
     """
     if not 0 <= label <= MAX_LABEL:
         raise DatasetError(f"label {label} does not fit into an LMDB record (0 to {MAX_LABEL})")
     if shape is not None and (min(shape) < 1 or len(data) != shape[0] * shape[1] * shape[2]):
-        raise DatasetError(f"{len(data)} bytes are no raw image of {' x '.join(map(str, shape))}")
+        raise DatasetError(f"{len(data)} bytes are not a raw image of {' x '.join(map(str, shape))}")
     head = _image_head(len(data), shape)
     numbers = _varint(label)
     tensor = b"\x08\x01\x10\x02\x22" + _varint(len(numbers)) + numbers
@@ -50,7 +50,7 @@ def encode_image(data: bytes | memoryview, label: int, shape: Shape | None = Non
 def decode(value: bytes | memoryview) -> tuple[memoryview, Shape | None, int]:
     """The image, its shape if it is raw, and the label of a record's value; the image is a view into `value`, not a copy.
 
-    Raises `DatasetError`, and nothing else, for whatever is not such a value.
+    Raises `DatasetError`, and no other exception, for invalid bytes.
     """
     view = memoryview(value).cast("B")
     if view and view[0] != _PROTOS_KEY:  # a Datum has no field 1 with a length

@@ -1,17 +1,25 @@
 """Trace: everything that a run recorded. It loads, saves, merges and selects; every later stage takes this one object."""
 
 import json
-import os
-from collections.abc import Callable, Iterable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import polars as pl
 
 from ioprof.errors import RunError
-from ioprof.schema import COUNTER_COLUMNS, FILE_COLUMNS, KINDS, RUN_SCHEMA, SOURCES, SPAN_COLUMNS
+from ioprof.files import replaced_file, write_atomically
+from ioprof.run_record import Record, RunRecord, merge
+from ioprof.run_record.record import Rules, shown
+from ioprof.schema import COUNTER_COLUMNS, DENSE_KINDS, FILE_COLUMNS, KINDS, SOURCES, SPAN_COLUMNS, STACK_COLUMNS
+
+SPANS: Final = "spans.parquet"
+"""Its file in a run folder."""
+STACKS: Final = "stacks.parquet"
+"""Its file in a run folder; runs of versions before it was written have none."""
 
 _DTYPES: Final[dict[str, pl.DataType]] = {
     "int32": pl.Int32(),
@@ -34,18 +42,161 @@ def empty_table(columns: dict[str, str]) -> pl.DataFrame:
     return pl.DataFrame(schema=table_schema(columns))
 
 
+ROWS_IN_MEMORY: Final = 500_000
+"""Spans of a run folder up to which they are loaded at once; of more, what is asked for is read from the file."""
+ROWS_IN_GROUP: Final = 125_000
+"""Spans in a row group of spans.parquet: what is read and written at a time."""
+
+
+_FIRST_NS: Final = -(1 << 62)
+_LAST_NS: Final = 1 << 62
+_TIME_STEPS: Final = 4096
+"""Stretches of a run's time whose spans are counted."""
+
+
+@dataclass(frozen=True)
+class StoredSpans:
+    """The spans in a spans.parquet that is read when it is asked for."""
+
+    path: Path
+    rows: int
+    known: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Attributes of `Trace` that are known of them already, see `Inventory`."""
+
+    def scan(self) -> pl.LazyFrame:
+        """All spans, to be filtered before they are collected."""
+        scanned, schema = pl.scan_parquet(self.path), table_schema(SPAN_COLUMNS)
+        if scanned.collect_schema() == schema:
+            return scanned  # without a cast, which would keep filters from the statistics of row groups
+        return scanned.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+
+
+@dataclass(frozen=True)
+class Where:
+    """A stretch of time, and ranks: what spans have to be read for it."""
+
+    ranks: frozenset[int]
+    since_ns: int
+    until_ns: int
+
+    def may_be_in(self, part: "_Part") -> bool:
+        """Whether a part may have spans of these ranks that reach into that time."""
+        is_then = part.first_ns < self.until_ns and part.last_ns >= self.since_ns
+        return is_then and (part.ranks is None or not part.ranks.isdisjoint(self.ranks))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some of the spans, and where they lie; a part that holds all of them has no bounds."""
+
+    spans: pl.LazyFrame
+    first_ns: int
+    last_ns: int
+    ranks: frozenset[int | None] | None
+
+
+def _bounds(spans: pl.LazyFrame) -> tuple[int, int, frozenset[int | None]]:
+    """The first start, the last end, and the ranks."""
+    bounds = spans.select(pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("rank").unique().implode()).collect()
+    first_ns, last_ns, ranks = bounds.row(0)
+    return _FIRST_NS if first_ns is None else first_ns, _LAST_NS if last_ns is None else last_ns, frozenset(ranks)
+
+
+_OF_SPANS: Final = ("_parts", "structure", "sums", "starts")
+"""Attributes of a trace that are computed from its spans alone, and kept."""
+
+
+class _SpansField:
+    """The attribute `Trace.spans`: set to a table, or to one that is loaded when the attribute is first read."""
+
+    @overload
+    def __get__(self, trace: None, owner: type) -> pl.DataFrame: ...
+    @overload
+    def __get__(self, trace: "Trace", owner: type) -> pl.DataFrame: ...
+    def __get__(self, trace: "Trace | None", owner: type) -> pl.DataFrame:
+        if trace is None:
+            raise AttributeError("spans")  # there is no default
+        held = trace.__dict__["_held"]
+        if isinstance(held, StoredSpans):
+            held = trace.__dict__["_held"] = held.scan().collect()
+        return held  # type: ignore[no-any-return]
+
+    def __set__(self, trace: "Trace", value: pl.DataFrame | StoredSpans) -> None:
+        trace.__dict__["_held"] = value
+        if isinstance(value, StoredSpans):
+            trace.__dict__.update(value.known)
+
+
+_SUM_KEYS: Final = ("host", "rank", "pid", "tid", "kind", "source", "in_batch", "on_stream", "moved")
+
+
+def _sums(spans: pl.LazyFrame) -> pl.LazyFrame:
+    """See `Trace.sums`."""
+    flags = [
+        pl.col("batch").is_not_null().alias("in_batch"),
+        (pl.col("stream") >= 0).fill_null(value=False).alias("on_stream"),
+        (pl.col("bytes") != 0).fill_null(value=True).alias("moved"),
+    ]
+    sums = {"spans": pl.len(), "bytes": pl.col("bytes").sum(), "took_ns": (pl.col("end_ns") - pl.col("start_ns")).sum()}
+    return spans.with_columns(flags).group_by(_SUM_KEYS).agg(**sums)
+
+
+_is_structure: Final = ~pl.col("kind").is_in(list(DENSE_KINDS)).fill_null(value=False)
+
+
+class Inventory:
+    """Finds what is asked of all spans while they are written to a file, so that they are not read again for it."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._sums: list[pl.DataFrame] = []
+        self._structure: list[pl.DataFrame] = []
+        self._bounds: list[list[tuple[int, int, frozenset[int | None]]]] = []
+
+    def add(self, block: pl.DataFrame) -> None:
+        """Look at the next rows of the file."""
+        self._sums.append(_sums(block.lazy()).collect())
+        self._structure.append(block.filter(_is_structure))
+        done = 0
+        while done < len(block):
+            group, place = divmod(self.rows, ROWS_IN_GROUP)
+            rows = block.slice(done, ROWS_IN_GROUP - place)
+            if not place:
+                self._bounds.append([])
+            self._bounds[group].append(_bounds(rows.lazy()))
+            self.rows, done = self.rows + len(rows), done + len(rows)
+
+    def stored(self, path: Path) -> StoredSpans:
+        """The spans in the file, with what is known of them."""
+        stored = StoredSpans(path, self.rows)
+        spans = stored.scan()
+        sums = pl.concat(self._sums).group_by(_SUM_KEYS).agg(pl.exclude(_SUM_KEYS).sum())
+        parts = []
+        for number, bounds in enumerate(self._bounds):
+            firsts, lasts, ranks = zip(*bounds, strict=True)
+            part = spans.slice(number * ROWS_IN_GROUP, ROWS_IN_GROUP)
+            parts.append(_Part(part, min(firsts), max(lasts), frozenset().union(*ranks)))
+        stored.known.update(sums=sums, structure=pl.concat(self._structure), _parts=parts)
+        return stored
+
+
 @dataclass(frozen=True)
 class Trace:
     """Spans, files and counters of a run on one clock, and the facts about the run (`run.json`)."""
 
-    run: dict[str, Any]
-    """What is in run.json: command, config, device, hosts, versions, clock table, processes, capture, failures, status."""
-    spans: pl.DataFrame
-    """Columns of `ioprof.schema.SPAN_COLUMNS`; times in nanoseconds since the run's zero; in no particular order."""
+    run: RunRecord
+    """run.json: command, config, device, hosts, versions, clocks, processes, capture, failures, status."""
+    spans: _SpansField = _SpansField()  # a descriptor, see PEP 681
+    """Columns of `ioprof.schema.SPAN_COLUMNS`; times in nanoseconds since the run's zero; in no particular order.
+
+    A data frame. Of a large run it is loaded when this is first read; `scan` and `rows` read only what is asked for.
+    """
     files: pl.DataFrame = field(default_factory=lambda: empty_table(FILE_COLUMNS))
     """Columns of `ioprof.schema.FILE_COLUMNS`."""
     counters: pl.DataFrame = field(default_factory=lambda: empty_table(COUNTER_COLUMNS))
     """Columns of `ioprof.schema.COUNTER_COLUMNS`."""
+    stacks: pl.DataFrame = field(default_factory=lambda: empty_table(STACK_COLUMNS))
+    """Columns of `ioprof.schema.STACK_COLUMNS`; empty where no stacks were sampled."""
 
     @classmethod
     def load(cls, path: Path | str) -> "Trace":
@@ -53,56 +204,154 @@ class Trace:
         folder = Path(path)
         return cls(
             run=_load_run(folder),
-            spans=_load_table(folder / "spans.parquet", SPAN_COLUMNS),
+            spans=_load_spans(folder / SPANS),
             files=_load_table(folder / "files.parquet", FILE_COLUMNS),
             counters=_load_table(folder / "counters.parquet", COUNTER_COLUMNS),
+            stacks=_load_table(folder / STACKS, STACK_COLUMNS) if (folder / STACKS).exists() else empty_table(STACK_COLUMNS),
         )
 
     def save(self, path: Path | str) -> None:
         """Write the tables, then `run.json`, each by rename: a folder whose `run.json` is there has its tables whole."""
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        _save_table(self.spans, folder / "spans.parquet")
+        self._save_spans(folder / SPANS)
         _save_table(self.files, folder / "files.parquet")
         _save_table(self.counters, folder / "counters.parquet")
-        _replace(folder / "run.json", json.dumps({"schema": RUN_SCHEMA, **self.run}, indent=1).encode() + b"\n")
+        if len(self.stacks):
+            _save_table(self.stacks, folder / STACKS)
+        else:
+            (folder / STACKS).unlink(missing_ok=True)
+        write_atomically(folder / "run.json", self.run.to_json() + "\n")
 
     @classmethod
     def merge(cls, traces: Sequence["Trace"]) -> "Trace":
         """One trace of the parts of one run on one clock, each with processes of its own, e.g. those of its nodes.
 
         A path is one file, whatever its number was in each part. Facts are those of all parts: their lists are joined, the worst
-        status and the greatest uncertainty hold. Raises `RunError` for parts of different runs, and where two hold one process.
+        status and the greatest uncertainty count. Raises `RunError` for parts of different runs, and if two have the same process.
         """
         _check_parts(traces)
         files, numbers = _one_numbering([trace.files for trace in traces])
         spans = [_renumbered(trace.spans, known) for trace, known in zip(traces, numbers, strict=True)]
         counters = pl.concat([trace.counters for trace in traces])
-        return cls(_merged([trace.run for trace in traces], _RUN_RULES), pl.concat(spans), files, counters)
+        stacks = pl.concat([trace.stacks for trace in traces])
+        return cls(merge([trace.run for trace in traces], _RUN_RULES), pl.concat(spans), files, counters, stacks)
 
     def select(self, *predicates: pl.Expr, **equals: object) -> "Trace":
         """The same trace with only the spans that fit, e.g. `trace.select(kind="read", rank=0)`."""
-        return replace(self, spans=self.spans.filter(*predicates, **equals))
+        return replace(self, spans=self.found(lambda part: part.filter(*predicates, **equals)))
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the spans are not in memory, but read from their file when they are asked for."""
+        return isinstance(self.__dict__["_held"], StoredSpans)
+
+    def scan(self) -> pl.LazyFrame:
+        """The spans as a query, of which only what it asks for is read: `trace.scan().filter(kind="read").select("bytes")`."""
+        held = self.__dict__["_held"]
+        return held.scan() if isinstance(held, StoredSpans) else held.lazy()
+
+    def rows(self, *predicates: pl.Expr, kinds: Sequence[str]) -> pl.DataFrame:
+        """The spans of these kinds that fit."""
+        of_kind = pl.col("kind").is_in(list(kinds))
+        if set(kinds).isdisjoint(DENSE_KINDS):
+            return self.structure.filter(of_kind, *predicates)
+        return self.found(lambda part: part.filter(of_kind, *predicates))
+
+    def found(self, query: Callable[[pl.LazyFrame], pl.LazyFrame], where: "Where | None" = None) -> pl.DataFrame:
+        """What a query that looks at single spans finds, in the parts that may have spans `where`; never all spans in memory."""
+        parts = [part for part in self._parts if where is None or where.may_be_in(part)] or self._parts[:1]
+        return pl.concat([query(part.spans).collect() for part in parts])
+
+    def in_parts(self, query: Callable[[pl.LazyFrame], pl.LazyFrame]) -> Iterator[pl.DataFrame]:
+        """What a query that looks at single spans finds, in pieces of bounded size."""
+        return (query(part.spans).collect() for part in self._parts)
+
+    def summed(self, query: Callable[[pl.LazyFrame], pl.LazyFrame], by: Sequence[str]) -> pl.DataFrame:
+        """What a query that groups spans finds, its columns other than `by` added up over all spans; never all spans in memory."""
+        so_far = pl.concat([query(self._parts[0].spans).collect()])
+        waiting, rows = [so_far], 0
+        for part in self._parts[1:]:
+            waiting.append(query(part.spans).collect())
+            rows += len(waiting[-1])
+            if rows > ROWS_IN_GROUP:
+                waiting, rows = [pl.concat(waiting).group_by(by).agg(pl.exclude(by).sum())], 0
+        return pl.concat(waiting).group_by(by).agg(pl.exclude(by).sum()) if len(waiting) > 1 else so_far
+
+    @cached_property
+    def _parts(self) -> list["_Part"]:
+        held = self.__dict__["_held"]
+        if not isinstance(held, StoredSpans):
+            return [_Part(held.lazy(), _FIRST_NS, _LAST_NS, None)]
+        spans = held.scan()  # once, so that the file's footer is read once
+        parts = [spans.slice(first, ROWS_IN_GROUP) for first in range(0, max(1, held.rows), ROWS_IN_GROUP)]
+        return [_Part(part, *_bounds(part)) for part in parts]
+
+    @cached_property
+    def structure(self) -> pl.DataFrame:
+        """The spans of all kinds that are not in `DENSE_KINDS`."""
+        return self.found(lambda part: part.filter(_is_structure))
+
+    @cached_property
+    def sums(self) -> pl.DataFrame:
+        """Spans summed by what they have in common: `spans`, `bytes` and `took_ns` by `host rank pid tid kind source`, whether they
+        have a batch (`in_batch`), a stream (`on_stream`), and moved bytes or may have (`moved`).
+        """
+        return self.summed(_sums, _SUM_KEYS)
+
+    @cached_property
+    def starts(self) -> pl.DataFrame:
+        """How many `spans` of the kinds in `DENSE_KINDS` begin from `since_ns` to before `until_ns`, by `rank`."""
+        is_dense = pl.col("kind").is_in(list(DENSE_KINDS))
+        extents = self.found(lambda part: part.select(first=pl.col("start_ns").min(), last=pl.col("start_ns").max()))
+        first_ns, last_ns = (int(value or 0) for value in extents.select(pl.col("first").min(), pl.col("last").max()).row(0))
+        length_ns = (last_ns - first_ns) // _TIME_STEPS + 1
+        place = (pl.col("start_ns") - first_ns) // length_ns
+        counted = self.summed(
+            lambda part: part.filter(is_dense).group_by("rank", place=place).agg(spans=pl.len()), ["rank", "place"]
+        )
+        since_ns = first_ns + pl.col("place") * length_ns
+        return counted.select("rank", "spans", since_ns=since_ns, until_ns=since_ns + length_ns)
+
+    @property
+    def num_spans(self) -> int:
+        """How many spans there are."""
+        held = self.__dict__["_held"]
+        return held.rows if isinstance(held, StoredSpans) else len(held)
+
+    def with_facts(self, **changes: Any) -> "Trace":
+        """The same spans with other fields replaced; nothing is loaded."""
+        found = replace(self, spans=self.__dict__["_held"], **changes)
+        found.__dict__.update({name: self.__dict__[name] for name in _OF_SPANS if name in self.__dict__})
+        return found
 
     @property
     def ranks(self) -> list[int]:
         """The ranks that recorded a span, in order."""
-        return self.spans["rank"].drop_nulls().unique().sort().to_list()
+        return self.sums["rank"].drop_nulls().unique().sort().to_list()
+
+    def _save_spans(self, path: Path) -> None:
+        held = self.__dict__["_held"]
+        if not isinstance(held, StoredSpans):
+            _save_table(held, path)
+        elif not path.exists() or not held.path.samefile(path):
+            with replaced_file(path) as temporary:
+                shutil.copyfile(held.path, temporary)
 
 
-def _load_run(folder: Path) -> dict[str, Any]:
+def _load_run(folder: Path) -> RunRecord:
     path = folder / "run.json"
     if not folder.is_dir():
         raise RunError(f"{folder}: no such run folder; make one with: ioprof run --out {folder}")
     try:
-        run = json.loads(path.read_bytes(), parse_int=_number(int), parse_float=_number(float), parse_constant=_number(float))
+        run = RunRecord.from_json(path.read_bytes())
     except FileNotFoundError:
         raise RunError(f"{folder}: not an ioprof run (no run.json); make one with: ioprof run --out {folder}") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
         raise RunError(f"{path}: cannot be read ({error})") from None
-    if not isinstance(run, dict) or run.get("schema") != RUN_SCHEMA:
-        raise RunError(f"{path}: not a run that this version of ioprof reads ({RUN_SCHEMA})")
-    if wrong := _too_deep(run) or _misfit(run, RUN_SHAPE):
+    except ValueError as error:
+        raise RunError(f"{path}: {error}; record the run again with: ioprof run --out FOLDER") from None
+    if wrong := next((problem for problem in run.problems if problem.essential), None):
         raise RunError(f"{path}: {wrong}; the file is not as ioprof wrote it: record the run again with: ioprof run --out FOLDER")
     return run
 
@@ -117,106 +366,24 @@ def _load_table(path: Path, columns: dict[str, str]) -> pl.DataFrame:
         raise RunError(f"{path}: damaged ({str(error).splitlines()[0]})") from None
 
 
+def _load_spans(path: Path) -> pl.DataFrame | StoredSpans:
+    try:
+        rows = int(pl.scan_parquet(path).select(pl.len()).collect().item()) if path.exists() else 0
+    except (OSError, pl.exceptions.PolarsError):
+        rows = 0  # what is wrong with it is said when it is loaded
+    if rows <= ROWS_IN_MEMORY:
+        return _load_table(path, SPAN_COLUMNS)
+    stored = StoredSpans(path, rows)
+    try:
+        stored.scan().head(1).collect()
+    except pl.exceptions.PolarsError as error:
+        raise RunError(f"{path}: damaged ({str(error).splitlines()[0]})") from None
+    return stored
+
+
 def _save_table(table: pl.DataFrame, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replaced_file(path) as temporary:
         table.write_parquet(temporary, compression="zstd")
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-# ------------------------------------------------------------------------------------------------ checks of run.json
-
-_Shape = str | list[Any] | dict[str, Any]
-
-_COUNT: Final = "a whole number from 0 to 1,048,576"
-_FITS: Final[dict[str, Callable[[Any], bool]]] = {
-    "anything": lambda _: True,
-    "a text": lambda value: isinstance(value, str),
-    "a number": lambda value: type(value) in (int, float),
-    "a whole number": lambda value: type(value) is int and abs(value) < 2**63,
-    _COUNT: lambda value: type(value) is int and 0 <= value <= 1 << 20,
-}
-"""What a value can have to be, in words, and whether it is; `type`, since true is an int in Python."""
-
-RUN_SHAPE: Final[dict[str, _Shape]] = {
-    "name": "a text",
-    "status": "a text",
-    "started": "a text",
-    "failures": ["anything"],
-    "config": {"ranks": _COUNT, "workers": _COUNT, "batch_size": _COUNT, "loader": "a text", "device": "a text"},
-    "device": {"name": "a text", "basis": "a text", "samples_per_s": "a number"},
-    "dataset": {"name": "a text", "layout": "a text", "bytes": "a whole number"},
-    "hosts": [{"cpus": "a whole number", "memory_bytes": "a whole number", "others_cpu_ratio": "a number"}],
-    "clocks": {"method": "a text", "uncertainty_ns": "a whole number"},
-    "processes": [{"pid": "a whole number", "rank": "a whole number", "worker": "a whole number"}],
-    "capture": {
-        "ns_per_span": "a number",
-        "ns_per_call": "a number",
-        "bytes_by_kernel": [{"pid": "a whole number"}],
-        "gpu": {"windows": ["anything"], "notes": ["anything"]},
-        **{key: ["anything"] for key in ("damaged", "fault_records", "unobserved", "unseen_processes")},
-    },
-}
-"""What readers use of run.json, and what it may hold. Null or missing means "not recorded"; further keys are free."""
-
-_DEEPEST: Final = 32  # levels; what prints or saves a value calls itself for each of them
-_GREATEST: Final = 2.0**64  # counts in a damaged capture file go that far; far beyond, sums and rates would overflow
-
-
-def _misfit(value: Any, shape: _Shape, key: str = "") -> str | None:
-    """What is wrong with the value of `key`, in words; None if it fits."""
-    if value is None:
-        return None
-    if isinstance(shape, str):
-        return None if _FITS[shape](value) else f"{key} is {_shown(value)}, not {shape}"
-    if isinstance(shape, list) and isinstance(value, list):
-        found = [_misfit(entry, shape[0], f"{key}[{place}]") for place, entry in enumerate(value)]
-    elif isinstance(shape, dict) and isinstance(value, dict):
-        found = [_misfit(value.get(name), inner, f"{key}.{name}".lstrip(".")) for name, inner in shape.items()]
-    else:
-        return f"{key} is {_shown(value)}, not {'a list' if isinstance(shape, list) else 'an object'}"
-    return next(filter(None, found), None)
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"
-
-
-def _too_deep(value: Any) -> str | None:
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [inner for entry in level for inner in _inner(entry)]
-    return f"it is nested more than {_DEEPEST} levels deep" if level else None
-
-
-def _inner(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-
-
-def _number(kind: Callable[[str], int | float]) -> Callable[[str], int | float]:
-    """What makes a number of JSON's text; ValueError for one that no fact of a run can be, NaN and Infinity among them."""
-
-    def parse(text: str) -> int | float:
-        number = kind(text)
-        if not abs(number) <= _GREATEST:
-            raise ValueError(f"{text[:20]} is no number that a run can hold")
-        return number
-
-    return parse
 
 
 # ------------------------------------------------------------------------------------------------ merging
@@ -225,41 +392,34 @@ _IDENTITY: Final = ("name", "command", "started", "config", "device", "dataset")
 """Facts that all parts of a run share."""
 _STATUSES: Final = ("complete", "interrupted", "failed")
 
-_Rules = dict[str, Callable[[list[Any]], Any]]
 
-
-def _joined(lists: list[list[Any]]) -> list[Any]:
+def _join(lists: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     """Every entry once, in order: parts made by `select` hold the same ones."""
-    return list({json.dumps(entry, sort_keys=True): entry for entries in lists for entry in entries}.values())
+    entries = [entry for each in lists for entry in each]
+    return tuple({json.dumps(entry.to_dict(), sort_keys=True, default=str): entry for entry in entries}.values())
 
 
 def _worst(statuses: list[str]) -> str:
     return max(statuses, key=lambda status: (_STATUSES.index(status) if status in _STATUSES else len(_STATUSES), status))
 
 
-def _merged(parts: list[dict[str, Any]], rules: _Rules) -> dict[str, Any]:
-    """Each key by its rule from the parts that know it; where there is no rule, the first that knows it is believed."""
-    known = {key: [part[key] for part in parts if part.get(key) is not None] for part in parts for key in part}
-    return {key: rules.get(key, itemgetter(0))(values) if values else None for key, values in known.items()}
-
-
-_CAPTURE_RULES: Final[_Rules] = {
+_CAPTURE_RULES: Final[Rules] = {
     "reads": all,
     "native": all,
     "ns_per_span": max,
-    "ns_per_call": max,
-    "gpu": lambda parts: _merged(parts, {"windows": _joined, "notes": _joined}),
-    **dict.fromkeys(("bytes_by_kernel", "damaged", "fault_records", "unobserved", "unseen_processes"), _joined),
+    **dict.fromkeys(("ns_per_call", "ns_per_cold_span", "ns_per_cold_call"), max),
+    "gpu": lambda parts: merge(parts, {"windows": _join, "notes": _join}),
+    **dict.fromkeys(("damaged", "fault_records", "unobserved", "unseen_processes", "collectives"), _join),
 }
 
-_RUN_RULES: Final[_Rules] = {
+_RUN_RULES: Final[Rules] = {
     "status": _worst,
-    "failures": _joined,
-    "hosts": _joined,
-    "processes": _joined,
-    "storage": _joined,
-    "clocks": lambda parts: _merged(parts, {"anchors": _joined, "uncertainty_ns": max}),
-    "capture": lambda parts: _merged(parts, _CAPTURE_RULES),
+    "failures": _join,
+    "hosts": _join,
+    "processes": _join,
+    "storage": _join,
+    "clocks": lambda parts: merge(parts, {"anchors": _join, "uncertainty_ns": max}),
+    "capture": lambda parts: merge(parts, _CAPTURE_RULES),
 }
 
 
@@ -267,10 +427,9 @@ def _check_parts(traces: Sequence[Trace]) -> None:
     if not traces:
         how = "Trace.merge([Trace.load(folder) for folder in folders])"
         raise RunError(f"there is nothing to merge; give the parts of a run: {how}")
-    runs = [trace.run for trace in traces]
     for key in _IDENTITY:
-        _check_same(key, [run.get(key) for run in runs])
-    zeros = [(run.get("clocks") or {}).get("zero_monotonic_ns") for run in runs]
+        _check_same(key, [_comparable(getattr(trace.run, key)) for trace in traces])
+    zeros = [trace.run.clocks.zero_monotonic_ns for trace in traces]
     _check_same("clocks.zero_monotonic_ns", [zero for zero in zeros if zero is not None])  # null: a part without any span
     _check_disjoint([trace.spans for trace in traces])
 
@@ -278,8 +437,12 @@ def _check_parts(traces: Sequence[Trace]) -> None:
 def _check_same(key: str, values: list[Any]) -> None:
     for value in values:
         if value != values[0]:
-            what = f"{key} is {_shown(values[0])} in one and {_shown(value)} in another"
+            what = f"{key} is {shown(values[0])} in one and {shown(value)} in another"
             raise RunError(f"traces of different runs cannot be merged: {what}; merge the parts of one run only")
+
+
+def _comparable(value: Record | str | None) -> Any:
+    return value.to_dict() if isinstance(value, Record) else value
 
 
 def _check_disjoint(tables: list[pl.DataFrame]) -> None:
@@ -290,7 +453,7 @@ def _check_disjoint(tables: list[pl.DataFrame]) -> None:
 
 
 def _one_numbering(tables: list[pl.DataFrame]) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
-    """The files of all tables, one row per path, and for each table its numbers (`file`) beside those of the whole (`number`).
+    """The files of all tables, one row per path, and for each table its numbers (`file`) with those of the whole (`number`).
 
     What one part does not know of a file is filled in from another; of two values the greater holds.
     """

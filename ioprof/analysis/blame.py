@@ -2,18 +2,26 @@
 
 An instant of a step goes to the first of these that was happening on the rank:
 
-    1  compute         the accelerator did useful work; whatever ran beside it was hidden
-    2  communication   transfer: every rank had arrived, and the gradients moved
-    3  h2d             a copy to or from the device
-    4  the wait        `storage` to `loader`, see `lineage`
-    5  communication   waiting for the ranks that had not arrived
-    6  host            nothing of this: what remains
+    1  validation      its main thread evaluated the model, from its first wait for a batch to do so to the last, see `validation`
+    2  compute         a device did useful work; whatever ran at the same time was hidden
+    3  checkpoint      the main thread wrote a checkpoint
+    4  the main thread within a computation on the CPU: `gc`, `storage`, `page_cache`, `decode`, `transform`, see `training_process`
+    5  compute         the CPU did useful work
+    6  exchange        every rank had arrived, and gradients were transferred
+    7  h2d             a copy to or from the device
+    8  the main thread, at any other time: the causes of 4, and `loader` for its sampler
+    9  the wait        `storage` to `loader`, see `lineage`
+    10 straggler       a rank had not arrived
+    11 other threads of the process, where the main thread seems to wait for them, see `training_process`
+    12 host            nothing of this: what remains
 
-Waiting for peers stands behind the rank's own wait, because a rank whose own next batch is missing would stand still even if its
-peers were there. So `communication` of a rank says what others cost it, and the slow rank's own causes say why.
+Straggler wait comes after the rank's own wait for a batch, because a rank whose own next batch is missing would be idle even if all
+other ranks had arrived. So `straggler` of a rank says what others cost it, and the straggler's own causes say why.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -21,16 +29,21 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis import lineage
-from ioprof.analysis.intervals import Intervals, charge, overlaps
-from ioprof.analysis.observed import observed
-from ioprof.analysis.peers import COLLECTIVE, Classes, arrivals, behind_peers, exchange, late_windows, waited_for
-from ioprof.analysis.selection import COMPUTE, COPIES, by_rank, intervals, kind_in
+from ioprof.analysis.details import Details, host_places
+from ioprof.analysis.gpu_windows import observed
+from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack, partition, subtract, total, union, union_all
+from ioprof.analysis.selection import COMPUTE, COPIES, Activity, Piece, analyse, intervals, kind_in, on_stream, pieces_by_rank
 from ioprof.analysis.steps import steps
+from ioprof.analysis.stragglers import COLLECTIVE, Classes, Doing, Waited, Waits, arrivals, exchange, late_windows, straggler_waits
+from ioprof.analysis.training_process import in_main_thread, main_thread_work, unrecorded_waits
 from ioprof.analysis.unmeasured import unmeasured
+from ioprof.analysis.validation import validations
+from ioprof.run_record import JobKind, Reason
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
 
-_KINDS: Final = (*COMPUTE, *COPIES, "comm", *lineage.KINDS)
+_KINDS: Final = (*COMPUTE, *COPIES, "comm", "validate", "checkpoint", "gc", "sampler", "user", *lineage.KINDS)
+_COLUMNS: Final = tuple(dict.fromkeys((*lineage.COLUMNS, *COLLECTIVE, "stream", "file")))
 
 
 @dataclass(frozen=True)
@@ -39,9 +52,19 @@ class Charges:
 
     steps: pl.DataFrame
     """What `blame` returns."""
-    behind_peers: dict[int, dict[str, int]]
-    """The part of `communication` that was waiting for peers: late rank to what that rank was doing to nanoseconds, summed over the
-    ranks that waited. `compute` here means that the late rank had more to compute, or began later."""
+    straggler_wait_ns: dict[int, dict[str, int]]
+    """The time of `straggler`: the straggler to what that rank was doing to nanoseconds, summed over the ranks that waited.
+    `compute` here means that the straggler had more to compute, or began later."""
+    details: Details
+    """Named parts of the causes."""
+    own_ns: dict[str, int] = field(default_factory=dict)
+    """Nanoseconds by cause of what the training process itself did, outside of waits for a loader: activities with an `origin`."""
+    derived_ns: dict[str, int] = field(default_factory=dict)
+    """Nanoseconds by cause that are charged to threads of the training process, by the times alone."""
+    threads_ns: int = 0
+    """Part of `host` in which threads of the training process read or decoded, and did not seem to be waited for."""
+    by_tasks: bool = False
+    """What counts as threads of the training process are tasks of Ray Data, in processes of their own."""
 
 
 def blame(trace: Trace) -> pl.DataFrame:
@@ -54,22 +77,93 @@ def blame(trace: Trace) -> pl.DataFrame:
 
 
 def charges(trace: Trace) -> Charges:
-    """`blame`, and what the ranks did that others waited for."""
-    table, missing, arrived = steps(trace), unmeasured(trace), arrivals(trace)
-    charged, seen = np.zeros((len(table), len(CAUSES)), np.int64), observed(trace, table)
-    charged[seen, CAUSES.index("host")] = (table["end_ns"] - table["start_ns"]).to_numpy()[seen]  # where a rank has nothing else
-    waited, doing = [], {}
-    for rank, spans in by_rank(trace, _KINDS, (*lineage.COLUMNS, *COLLECTIVE)):
-        rows = np.flatnonzero(seen & (table["rank"].to_numpy() == rank))
-        windows, classes = intervals(table[rows]), _classes(spans, arrived, missing)
-        charged[rows] = _charge(windows, classes)
-        waited.append(waited_for(arrived, rank, classes, windows))
-        when_late = late_windows(arrived, rank)
-        doing[rank] = [(cause, overlaps(times, when_late)) for cause, times in classes]
-    return Charges(_with_causes(table, charged, missing, seen), behind_peers(waited, doing))
+    """`blame`, and what stragglers did while others waited for them."""
+    found = Charging(trace)
+    analyse(trace, found)
+    return found.charges()
 
 
-def _with_causes(table: pl.DataFrame, charged: NDArray[np.int64], missing: dict[str, str], seen: NDArray[np.bool_]) -> pl.DataFrame:
+class Charging:
+    """`charges`, piece by piece."""
+
+    kinds = _KINDS
+    columns = _COLUMNS
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._table, self._missing = steps(trace), unmeasured(trace)
+        self._seen = observed(trace, self._table)
+        self._charged = np.zeros((len(self._table), len(CAUSES)), np.int64)
+        lengths = (self._table["end_ns"] - self._table["start_ns"]).to_numpy()
+        self._charged[self._seen, CAUSES.index("host")] = lengths[self._seen]  # where a rank has nothing else
+        arrived = arrivals(trace)
+        self._no_arrivals = arrived.clear()
+        self._arrived = {rank: part for (rank,), part in arrived.partition_by("rank", as_dict=True).items()}
+        self._late = {rank: late_windows(arrived, rank) for rank in arrived["late_rank"].unique().to_list()}
+        self._waited: list[Waited] = []
+        self._doing: dict[int, list[Doing]] = {}
+        self._details = Details()
+        self._whole = _whole_loops(trace)
+        self._own_ns, self._derived_ns, self._threads_ns = Counter[str](), Counter[str](), 0
+
+    def add(self, piece: Piece) -> None:
+        """Charge the time of a piece."""
+        if piece.is_first:
+            self._begin_rank(piece)
+        is_inside = (self._windows[:, 0] < piece.end_ns) & (self._windows[:, 1] > piece.start_ns)
+        rows, windows = self._rows[is_inside], piece.clip(self._windows[is_inside])
+        arrived = self._arrived.get(piece.rank, self._no_arrivals)
+        activities, unused = _activities(piece, arrived, self._missing, windows, self._sending)
+        *pieces, host = partition(windows, [activity.times for activity in activities])
+        exclusive = [activity._replace(times=times) for activity, times in zip(activities, pieces, strict=True)]
+        exclusive.append(Activity("host", host))
+        self._charged[rows] += _charge(windows, exclusive)
+        waits = union(intervals(piece.spans.filter(pl.col("kind") == "wait")))
+        for activity in exclusive:
+            if activity.origin and len(activity.times):
+                self._own_ns[activity.cause] += total(subtract(activity.times, waits))
+                self._derived_ns[activity.cause] += total(activity.times) if activity.origin == "threads" else 0
+        self._threads_ns += total(overlaps(unused, host))
+        self._details.add(piece.spans, exclusive, activities)
+        self._details.add_places(host, self._places)
+        waiting = union_all([activity.times for activity in exclusive if activity.cause == "straggler"])
+        self._waited.append(self._waits.charged(piece, waiting))
+        when_late = self._late.get(piece.rank, EMPTY)
+        was_late = [activity._replace(times=overlaps(activity.times, when_late)) for activity in activities]
+        self._doing.setdefault(piece.rank, []).append(Doing(piece._replace(spans=piece.spans.clear()), was_late))
+
+    def _begin_rank(self, piece: Piece) -> None:
+        rank = piece.rank
+        self._rows = np.flatnonzero(self._seen & (self._table["rank"].to_numpy() == rank))
+        self._windows = intervals(self._table[self._rows])
+        self._sending = lineage.senders(self._trace, rank) if piece.is_cut else None
+        self._places = host_places(self._whole.filter(pl.col("rank") == rank))
+        self._waits = Waits(self._arrived.get(rank, self._no_arrivals), rank)
+        self._charged[self._rows] = 0
+
+    def charges(self) -> Charges:
+        """What was charged, when all pieces were added."""
+        stragglers = straggler_waits(self._waited, self._doing)
+        self._details.add_stragglers(stragglers, straggler_waits(self._waited, self._doing, bubbles=True))
+        table = _with_causes(self._table, self._charged, self._missing, self._seen)
+        own_ns, derived_ns, by_tasks = dict(+self._own_ns), dict(+self._derived_ns), self._trace.run.job_kind is JobKind.RAY
+        return Charges(table, stragglers, self._details, own_ns, derived_ns, self._threads_ns, by_tasks)
+
+
+def _whole_loops(trace: Trace) -> pl.DataFrame:
+    """Waits and computations of ranks that compute on the CPU, where the host's time says what it does between them."""
+    is_on_cpu = pl.lit(trace.run.device_name in (None, "cpu"))
+    columns = ["start_ns", "end_ns", "kind", "rank", "pid", "tid", "batch", "stream"]
+    waits = trace.rows(is_on_cpu, pl.col("rank").is_not_null(), kinds=["step", "wait"]).select(columns)
+    if waits.is_empty():
+        return waits
+    is_compute = kind_in(COMPUTE), pl.col("rank").is_not_null()
+    return pl.concat([waits, trace.found(lambda part: part.filter(*is_compute).select(columns))])
+
+
+def _with_causes(
+    table: pl.DataFrame, charged: NDArray[np.int64], missing: Mapping[str, Reason], seen: NDArray[np.bool_]
+) -> pl.DataFrame:
     columns = {
         cause: pl.repeat(None, len(table), dtype=pl.Int64, eager=True) if cause in missing else pl.Series(charged[:, place])
         for place, cause in enumerate(CAUSES)
@@ -77,23 +171,66 @@ def _with_causes(table: pl.DataFrame, charged: NDArray[np.int64], missing: dict[
     return table.with_columns(column.set(pl.Series(~seen), None).alias(f"{cause}_ns") for cause, column in columns.items())
 
 
-def _charge(windows: Intervals, classes: Classes) -> NDArray[np.int64]:
+def _charge(windows: Intervals, exclusive: Classes) -> NDArray[np.int64]:
     """Nanoseconds of each step by cause, in the order of `CAUSES`."""
-    shares = charge(windows, [times for _, times in classes])
     charged = np.zeros((len(windows), len(CAUSES)), np.int64)
-    for place, cause in enumerate([*(cause for cause, _ in classes), "host"]):
-        charged[:, CAUSES.index(cause)] += shares[:, place]
+    for activity in exclusive:
+        charged[:, CAUSES.index(activity.cause)] += covered(windows, activity.times)
     return charged
 
 
-def _classes(spans: pl.DataFrame, arrived: pl.DataFrame, missing: dict[str, str]) -> Classes:
-    """What happened on a rank and when, in the order in which time is charged."""
+def _activities(
+    piece: Piece, arrived: pl.DataFrame, missing: Mapping[str, Reason], windows: Intervals, sending: lineage.Threads | None
+) -> tuple[list[Activity], Intervals]:
+    """What happened on a rank and when, in the order in which time is charged; and what `Charges.threads_ns` counts."""
+    spans = piece.spans
+    main = in_main_thread(spans)
+    whole = spans.filter(main).with_columns(
+        start_ns="begin_ns", end_ns="finish_ns"
+    )  # what a validation is shows in whole waits alone
+    validation = overlaps(validations(whole), pack(np.array([piece.start_ns]), np.array([piece.end_ns])))
+    elsewhere = spans.filter(~main, (pl.col("kind") == "validate") | ((pl.col("kind") == "wait") & (pl.col("name") == "validate")))
+    checkpoints = intervals(spans.filter(pl.col("kind") == "checkpoint", main))
+    own = [activity for activity in main_thread_work(spans) if activity.cause not in missing]
+    on_cpu = intervals(spans.filter(kind_in(COMPUTE), ~on_stream))
     transfer, waiting = exchange(spans, arrived)
-    leaves = lineage.wait_leaves(spans, [cause for cause in lineage.LEAVES if cause not in missing])
-    return [
-        ("compute", intervals(spans.filter(kind_in(COMPUTE)))),
-        ("communication", transfer),
-        ("h2d", intervals(spans.filter(kind_in(COPIES)))),
-        *leaves.items(),
-        ("communication", waiting),
+    found = [
+        Activity("validation", subtract(union_all([validation, intervals(elsewhere)]), checkpoints)),
+        Activity("compute", intervals(spans.filter(kind_in(COMPUTE), on_stream))),
+        Activity("checkpoint", checkpoints),
+        *(activity._replace(times=overlaps(activity.times, union(on_cpu))) for activity in own if activity.origin == "main"),
+        Activity("compute", on_cpu),
+        Activity("exchange", transfer),
+        Activity("h2d", intervals(spans.filter(kind_in(COPIES)))),
+        *own,
+        *lineage.wait_leaves(spans, [cause for cause in lineage.LEAVES if cause not in missing], sending),
+        Activity("straggler", waiting),
     ]
+    named = intervals(spans.filter(pl.col("kind") == "user", main))
+    idle = subtract(windows, union_all([named, *(activity.times for activity in found)]))
+    by_threads, unused = unrecorded_waits(spans, idle)
+    return [*found, *(activity for activity in by_threads if activity.cause not in missing)], unused
+
+
+def exposed(trace: Trace, causes: Collection[str]) -> Iterator[tuple[int, pl.DataFrame, dict[str, Intervals]]]:
+    """Each rank with steps, in pieces: its spans, and for each of these causes the instants of its steps that are charged to it."""
+    table, missing, arrived = steps(trace), unmeasured(trace), arrivals(trace)
+    table = table.filter(pl.Series(observed(trace, table)))
+    left = {rank: union(intervals(rows)) for (rank,), rows in table.partition_by("rank", as_dict=True).items()}
+    for piece in pieces_by_rank(trace, _KINDS, _COLUMNS):
+        rank, spans = piece.rank, piece.spans
+        if piece.is_first:
+            of_rank = left.pop(rank, EMPTY)
+            sending = lineage.senders(trace, rank) if piece.is_cut else None
+        windows = piece.clip(of_rank)
+        activities, _ = _activities(piece, arrived, missing, windows, sending)
+        *pieces, host = partition(windows, [activity.times for activity in activities])
+        found = {cause: [EMPTY] for cause in causes}
+        for activity, times in zip(activities, pieces, strict=True):
+            if activity.cause in found:
+                found[activity.cause].append(times)
+        if "host" in found:
+            found["host"].append(host)
+        yield rank, spans, {cause: union_all(sets) for cause, sets in found.items()}
+    for rank, windows in left.items():  # with nothing but steps
+        yield rank, trace.structure.clear(), {cause: windows if cause == "host" else EMPTY for cause in causes}

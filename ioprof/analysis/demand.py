@@ -1,5 +1,6 @@
 """What storage must deliver so that the accelerators never wait for it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -7,24 +8,29 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ioprof.analysis.facts import Facts
+from ioprof.analysis.gpu_windows import observed
 from ioprof.analysis.intervals import Intervals, covered, pack, total, union
-from ioprof.analysis.lineage import Axis, with_lane
-from ioprof.analysis.observed import observed
-from ioprof.analysis.reads import is_access
-from ioprof.analysis.result import Demand
-from ioprof.analysis.selection import COMPUTE, by_rank, intervals
+from ioprof.analysis.lineage import Axis, with_worker
+from ioprof.analysis.loaders import batches, known_samples, samples_in
+from ioprof.analysis.reads import is_access, is_received
+from ioprof.analysis.selection import COMPUTE, TIMES, Piece, analyse, intervals, kind_in, with_tasks
 from ioprof.analysis.steps import steps
+from ioprof.run_record import Demand, JobKind, Reason
 from ioprof.trace import Trace
 
-_KINDS: Final = ("wait", "fetch", "read", "fault", "decode")
+LEAST_READS: Final = 30
+"""Reads of batches below which nothing is said of what others would need."""
+_LEAST_DELIVERED: Final = 0.9
+"""Part of the bytes of read calls that storage must have delivered if what it delivered is taken for the demand."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What making batches took, over all batches that were made whole."""
+    """What it took to make batches, over all complete batches."""
 
     batches: int = 0
+    samples: int = 0
+    """0: not known."""
     reads: int = 0
     """Accesses that moved bytes."""
     bytes: int = 0
@@ -33,60 +39,167 @@ class Fetched:
 
     def __add__(self, other: "Fetched") -> "Fetched":
         return Fetched(
-            self.batches + other.batches, self.reads + other.reads, self.bytes + other.bytes, self.decode_ns + other.decode_ns
-        )
+            self.batches + other.batches, self.samples + other.samples, self.reads + other.reads, self.bytes + other.bytes,
+            self.decode_ns + other.decode_ns,
+        )  # fmt: skip
 
 
 def fetched(trace: Trace) -> Fetched:
-    """What lies within a fetch. Reads outside of one (imports, opening the dataset, a fetch cut short) belong to no sample."""
-    found = Fetched()
-    for _, spans in by_rank(trace, _KINDS, ["pid", "tid", "batch", "bytes"]):
-        found += _of_rank(spans)
-    return found
+    """What lies within a fetch. Reads outside of a fetch (imports, opening the dataset) belong to no sample."""
+    found = Fetching(trace)
+    analyse(trace, found)
+    return found.found
 
 
-def demand(trace: Trace, found: Fetched | None = None) -> Demand:
+class Fetching:
+    """`fetched`, piece by piece."""
+
+    kinds = ("wait", "fetch", "read", "fault", "decode")
+    columns = ("pid", "tid", "batch", "bytes")
+
+    def __init__(self, trace: Trace) -> None:
+        whole = with_tasks(trace) if trace.run.job_kind is JobKind.RAY else trace
+        fetches = whole.rows(pl.col("rank").is_not_null(), kinds=["fetch"]).group_by("rank", "batch").agg(pl.col("offset").max())
+        samples = known_samples(fetches["offset"])
+        self.found = Fetched(
+            batches=len(fetches), samples=len(fetches) * (trace.run.config.batch_size or 0) if samples is None else samples
+        )
+        """What `fetched` returns, when all pieces were added."""
+
+    def add(self, piece: Piece) -> None:
+        """Add what was read and decoded in a piece."""
+        self.found += _of_piece(piece)
+
+
+class Computing:
+    """Nanoseconds that the accelerators of all ranks computed, piece by piece."""
+
+    kinds = COMPUTE
+    columns = ()
+
+    def __init__(self) -> None:
+        self.computed_ns = 0
+
+    def add(self, piece: Piece) -> None:
+        """Add what was computed in a piece."""
+        self.computed_ns += total(intervals(piece.spans.select(TIMES).filter(kind_in(COMPUTE))))
+
+
+def demand(
+    trace: Trace,
+    found: Fetched | None = None,
+    computed_ns: int | None = None,
+    making: Mapping[str, int] | None = None,
+    by_kernel: Mapping[tuple[str | None, int | None], int] | None = None,
+    received: pl.DataFrame | None = None,
+    least_reads: int = LEAST_READS,
+) -> Demand:
     """Mean bytes and reads per sample, times the rate at which the devices themselves can go.
 
     That rate is the emulated device's own, or else samples over the time that the accelerators computed: what the job would
-    reach if nothing ever held it up. High against what the path delivers: storage is, or will be, the bottleneck.
-    `found` is `fetched(trace)`, if at hand.
+    reach if it never waited. High against what the path delivers: storage is, or will be, the bottleneck.
+
+    What is asked for and what is delivered differ: a page of a map that is touched may fetch a whole window of readahead. So the
+    bytes are those that the kernel fetched for the processes that made batches, where it counted them and the run was cold.
+
+    `found` is `fetched(trace)`, `computed_ns` what `Computing` counts, `making` the stages of `workers_time.making(trace)`, and
+    `by_kernel` the bytes that the kernel fetched by process, and `received` is `loaders.batches(trace)`; what is not given is not
+    known, or made here.
     """
-    facts = Facts.of(trace.run)
     found = fetched(trace) if found is None else found
-    rate = device_rate(trace)
-    samples = found.batches * (facts.batch_size or 0)
-    if rate is None or not samples or not facts.reads_captured:
-        return Demand(None, None, rate, "unknown" if rate is None else _basis(facts))
-    return Demand(found.bytes / samples * rate, found.reads / samples * rate, rate, _basis(facts))
+    rate = device_rate(trace, computed_ns, received)
+    basis = "unknown" if rate is None else "emulated" if trace.run.is_emulated else "derived"
+    samples, devices = found.samples, trace.run.config.ranks or len(trace.ranks) or 1
+    if rate is None or not samples or not trace.run.reads_captured:
+        return Demand(None, None, rate, basis, num_reads=found.reads, reason=_reason(trace, rate, computed_ns))
+    work_s = sum(took_ns for cause, took_ns in (making or {}).items() if cause != "storage") / 1e9
+    cores = work_s / samples * rate if work_s else None
+    if found.reads < least_reads:
+        return Demand(None, None, rate, basis, num_reads=found.reads, num_devices=devices, cores=cores, reason=Reason.TOO_FEW_READS)
+    delivered, is_least = _delivered(trace, by_kernel or {})
+    per_sample = (found.bytes if delivered is None else delivered) / samples
+    wall_s, needed = _made_s(trace), per_sample * rate
+    got = per_sample * samples / wall_s if wall_s else None
+    return Demand(
+        bytes_per_s=needed,
+        reads_per_s=found.reads / samples * rate,
+        at_samples_per_s=rate,
+        basis=basis,
+        is_delivered=delivered is not None,
+        is_least=is_least,
+        num_reads=found.reads,
+        got_bytes_per_s=got,
+        num_devices=devices,
+        devices_fed=got / needed * devices if got and needed else None,
+        cores=cores,
+    )
 
 
-def device_rate(trace: Trace) -> float | None:
-    """Samples per second of all devices together while they compute; null where neither a known rate nor compute was recorded."""
-    facts = Facts.of(trace.run)
-    if facts.device_samples_per_s is not None:
-        return facts.device_samples_per_s * (facts.ranks or len(trace.ranks) or 1)
-    rows = int(observed(trace, steps(trace)).sum())
-    computed_ns = sum(total(intervals(spans)) for _, spans in by_rank(trace, COMPUTE, []))
-    if not computed_ns or not rows or not facts.batch_size:
+def _reason(trace: Trace, rate: float | None, computed_ns: int | None) -> Reason:
+    """Why nothing is said."""
+    if rate is None:
+        return Reason.NO_BATCH_SIZE if computed_ns else Reason.NO_DEVICE_RATE
+    return Reason.TOO_FEW_READS if trace.run.reads_captured else Reason.READS_NOT_CAPTURED
+
+
+def _delivered(trace: Trace, by_kernel: Mapping[tuple[str | None, int | None], int]) -> tuple[int | None, bool]:
+    """Bytes that storage delivered to the processes that made batches, and whether it is at least so many.
+
+    None: not counted, or less than read calls asked for, so that the page cache served some. Of maps it is not known what was asked
+    for, nor what was in memory already.
+    """
+    makers = {(host, pid) for host, pid in _makers(trace).iter_rows()}
+    loops = set(trace.rows(kinds=["step"])["pid"].to_list())
+    # A training process that makes its own batches has also read its libraries.
+    if not makers or makers - set(by_kernel) or any(pid in loops for _, pid in makers):
+        return None, False
+    total = sum(by_kernel[maker] for maker in makers)
+    is_call = (pl.col("kind") == "read") & pl.col("in_batch") & ~is_received
+    asked = int(trace.sums.filter(is_call)["bytes"].sum())
+    if not total or total < _LEAST_DELIVERED * asked:
+        return None, False
+    return total, asked < _LEAST_DELIVERED * total
+
+
+def _makers(trace: Trace) -> pl.DataFrame:
+    """The processes that made batches."""
+    return trace.rows(pl.col("batch").is_not_null(), kinds=["fetch"]).select(pl.col("host").cast(pl.String), "pid").unique()
+
+
+def _made_s(trace: Trace) -> float | None:
+    """Seconds from the first batch that was begun to the last that was done."""
+    rows = trace.rows(pl.col("batch").is_not_null(), kinds=["fetch"])
+    if rows.is_empty():
         return None
-    return rows * facts.batch_size / (computed_ns / 1e9) * (facts.ranks or len(trace.ranks))
+    return (int(rows["end_ns"].to_numpy().max()) - int(rows["start_ns"].to_numpy().min())) / 1e9
 
 
-def _basis(facts: Facts) -> str:
-    return "emulated" if facts.emulated else "derived"
+def device_rate(trace: Trace, computed_ns: int | None = None, received: pl.DataFrame | None = None) -> float | None:
+    """Samples per second of all devices together while they compute; null where neither a known rate nor compute was recorded."""
+    ranks = trace.run.config.replicas or len(trace.ranks)
+    if trace.run.device_samples_per_s is not None:
+        return trace.run.device_samples_per_s * (ranks or 1)
+    table = steps(trace)
+    rows = int(observed(trace, table).sum())
+    if computed_ns is None:
+        analyse(trace, computing := Computing())
+        computed_ns = computing.computed_ns
+    _, samples = samples_in(batches(trace) if received is None else received, table)
+    per_step = samples / len(table) if samples is not None and len(table) else trace.run.config.batch_size
+    if not computed_ns or not rows or not per_step:
+        return None
+    return rows * per_step / (computed_ns / 1e9) * ranks
 
 
-def _of_rank(spans: pl.DataFrame) -> Fetched:
-    spans = with_lane(spans)
+def _of_piece(piece: Piece) -> Fetched:
+    spans = with_worker(piece.spans.select(*TIMES, "begin_ns", *Fetching.columns))
     fetches = spans.filter(pl.col("kind") == "fetch")
-    axis = Axis.of(fetches["lane"].to_numpy(), intervals(fetches))
+    axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
     within = union(axis.place(fetches))
-    spans = spans.filter(pl.col("lane").is_in(pl.Series(axis.lanes).implode()))
-    accesses, decodes = spans.filter(is_access), spans.filter(pl.col("kind") == "decode")
+    spans = spans.filter(pl.col("worker").is_in(pl.Series(axis.workers).implode()))
+    accesses, decodes = spans.filter(is_access, pl.col("begin_ns") >= piece.start_ns), spans.filter(pl.col("kind") == "decode")
     inside = accesses.filter(pl.Series(_is_within(axis, accesses, within)))
     return Fetched(
-        batches=fetches["batch"].n_unique(),
         reads=len(inside),
         bytes=int(inside["bytes"].sum()),
         decode_ns=int(covered(axis.place(decodes), within).sum()),

@@ -122,6 +122,17 @@ def charge(windows: ArrayLike, classes: Sequence[ArrayLike]) -> NDArray[np.int64
     return np.diff(reached, axis=1)
 
 
+def partition(windows: ArrayLike, classes: Sequence[ArrayLike]) -> list[Intervals]:
+    """For each class the instants in any window that no earlier class covers, and last those that no class covers."""
+    inside = union(windows)
+    found, so_far = [], EMPTY
+    for each in classes:
+        extra = union(overlaps(np.asarray(each, np.int64).reshape(-1, 2), inside))
+        found.append(subtract(extra, so_far))
+        so_far = union_all([so_far, extra]) if len(extra) else so_far
+    return [*found, subtract(inside, so_far)]
+
+
 def _columns(intervals: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     array = np.asarray(intervals, np.int64).reshape(-1, 2)
     return array[:, 0], array[:, 1]

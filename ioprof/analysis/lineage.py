@@ -2,14 +2,17 @@
 
 At an instant of the wait for batch k, whose worker ended fetch(k) at `ready`:
 
-    at or after ready    `delivery`: the batch was made, and on its way or queued
+    at or after ready    `storage`, `page_cache`: a thread of the worker that only sends batches read what is in one, see `_sent`;
+                         else `delivery`: the batch was made, and on its way or queued
     before ready         what that worker did: `storage`, `page_cache`, `decode`, `transform`, `collate`
                          (before fetch(k) began the same worker was busy with an earlier batch, or was starting up)
     not covered by that  `loader`: Python between the stages, queues, a worker without work
-    fetch(k) unknown     `loader`, all of it: the worker was killed, or is not recorded
+    fetch(k) unknown     what threads of the rank's own process did at that time, see `training_process`; else `loader`: the
+                         worker was killed, or is not recorded
 
-A worker is a *lane*: all threads of a process that fetches in one thread and is not the consumer itself, else the one thread.
+A *worker* is all threads of a process that fetches in one thread and is not the consumer itself, else a single thread.
 Where a damaged record shows two leaves at once, the earlier in `LEAVES` wins; so a read inside a decode is a read.
+What a worker read from a socket or a pipe counts within its `fetch` spans only: outside of them it waits there for its next task.
 """
 
 from collections.abc import Collection
@@ -20,45 +23,40 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ioprof.analysis.intervals import EMPTY, Intervals, charge, overlaps, pack, union
-from ioprof.analysis.selection import READS, by_rank, intervals, kind_in
+from ioprof.analysis.intervals import Intervals, charge, overlaps, pack, subtract, total, union, union_all
+from ioprof.analysis.selection import READS, TIMES, WORK, Activity, by_rank, from_peer, intervals
+from ioprof.analysis.training_process import has_processes, likely_waits, main_threads, threads_work
 from ioprof.trace import Trace
 
 LEAVES: Final = ("storage", "page_cache", "decode", "transform", "collate", "delivery", "loader")
 """Causes that a wait is charged to, in the order of `ioprof.schema.CAUSES`."""
-KINDS: Final = ("wait", "fetch", *READS, "decode", "transform", "collate")
+KINDS: Final = ("wait", "fetch", "step", *READS, "decode", "transform", "collate")
 """Kinds that `wait_leaves` looks at."""
-COLUMNS: Final = ("pid", "tid", "batch", "source")
+COLUMNS: Final = ("pid", "tid", "batch", "source", "name")
 """Columns that it needs besides times, kind and rank."""
-
-_WORK: Final = {
-    "storage": kind_in(READS) & (pl.col("source") != "page_cache").fill_null(True),
-    "page_cache": kind_in(READS) & (pl.col("source") == "page_cache").fill_null(False),
-    "decode": pl.col("kind") == "decode",
-    "transform": pl.col("kind") == "transform",
-    "collate": pl.col("kind") == "collate",
-}
+MOST_ELSEWHERE: Final = 0.05
+"""Part of the time in which a thread reads that may lie outside of the delivery of batches, if it is one that sends them."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The time of all lanes of a rank, laid end to end, so that one sorted array holds them all."""
+    """The time of all workers of a rank, laid end to end, so that one sorted array holds them all."""
 
-    lanes: NDArray[np.int64]
+    workers: NDArray[np.int64]
     """Sorted."""
     origin_ns: int
     stride_ns: int
-    """Longer by one than what any lane holds: the end of a lane does not touch the start of the next."""
+    """Longer by one than the time of any worker: the end of one does not touch the start of the next."""
 
     @classmethod
-    def of(cls, lanes: NDArray[np.int64], times: Intervals) -> "Axis":
-        """An axis that holds these lanes from the first to the last of these times."""
+    def of(cls, workers: NDArray[np.int64], times: Intervals) -> "Axis":
+        """An axis that holds these workers from the first to the last of these times."""
         first, last = (int(times[:, 0].min()), int(times[:, 1].max())) if len(times) else (0, 0)
-        return cls(np.unique(lanes), first, max(last - first, 0) + 1)
+        return cls(np.unique(workers), first, max(last - first, 0) + 1)
 
     def place(self, spans: pl.DataFrame, end: str = "end_ns") -> Intervals:
-        """Where spans with a known `lane` lie on the axis, clipped to it."""
-        shift = np.searchsorted(self.lanes, spans["lane"].to_numpy()) * self.stride_ns
+        """Where spans with a known `worker` lie on the axis, clipped to it."""
+        shift = np.searchsorted(self.workers, spans["worker"].to_numpy()) * self.stride_ns
         starts, ends = (np.clip(spans[name].to_numpy() - self.origin_ns, 0, self.stride_ns - 1) for name in ("start_ns", end))
         return pack(starts + shift, ends + shift)
 
@@ -67,45 +65,127 @@ class Axis:
         return placed - placed[:, :1] // self.stride_ns * self.stride_ns + self.origin_ns
 
 
-def with_lane(spans: pl.DataFrame) -> pl.DataFrame:
-    """Spans of one rank with the column `lane`: which worker did it, as one number."""
-    consumers = spans.filter(pl.col("kind") == "wait")["pid"].unique()
+def with_worker(spans: pl.DataFrame) -> pl.DataFrame:
+    """Spans of one rank with the column `worker`: which worker did it, as one number."""
+    consumers = spans.filter(pl.col("kind").is_in(["wait", "step"]))["pid"].unique()
     fetchers = spans.filter(pl.col("kind") == "fetch").group_by("pid").agg(pl.col("tid").n_unique())
     workers = fetchers.filter(pl.col("tid") == 1, ~pl.col("pid").is_in(consumers.implode()))["pid"]
     thread = pl.when(pl.col("pid").is_in(workers.implode())).then(0).otherwise(pl.col("tid").fill_null(-1))
-    return spans.with_columns(lane=pl.col("pid").fill_null(-1).cast(pl.Int64) * 2**32 + thread)
+    return spans.with_columns(worker=pl.col("pid").fill_null(-1).cast(pl.Int64) * 2**32 + thread)
 
 
-def wait_leaves(spans: pl.DataFrame, measured: Collection[str] = LEAVES) -> dict[str, Intervals]:
-    """For each of `LEAVES` when it held up this rank; an instant belongs to the first that covers it, in that order.
+Threads = frozenset[tuple[int | None, int | None]]
+"""Processes and threads."""
 
-    `spans` are those of one rank; what is not in `measured` goes to `loader`, which covers every wait.
+
+def wait_leaves(spans: pl.DataFrame, measured: Collection[str] = LEAVES, sending: Threads | None = None) -> list[Activity]:
+    """What this rank waited for and when; an instant belongs to the first that covers it. The last, `loader`, covers every wait.
+
+    `spans` are those of one rank; what is not in `measured` goes to `loader`. `sending` is `senders` of the rank; None: these are
+    all of its spans, and show it.
     """
-    spans = with_lane(spans)
+    spans = with_worker(spans.select(*TIMES, "finish_ns", *COLUMNS))  # each filter copies all columns
     waits = _with_fetch(spans)
     known = waits.filter(pl.col("ready_ns").is_not_null())
-    found = dict.fromkeys(LEAVES, EMPTY)
-    found |= {cause: times for cause, times in _work(spans, known).items() if cause in measured}
-    if "delivery" in measured:
-        found["delivery"] = pack(np.maximum(known["start_ns"].to_numpy(), known["ready_ns"].to_numpy()), known["end_ns"].to_numpy())
-    found["loader"] = intervals(waits)
-    return found
+    found = [Activity(cause, times) for cause, times in _work(spans, known).items()]
+    found += [Activity(cause, times) for cause, times in _sent(spans, known, sending).items()]
+    found.append(
+        Activity(
+            "delivery", pack(np.maximum(known["start_ns"].to_numpy(), known["ready_ns"].to_numpy()), known["end_ns"].to_numpy())
+        )
+    )
+    found += _threads(spans, waits, union_all([activity.times for activity in found]))
+    return [*(activity for activity in found if activity.cause in measured), Activity("loader", intervals(waits))]
 
 
-def making(trace: Trace) -> dict[str, int]:
-    """Nanoseconds that workers spent on each stage of making batches, waited for or not; stages that took none are left out.
+def senders(trace: Trace, rank: int) -> Threads:
+    """Threads of the workers of a rank that only send the batches that others made.
 
-    Within their `fetch` spans only: what the same processes read to start up made no batch. An instant counts once, as in a wait.
+    Such a thread fetches nothing, and hardly reads while no batch of its process is on its way; a thread that helps to make batches
+    does.
     """
-    total = np.zeros(len(_WORK), np.int64)
-    for _, spans in by_rank(trace, KINDS, COLUMNS):
-        spans = with_lane(spans)
-        fetches = spans.filter(pl.col("kind") == "fetch")
-        axis = Axis.of(fetches["lane"].to_numpy(), intervals(fetches))
-        there = spans.filter(pl.col("lane").is_in(pl.Series(axis.lanes).implode()))
-        work = [axis.place(there.filter(of_cause)) for of_cause in _WORK.values()]
-        total += charge(union(axis.place(fetches)), work)[:, :-1].sum(0)
-    return {cause: int(took_ns) for cause, took_ns in zip(_WORK, total, strict=True) if took_ns}
+    thread, mine = ["pid", "tid"], trace.sums.filter(pl.col("rank") == rank)
+    fetching = mine.filter(pl.col("kind") == "fetch").select(thread).unique()
+    reading = mine.filter(pl.col("kind").is_in(READS), ~from_peer).join(fetching, on="pid", how="semi")
+    others = reading.join(fetching, on=thread, how="anti").select(thread).unique()
+    if others.is_empty():
+        return frozenset()
+    columns = [*TIMES, *COLUMNS]
+    is_theirs = pl.col("kind").is_in(READS), pl.col("tid").is_in(others["tid"].implode()), pl.col("rank") == rank
+    reads = trace.found(lambda part: part.filter(*is_theirs).select(columns))
+    structure = trace.rows(pl.col("rank") == rank, kinds=["wait", "fetch", "step"]).select(columns)
+    spans = with_worker(pl.concat([structure, reads]).with_columns(finish_ns="end_ns"))
+    return _senders(*_sent_reads(spans, _with_fetch(spans).filter(pl.col("ready_ns").is_not_null())))
+
+
+def _sent_reads(spans: pl.DataFrame, known: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Waits for workers that are whole processes, and reads of the threads of these that fetch nothing."""
+    fetching = spans.filter(pl.col("kind") == "fetch").select("pid", "tid").unique()
+    whole = known.filter(pl.col("worker") % 2**32 == 0)
+    reads = spans.filter(pl.col("worker").is_in(whole["worker"].unique().implode()), pl.col("kind").is_in(READS), ~from_peer)
+    return whole, reads.join(fetching, on=["pid", "tid"], how="anti")
+
+
+def _sending_axis(whole: pl.DataFrame, reads: pl.DataFrame) -> Axis:
+    times = np.concatenate([intervals(whole), intervals(whole, "ready_ns", "end_ns"), intervals(reads)])
+    return Axis.of(whole["worker"].to_numpy(), times)
+
+
+def _senders(whole: pl.DataFrame, reads: pl.DataFrame) -> Threads:
+    if reads.is_empty():
+        return frozenset()
+    axis, found = _sending_axis(whole, reads), set()
+    on_way = union(axis.place(whole.with_columns(start_ns=pl.col("ready_ns"))))
+    for (pid, tid), of_thread in reads.group_by("pid", "tid"):
+        placed = union(axis.place(of_thread))
+        if total(subtract(placed, on_way)) <= MOST_ELSEWHERE * total(placed):
+            found.add((pid, tid))
+    return frozenset(found)
+
+
+def _sent(spans: pl.DataFrame, known: pl.DataFrame, sending: Threads | None) -> dict[str, Intervals]:
+    """What sending threads of workers read while the rank waited for a batch that was made: data that is mapped is read when it is
+    copied.
+    """
+    whole, reads = _sent_reads(spans, known)
+    sending = _senders(whole, reads) if sending is None else sending
+    if reads.is_empty() or not sending:
+        return {}
+    axis = _sending_axis(whole, reads)
+    waited = union(axis.place(whole.with_columns(start_ns=pl.max_horizontal("start_ns", "ready_ns"))))
+    found: dict[str, list[Intervals]] = {}
+    for thread, of_thread in reads.group_by("pid", "tid"):
+        if thread in sending:
+            for cause in ("storage", "page_cache"):
+                times = overlaps(axis.place(of_thread.filter(WORK[cause])), waited)
+                found.setdefault(cause, []).append(axis.times(times))
+    return {cause: union_all(times) for cause, times in found.items()}
+
+
+def _threads(spans: pl.DataFrame, waits: pl.DataFrame, explained: Intervals) -> list[Activity]:
+    """What threads without a batch did in the rank's process while it waited for a batch that none of its other processes made."""
+    other_process = pl.col("worker").is_not_null() & (pl.col("worker") // 2**32 != pl.col("pid").fill_null(-1))
+    for_batch = ~pl.col("name").cast(pl.String).is_in(["start", "end"]).fill_null(False)
+    own = waits.filter(~other_process, for_batch)
+    if own.is_empty():
+        return []
+    work = threads_work(spans, with_peers=not has_processes(spans))
+    if not work:
+        return []
+    by_main = pl.col("worker").is_in(main_threads(spans).implode()).fill_null(False)
+    idle = subtract(union(intervals(own.filter(by_main))), explained)
+    times = union_all([intervals(own.filter(~by_main)), likely_waits(idle, work)])
+    return [Activity(cause, overlaps(done, times), "threads") for cause, done in work.items()]
+
+
+def fetchers(spans: pl.DataFrame) -> pl.DataFrame:
+    """The waits of one rank for batches whose fetch is known: `start_ns`, `end_ns`, and the worker as `pid` and `thread`.
+
+    A `thread` of 0 is any thread of that process.
+    """
+    worker = pl.col("worker")
+    waits = _with_fetch(with_worker(spans)).drop_nulls("worker").sort("start_ns", "end_ns")
+    return waits.select("start_ns", "end_ns", pid=(worker // 2**32).cast(pl.Int32), thread=worker % 2**32)
 
 
 def waits(trace: Trace) -> pl.DataFrame:
@@ -116,8 +196,12 @@ def waits(trace: Trace) -> pl.DataFrame:
     parts = [_empty_waits()]
     for rank, spans in by_rank(trace, KINDS, COLUMNS):
         rows = spans.filter(pl.col("kind") == "wait").select("rank", "batch", "start_ns", "end_ns").sort("start_ns", "batch")
-        leaves = charge(intervals(rows), list(wait_leaves(spans).values()))
-        columns = [pl.Series(f"{cause}_ns", leaves[:, place]) for place, cause in enumerate(LEAVES)]
+        found = wait_leaves(spans)
+        leaves = charge(intervals(rows), [activity.times for activity in found])
+        columns = [
+            pl.Series(f"{cause}_ns", leaves[:, [place for place, activity in enumerate(found) if activity.cause == cause]].sum(1))
+            for cause in LEAVES
+        ]
         parts.append(rows.with_columns(columns) if len(rows) else _empty_waits())
         assert not leaves[:, -1].any(), f"a wait of rank {rank} is not fully charged"
     return pl.concat(parts)
@@ -129,20 +213,29 @@ def _empty_waits() -> pl.DataFrame:
 
 
 def _with_fetch(spans: pl.DataFrame) -> pl.DataFrame:
-    """The waits, each with the `lane` that made its batch and when it was `ready_ns`; null where that is not known.
+    """The waits, each with the `worker` that made its batch and when it was `ready_ns`; null where that is not known.
 
-    Should two workers claim one batch, the one that was ready first delivered it.
+    Where two workers claim one batch, the one that was ready first delivered it.
     """
-    ready = spans.filter(pl.col("kind") == "fetch").group_by("batch", "lane").agg(ready_ns=pl.col("end_ns").max())
-    first = ready.sort("ready_ns", "lane").unique("batch", keep="first")
-    return spans.filter(pl.col("kind") == "wait").select("start_ns", "end_ns", "batch").join(first, on="batch", how="left")
+    ready = spans.filter(pl.col("kind") == "fetch").group_by("batch", "worker").agg(ready_ns=pl.col("finish_ns").max())
+    first = ready.sort("ready_ns", "worker").unique("batch", keep="first")
+    return (
+        spans.filter(pl.col("kind") == "wait")
+        .select("start_ns", "end_ns", "batch", "pid", "name")
+        .join(first, on="batch", how="left")
+    )
 
 
 def _work(spans: pl.DataFrame, known: pl.DataFrame) -> dict[str, Intervals]:
     """What the workers did while the rank waited for a batch of theirs."""
-    axis = Axis.of(known["lane"].to_numpy(), intervals(known))
+    axis = Axis.of(known["worker"].to_numpy(), intervals(known))
     windows = union(axis.place(known.with_columns(until=pl.min_horizontal("end_ns", "ready_ns")), "until"))
-    relevant = pl.col("lane").is_in(pl.Series(axis.lanes).implode()) & (pl.col("end_ns") > axis.origin_ns)
-    return {
-        cause: axis.times(overlaps(axis.place(spans.filter(relevant & of_cause)), windows)) for cause, of_cause in _WORK.items()
-    }
+    is_there = pl.col("worker").is_in(pl.Series(axis.workers).implode()), pl.col("end_ns") > axis.origin_ns
+    there = spans.select(*TIMES, "source", "worker").filter(*is_there)
+    fetching = union(axis.place(there.filter(pl.col("kind") == "fetch")))
+    found = {}
+    for cause, of_cause in WORK.items():
+        work = there.filter(of_cause)
+        placed = axis.place(work.filter(~from_peer)), overlaps(axis.place(work.filter(from_peer)), fetching)
+        found[cause] = axis.times(overlaps(np.concatenate(placed), windows))
+    return found

@@ -1,15 +1,15 @@
 """How much of the copies, reads, decoding and exchange ran while the accelerator computed, and so cost nothing."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import polars as pl
 
-from ioprof.analysis.facts import Facts
+from ioprof.analysis.gpu_windows import recorded_times
 from ioprof.analysis.intervals import covered, overlaps, total, union
-from ioprof.analysis.observed import recorded_times
-from ioprof.analysis.result import Overlap
-from ioprof.analysis.selection import COMPUTE, COPIES, READS, by_rank, intervals, kind_in
+from ioprof.analysis.selection import COMPUTE, COPIES, READS, TIMES, Piece, analyse, intervals, kind_in
 from ioprof.analysis.unmeasured import unmeasured
+from ioprof.run_record import Overlap, Reason
 from ioprof.trace import Trace
 
 _ACTIVITIES: Final = {
@@ -19,38 +19,56 @@ _ACTIVITIES: Final = {
     "communication": pl.col("kind") == "comm",
 }
 _ABSENT: Final = {
-    "h2d": "nothing was copied to or from a device",
-    "storage": "no read from storage was recorded",
-    "decode": "no decoding was recorded",
-    "communication": "no gradient exchange was recorded",
+    "h2d": Reason.NO_COPY_OCCURRED,
+    "storage": Reason.NO_STORAGE_READ,
+    "decode": Reason.NO_DECODE,
+    "communication": Reason.NO_EXCHANGE_OCCURRED,
 }
-_KINDS: Final = (*COMPUTE, *COPIES, *READS, "decode", "comm")
 
 
 def overlap(trace: Trace) -> dict[str, Overlap]:
     """For `h2d`, `storage`, `decode`, `communication`: the time during which at least one such span of a rank or of its workers was
     open, and how much of it that rank's accelerator computed, summed over ranks.
 
-    `storage` is every read that did not provably come from the page cache. `communication` includes waiting for peers.
+    `storage` is every read that did not provably come from the page cache. `communication` includes straggler wait.
     Where the GPU was recorded in windows, only these are looked at.
     """
-    open_ns = dict.fromkeys(_ACTIVITIES, 0)
-    hidden_ns = dict.fromkeys(_ACTIVITIES, 0)
-    for rank, spans in by_rank(trace, _KINDS, ["source"]):
-        busy, recorded = union(intervals(spans.filter(kind_in(COMPUTE)))), recorded_times(trace, rank)
+    found = Overlaps(trace)
+    analyse(trace, found)
+    return found.by_activity()
+
+
+class Overlaps:
+    """`overlap`, piece by piece."""
+
+    kinds = (*COMPUTE, *COPIES, *READS, "decode", "comm")
+    columns = ("source",)
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._open_ns = dict.fromkeys(_ACTIVITIES, 0)
+        self._hidden_ns = dict.fromkeys(_ACTIVITIES, 0)
+
+    def add(self, piece: Piece) -> None:
+        """Add what was open in a piece."""
+        spans = piece.spans.select(*TIMES, *self.columns)
+        busy, recorded = union(intervals(spans.filter(kind_in(COMPUTE)))), recorded_times(self._trace, piece.rank)
         for name, condition in _ACTIVITIES.items():
             times = union(intervals(spans.filter(condition)))
             times = times if recorded is None else overlaps(times, recorded)
-            open_ns[name] += total(times)
-            hidden_ns[name] += int(covered(times, busy).sum())
-    missing = unmeasured(trace)
-    basis = Facts.of(trace.run).device_basis
-    return {name: _overlap(name, open_ns[name], hidden_ns[name], basis, missing) for name in _ACTIVITIES}
+            self._open_ns[name] += total(times)
+            self._hidden_ns[name] += int(covered(times, busy).sum())
+
+    def by_activity(self) -> dict[str, Overlap]:
+        """What `overlap` returns."""
+        missing, basis = unmeasured(self._trace), self._trace.run.device_basis
+        return {name: _overlap(name, self._open_ns[name], self._hidden_ns[name], basis, missing) for name in _ACTIVITIES}
 
 
-def _overlap(name: str, open_ns: int, hidden_ns: int, basis: str, missing: dict[str, str]) -> Overlap:
+def _overlap(name: str, open_ns: int, hidden_ns: int, basis: str, missing: Mapping[str, Reason]) -> Overlap:
     if not open_ns:
-        return Overlap(None, None, None, "unknown", missing.get(name, _ABSENT[name]))
+        reason = missing.get("exchange" if name == "communication" else name, _ABSENT[name])
+        return Overlap(None, None, None, "unknown", reason.text, reason)
     if "compute" in missing:
-        return Overlap(open_ns / 1e9, None, None, "measured", missing["compute"])
+        return Overlap(open_ns / 1e9, None, None, "measured", missing["compute"].text, missing["compute"])
     return Overlap(open_ns / 1e9, hidden_ns / 1e9, hidden_ns / open_ns, basis)

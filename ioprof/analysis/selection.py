@@ -1,20 +1,71 @@
-"""Which spans an analysis looks at: rank by rank, so that memory follows the largest rank and not the run."""
+"""Which spans an analysis looks at: rank by rank, and those of a rank with many in pieces of time, so that memory is bounded.
+
+Spans are cut where a piece ends. What an analysis sums over instants is the same for all pieces together as for the whole, since
+nothing depends on where a span is cut. Steps, waits and fetches tell what holds for the whole rank, such as which process is a
+worker: each piece has the first of each thread. Of a batch that is made, queued or waited for in a piece, it has all waits and
+fetches. Those that lie outside of the piece have a length of 0 at its border.
+"""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Final, NamedTuple, Protocol
 
+import numpy as np
 import polars as pl
 
 from ioprof.analysis.intervals import Intervals, pack
-from ioprof.trace import Trace
+from ioprof.run_record import JobKind
+from ioprof.schema import DENSE_KINDS
+from ioprof.trace import Trace, Where
 
 COMPUTE: Final = ("compute", "kernel")
 """Kinds during which an accelerator does useful work."""
 COPIES: Final = ("h2d", "d2h")
+TIMES: Final = ("start_ns", "end_ns", "kind")
+"""Columns without which no analysis can do."""
 READS: Final = ("open", "read", "fault")
 """Kinds that wait for a file."""
 
-_ROWS_AT_ONCE: Final = 2_000_000
+WORK: Final = {
+    "storage": pl.col("kind").is_in(READS) & (pl.col("source") != "page_cache").fill_null(True),
+    "page_cache": pl.col("kind").is_in(READS) & (pl.col("source") == "page_cache").fill_null(False),
+    "decode": pl.col("kind") == "decode",
+    "transform": pl.col("kind") == "transform",
+    "collate": pl.col("kind") == "collate",
+}
+"""Causes of work that makes batches, and their spans. Where several cover an instant the first counts: a read in a decode is a
+read."""
+
+from_peer: Final = pl.col("source").is_in(["socket", "pipe"]).fill_null(False)
+"""Reads of bytes that another process sent."""
+
+on_stream: Final = (pl.col("stream") >= 0).fill_null(False)
+"""Spans on a stream of a device."""
+
+RAY_TASK: Final = "Ray Data task"
+"""Name of the spans of what a task of Ray Data took to make a block."""
+
+_ROWS_AT_ONCE: Final = 100_000
+_MOST_ROWS: Final = 250_000
+_PIECES: Final = 64
+"""Of a run with more spans than so many pieces hold the pieces are larger, up to `_MOST_ROWS`: each takes time of its own."""
+_PIECES_LOADED: Final = 2
+"""Pieces that are loaded together where they are larger than `_ROWS_AT_ONCE`, since each loading of a stretch of time reads all row
+groups that are partly in it. Else one is loaded at a time, which takes less memory."""
+_THREADS: Final = 2
+_OF_WHOLE_RANK: Final = ("step", "wait", "fetch")
+_ALWAYS: Final = (-(1 << 62), 1 << 62)
+
+
+class Activity(NamedTuple):
+    """What a rank's time may be charged to, and when that was going on."""
+
+    cause: str
+    times: Intervals
+    origin: str = ""
+    """`main`: the rank's main thread did it. `threads`: other threads of its process did it, and that the main
+    thread waited for them is derived from the times. Empty: all else."""
 
 
 def kind_in(kinds: Sequence[str]) -> pl.Expr:
@@ -22,16 +73,191 @@ def kind_in(kinds: Sequence[str]) -> pl.Expr:
     return pl.col("kind").is_in(list(kinds))
 
 
+class Piece(NamedTuple):
+    """Spans of a rank and of its workers in a stretch of time."""
+
+    rank: int
+    spans: pl.DataFrame
+    """Times are clipped to the piece; `begin_ns` and `finish_ns` are the times of the whole spans."""
+    start_ns: int
+    end_ns: int
+    is_first: bool
+    """Whether it is the first piece of its rank."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the rank has other pieces."""
+        return (self.start_ns, self.end_ns) != _ALWAYS
+
+    def clip(self, times: Intervals) -> Intervals:
+        """The part of each interval that lies in the piece; one outside of it has a length of 0."""
+        return pack(np.clip(times[:, 0], self.start_ns, self.end_ns), np.clip(times[:, 1], self.start_ns, self.end_ns))
+
+
+class Analysis(Protocol):
+    """What looks at the pieces of all ranks, in their order."""
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """Kinds of spans that it needs; it sees others, too."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Columns that it needs besides times, kind and rank."""
+
+    def add(self, piece: Piece) -> None:
+        """Look at the next piece."""
+
+
+def analyse(trace: Trace, *analyses: Analysis) -> None:
+    """Give all pieces to each of the analyses. The spans are read once; of a stored trace while the piece before is looked at."""
+    kinds = dict.fromkeys(kind for each in analyses for kind in each.kinds)
+    columns = dict.fromkeys(name for each in analyses for name in each.columns)
+    pieces = pieces_by_rank(trace, tuple(kinds), tuple(columns))
+    if not trace.is_stored:
+        for piece in pieces:
+            for each in analyses:
+                each.add(piece)
+        return
+    with ThreadPoolExecutor(_THREADS) as threads:
+        following = threads.submit(next, pieces, None)
+        while (found := following.result()) is not None:
+            following = threads.submit(next, pieces, None)
+            for looking in [threads.submit(each.add, found) for each in analyses]:
+                looking.result()
+
+
 def by_rank(trace: Trace, kinds: Sequence[str], columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
-    """Each rank that recorded one of the kinds, in order, and those spans of it and of its workers."""
+    """Each rank that recorded one of the kinds, in order, and those spans of it and of its workers, all at once."""
+    for piece in _pieces(trace, kinds, columns, rows_at_once=None):
+        yield piece.rank, piece.spans
+
+
+def pieces_by_rank(trace: Trace, kinds: Sequence[str], columns: Sequence[str]) -> Iterator[Piece]:
+    """Each rank that recorded one of the kinds, in order, and those spans of it and of its workers, in pieces in the order of time.
+
+    All of a rank's time is in one of its pieces. A rank is not divided where one piece does not tell what holds in another: where
+    threads of the training process work for it, see `training_process`.
+    """
+    yield from _pieces(trace, kinds, columns, max(_ROWS_AT_ONCE, min(_MOST_ROWS, trace.num_spans // _PIECES)))
+
+
+def _pieces(trace: Trace, kinds: Sequence[str], columns: Sequence[str], rows_at_once: int | None) -> Iterator[Piece]:
+    if trace.run.job_kind is JobKind.RAY:
+        trace = with_tasks(trace)
     kept = ["start_ns", "end_ns", "kind", "rank", *columns]
-    counts = trace.spans.filter(kind_in(kinds), pl.col("rank").is_not_null()).group_by("rank").len().sort("rank")
-    for ranks in _batches(counts["rank"].to_list(), counts["len"].to_list()):
-        rows = trace.spans.select(kept).lazy().filter(pl.col("rank").is_in(ranks), kind_in(kinds)).collect()
+    of_kind = trace.sums.filter(kind_in(kinds), pl.col("rank").is_not_null())
+    is_dense = kind_in(DENSE_KINDS)
+    counts = of_kind.group_by("rank").agg(pl.col("spans").sum(), dense=pl.col("spans").filter(is_dense).sum()).sort("rank")
+    for ranks in _batches(counts["rank"].to_list(), counts["spans"].to_list()):
+        is_large = len(ranks) == 1 and counts.filter(pl.col("rank") == ranks[0])["dense"].item() > (rows_at_once or np.inf)
+        if is_large and not (_has_threads(trace, ranks[0]) and _may_wait_for_threads(trace, ranks[0])):
+            yield from _of_large_rank(trace, ranks[0], kinds, kept, rows_at_once or 0)
+            continue
+        rows = trace.scan().filter(pl.col("rank").is_in(ranks), kind_in(kinds)).select(kept).collect().rechunk()
         parts = rows.partition_by("rank", as_dict=True) if len(ranks) > 1 else {(ranks[0],): rows}
         del rows
         for rank in ranks:
-            yield rank, parts.pop((rank,))
+            yield Piece(rank, _with_whole_times(parts.pop((rank,))), *_ALWAYS, True)
+
+
+def _of_large_rank(trace: Trace, rank: int, kinds: Sequence[str], kept: list[str], rows_at_once: int) -> Iterator[Piece]:
+    is_dense = (pl.col("rank") == rank) & kind_in([kind for kind in kinds if kind in DENSE_KINDS])
+    bounds = _bounds(trace.starts.filter(pl.col("rank") == rank), rows_at_once)
+    others = _Others(trace.rows(pl.col("rank") == rank, kinds=[*set(kinds) - set(DENSE_KINDS)]))
+    num_loaded = _PIECES_LOADED if rows_at_once > _ROWS_AT_ONCE else 1
+    for first in range(0, len(bounds), num_loaded):
+        together = bounds[first : first + num_loaded]
+        where = Where(frozenset([rank]), together[0][0], together[-1][1])
+        is_near = is_dense & (pl.col("start_ns") < where.until_ns) & (pl.col("end_ns") >= where.since_ns)
+        loaded = _with_whole_times(_loaded(trace, is_near, kept, where))
+        for start_ns, end_ns in together:
+            is_inside = (pl.col("start_ns") < end_ns) & ((pl.col("end_ns") > start_ns) | (pl.col("start_ns") >= start_ns))
+            near = _with_whole_times(others.near(start_ns, end_ns).select(kept))
+            spans = pl.concat([near, loaded.filter(is_inside)], rechunk=True)
+            clipped = spans.with_columns(pl.col("start_ns", "end_ns").clip(start_ns, end_ns))
+            yield Piece(rank, clipped, start_ns, end_ns, start_ns == bounds[0][0])
+
+
+class _Others:
+    """The spans of one rank that are not of `DENSE_KINDS`, to be found by time."""
+
+    def __init__(self, spans: pl.DataFrame) -> None:
+        is_whole = kind_in(_OF_WHOLE_RANK)
+        is_of_batch = kind_in(["wait", "fetch"]) & pl.col("batch").is_not_null()
+        batches = spans.filter(is_of_batch).group_by("batch").agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max())
+        # What a validation is shows in all waits of the rank.
+        is_validated = (spans["kind"] == "wait") & (spans["name"].cast(pl.String) == "validate").fill_null(value=False)
+        is_everywhere = is_whole & (pl.struct("kind", "pid", "tid").is_first_distinct() | pl.lit(bool(is_validated.any())))
+        found = (
+            spans.sort("start_ns")
+            .with_columns(is_everywhere=is_everywhere)
+            .join(batches, on="batch", how="left")
+            .with_columns(
+                first_ns=pl.when(is_of_batch).then("first_ns").otherwise("start_ns"),
+                last_ns=pl.when(is_of_batch).then("last_ns").otherwise("end_ns"),
+            )
+            .sort("first_ns")
+        )
+        self._everywhere, self._rest = found.filter("is_everywhere"), found.filter(~pl.col("is_everywhere"))
+        self._first_ns = self._rest["first_ns"].to_numpy()
+        self._reached_ns = self._rest["last_ns"].cum_max().to_numpy()
+
+    def near(self, start_ns: int, end_ns: int) -> pl.DataFrame:
+        """Those that a piece with these bounds needs."""
+        low = int(np.searchsorted(self._reached_ns, start_ns, side="left"))
+        high = int(np.searchsorted(self._first_ns, end_ns, side="left"))
+        return pl.concat([self._everywhere, self._rest[low:high].filter(pl.col("last_ns") >= start_ns)])
+
+
+def _has_threads(trace: Trace, rank: int) -> bool:
+    """Whether threads of the training process worked that have no batch number."""
+    mine = trace.sums.filter(pl.col("rank") == rank)
+    processes = mine.filter(kind_in(["wait", "step"]))["pid"].drop_nulls().unique()
+    theirs = mine.filter(pl.col("pid").is_in(processes.implode()), ~pl.col("in_batch"), pl.any_horizontal(*WORK.values()))
+    known = mine.filter(kind_in(["wait", "step", "fetch"])).select("pid", "tid").unique()
+    return not theirs.join(known, on=["pid", "tid"], how="anti", nulls_equal=True).is_empty()
+
+
+def _may_wait_for_threads(trace: Trace, rank: int) -> bool:
+    """Whether a rank has no `wait`, or one for a batch that none of its other processes made; see `training_process`."""
+    spans = trace.rows(pl.col("rank") == rank, kinds=["wait", "fetch"])
+    waits, fetches = spans.filter(pl.col("kind") == "wait"), spans.filter(pl.col("kind") == "fetch")
+    for_batch = ~pl.col("name").cast(pl.String).is_in(["start", "end"]).fill_null(value=False)
+    made = waits.filter(for_batch).join(fetches.select("batch", maker="pid").unique(), on="batch", how="left")
+    return waits.is_empty() or bool((made["maker"].is_null() | made["maker"].eq_missing(made["pid"])).any())
+
+
+def _loaded(trace: Trace, predicate: pl.Expr, kept: list[str], where: Where) -> pl.DataFrame:
+    return trace.found(lambda part: part.filter(predicate).select(kept), where)
+
+
+def _with_whole_times(spans: pl.DataFrame) -> pl.DataFrame:
+    return spans.with_columns(begin_ns="start_ns", finish_ns="end_ns")
+
+
+def _bounds(starts: pl.DataFrame, rows_at_once: int) -> list[tuple[int, int]]:
+    """Stretches of time in which about so many spans begin; together they are all time. `starts` are rows of `Trace.starts`."""
+    ordered = starts.sort("since_ns")
+    number = (np.cumsum(ordered["spans"].to_numpy()) - 1) // rows_at_once
+    ends = ordered["until_ns"].to_numpy()[np.flatnonzero(np.diff(number))]
+    return list(pairwise([_ALWAYS[0], *ends.tolist(), _ALWAYS[1]]))
+
+
+def with_tasks(trace: Trace) -> Trace:
+    """The trace of a job with Ray Data: what its tasks did, in processes of no rank, as if threads of each rank had done it.
+
+    What a rank itself receives from other processes are these tasks' results. Of the tasks' processes only the threads count in
+    which tasks run: others talk to Ray's own processes.
+    """
+    thread = ["host", "pid", "tid"]
+    spans = trace.spans.with_columns(pl.col("host").cast(pl.String))
+    is_task = (pl.col("kind") == "transform") & (pl.col("name").cast(pl.String) == RAY_TASK) & pl.col("rank").is_null()
+    tasks = spans.filter(pl.col("rank").is_null()).join(spans.filter(is_task).select(thread).unique(), on=thread, how="semi")
+    ranks = spans.filter(pl.col("kind") == "step", pl.col("rank").is_not_null()).select("rank", "pid").unique("rank")
+    adopted = tasks.drop("rank", "pid").join(ranks, how="cross").select(spans.columns)
+    kept = spans.filter(~(from_peer & pl.col("rank").is_not_null()))
+    return Trace(trace.run, pl.concat([kept, adopted]).with_columns(pl.col("host").cast(trace.spans["host"].dtype)))
 
 
 def intervals(spans: pl.DataFrame, start: str = "start_ns", end: str = "end_ns") -> Intervals:

@@ -11,7 +11,7 @@ def steps(trace: Trace) -> pl.DataFrame:
     A step reaches from the start of its earliest span to the end of its latest; `end_ns - start_ns` is its wall time.
     Spans without a rank or a number are not steps of the job.
     """
-    named = trace.spans.filter(pl.col("kind") == "step", pl.col("rank").is_not_null(), pl.col("step").is_not_null())
+    named = trace.rows(pl.col("rank").is_not_null(), pl.col("step").is_not_null(), kinds=["step"])
     return named.group_by("rank", "step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("rank", "step")
 
 

@@ -1,98 +1,195 @@
 """Everything that a report says about a run."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
-from ioprof.analysis.blame import Charges, charges
+from ioprof.analysis.blame import Charges
 from ioprof.analysis.capture import capture
-from ioprof.analysis.demand import demand, fetched
+from ioprof.analysis.ceilings import ceilings
+from ioprof.analysis.collectives import collective_sources, may_be_hidden
+from ioprof.analysis.cpu import cpu_evidence
+from ioprof.analysis.cpu_verdict import with_cpu_limit
+from ioprof.analysis.demand import demand
+from ioprof.analysis.details import Details
 from ioprof.analysis.devices import deliveries, stalls
-from ioprof.analysis.facts import Facts, mapping, whole
-from ioprof.analysis.lineage import making
-from ioprof.analysis.observed import NO_STEP_RECORDED, pageable_ratio
-from ioprof.analysis.overlap import overlap
+from ioprof.analysis.epoch_prediction import predicted_epochs
+from ioprof.analysis.epoch_verdict import with_first_epoch
+from ioprof.analysis.evidence import Evidence
+from ioprof.analysis.findings import findings
+from ioprof.analysis.gpu_windows import pageable_ratio
+from ioprof.analysis.job_verdict import with_phase
+from ioprof.analysis.ledger import ledger
+from ioprof.analysis.lineage import LEAVES
+from ioprof.analysis.loaders import batches, samples_in
 from ioprof.analysis.reads import storage
-from ioprof.analysis.result import CauseShare, Clocks, Steps, Summary, Throughput
+from ioprof.analysis.selection import COMPUTE, kind_in
+from ioprof.analysis.stacks import unexplained
 from ioprof.analysis.steps import warmup
+from ioprof.analysis.storage_bytes import by_process, fetched_in_steps, storage_bytes, with_doubt, with_storage_bytes
+from ioprof.analysis.totals import Totals, totals
 from ioprof.analysis.unmeasured import unknown_read_ratio, unmeasured
-from ioprof.analysis.verdict import Evidence, verdict
+from ioprof.analysis.variation import epochs
+from ioprof.analysis.verdict import verdict
+from ioprof.analysis.workers_time import Making
+from ioprof.run_record import CauseDetail, CauseShare, Clocks, RankTime, Reason, RunRecord, RunSummary, Steps, Summary, Throughput
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
 
-_OF_DEVICE: Final = ("compute", "communication", "h2d")
-"""Causes that an emulated device makes up."""
+_OF_DEVICE: Final = ("compute", "exchange", "straggler", "h2d")
+"""Causes whose times an emulated device determines."""
+_LEAST_PAGEABLE_RATIO: Final = 0.01  # that is mentioned
+_LEAST_DERIVED_RATIO: Final = 0.01  # of a cause that makes all of it `derived`
 
 
-def summarise(trace: Trace, charged: Charges | None = None) -> Summary:
-    """The summary of a run, be it damaged or partial; the same for the same trace. `charged` is `charges(trace)`, if at hand."""
-    facts = Facts.of(trace.run)
-    charged = charges(trace) if charged is None else charged
+def summarise(trace: Trace, found: Totals | None = None) -> Summary:
+    """The summary of a run, complete or not; the same for the same trace. `found` is `totals(trace)`, if known already."""
+    found = totals(trace) if found is None else found
+    charged, made, hidden = found.charged, found.fetched, found.overlaps
     table = charged.steps
-    steps, seen, hidden, made = _steps(trace, facts, charged), storage(trace), overlap(trace), fetched(trace)
-    need = demand(trace, made)
-    evidence = Evidence(facts, steps, seen, need, hidden, made, _span_s(table) or 0.0, _warmup_ratio(table), making(trace))
+    work, received = found.work, batches(trace)
+    by_kernel = {process: counts.kernel for process, counts in by_process(trace).items()}
+    steps, seen = _steps(trace, charged, work), storage(trace)
+    need = demand(trace, made, found.computed_ns, work.stages, by_kernel, received)
+    wall_s, cpu = _span_s(table) or 0.0, cpu_evidence(trace)
+    more = findings(trace, table, received, work)
+    code, whole, limits = unexplained(trace, table), ledger(trace), ceilings(trace)
+    run = _with_device(trace)
+    evidence = Evidence(
+        run,
+        steps,
+        seen,
+        need,
+        hidden,
+        made,
+        wall_s,
+        _warmup_ratio(table),
+        work.stages,
+        _own(charged),
+        cpu,
+        code,
+        limits,
+        more.reads.depth,
+        more.reads.patterns,
+        more.reads.files,
+        more.loaders,
+        int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,
+    )
+    later = _later(trace, charged, evidence, work, received)
+    answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)
+    complete = with_storage_bytes(capture(trace), storage_bytes(trace))
     return Summary(
-        run=_run(trace.run, facts),
-        throughput=_throughput(facts, table),
+        run=_run(run),
+        throughput=_throughput(run, table, received),
         steps=steps,
         overlap=hidden,
-        storage=replace(seen, devices=deliveries(trace), stalls=stalls(trace)),
+        storage=seen.replace(devices=deliveries(trace), stalls=stalls(trace)),
         demand=need,
-        capture=capture(trace),
-        clocks=_clocks(trace.run),
-        verdict=verdict(evidence),
+        capture=complete,
+        clocks=Clocks(trace.run.clocks.method or "unknown", _not_negative(trace.run.clocks.uncertainty_ns)),
+        ledger=whole,
+        unexplained_ratio=_unexplained_ratio(charged),
+        verdict=with_phase(with_cpu_limit(with_doubt(answer, complete, fetched_in_steps(trace)), cpu, run), evidence, whole),
+        cpu=cpu,
+        ceilings=limits,
+        unexplained=code,
+        collectives=collective_sources(trace),
+        findings=more,
+        prediction=predicted_epochs(trace),
     )
 
 
-def _others_cpu_ratio(run: dict[str, Any]) -> float | None:
-    """The greatest share of a host's CPU time that programs other than the job took while it ran; null if that was not recorded."""
-    hosts = run.get("hosts")
-    found = [host.get("others_cpu_ratio") for host in hosts if isinstance(host, dict)] if isinstance(hosts, list) else []
-    return max((ratio for ratio in found if isinstance(ratio, float)), default=None)
+def _with_device(trace: Trace) -> RunRecord:
+    """What is known of the run; one that computed, and on no device, did so on the CPU, though no optimizer said so."""
+    run, computed = trace.run, trace.sums.filter(kind_in(COMPUTE), pl.col("rank").is_not_null())
+    if run.device_name is not None or computed.is_empty() or computed["on_stream"].any():
+        return run
+    return run.replace(config=run.config.replace(device="cpu"))
 
 
-def _run(run: dict[str, Any], facts: Facts) -> dict[str, Any]:
-    parts = (mapping(run.get("dataset")).get("name"), facts.layout, facts.loader, facts.device)
-    return {
-        "name": run.get("name") or " ".join(str(part) for part in parts if part) or "run",
-        "command": run.get("command"),
-        "status": run.get("status"),
-        "device": facts.device,
-        "device_basis": facts.device_basis,
-        "loader": facts.loader,
-        "dataset": run.get("dataset"),
-        "ranks": facts.ranks,
-        "workers": facts.workers,
-        "batch_size": facts.batch_size,
-        "started": run.get("started"),
-        "failures": run.get("failures") or [],
-        "others_cpu_ratio": _others_cpu_ratio(run),
-    }
-
-
-def _clocks(run: dict[str, Any]) -> Clocks:
-    clocks = mapping(run.get("clocks"))
-    return Clocks(str(clocks.get("method") or "unknown"), whole(clocks.get("uncertainty_ns")))
-
-
-def _throughput(facts: Facts, table: pl.DataFrame) -> Throughput:
-    own = facts.device_samples_per_s
-    return Throughput(
-        samples_per_s=_rate(facts, table),
-        steady_samples_per_s=_rate(facts, _without_drain(_steady(table))) if warmup(_num_steps(table)) else None,
-        device_samples_per_s=own * (facts.ranks or 1) if own else None,
-        basis=facts.device_basis if len(table) else "unknown",
-    )
-
-
-def _rate(facts: Facts, table: pl.DataFrame) -> float | None:
-    """Samples of all ranks per second, over these steps; a step is one batch on every rank of the job."""
-    wall_s = _span_s(table)
-    if not wall_s or not facts.batch_size:
+def _later(trace: Trace, charged: Charges, evidence: Evidence, work: Making, received: pl.DataFrame) -> Evidence | None:
+    """The evidence of the steps after the first epoch, without what is known of the whole run alone. None: there are none."""
+    last = epochs(trace, received).filter(pl.col("epoch") == 0).group_by("rank").agg(until_ns=pl.col("end_ns").max())
+    table = charged.steps.join(last, on="rank").filter(pl.col("start_ns") >= pl.col("until_ns")).drop("until_ns")
+    if not len(_charged(table)) or len(table) == len(charged.steps):
         return None
-    return _num_steps(table) * facts.batch_size * (facts.ranks or table["rank"].n_unique()) / wall_s
+    found = _steps(trace, replace(charged, steps=table, details=Details()), work)
+    before = evidence.charged.get("storage")
+    waited = {entry.cause: entry.seconds or 0.0 for entry in found.causes}
+    still = waited["storage"] / before.seconds if before and before.seconds else 0.0
+    ratio = len(table) / len(charged.steps)
+    making = {cause: round(took_ns * (still if cause == "storage" else ratio)) for cause, took_ns in evidence.making.items()}
+    return replace(evidence, steps=found, making=making, wall_s=_span_s(table) or 0.0, warmup_ratio={}, code=())
+
+
+def _own(charged: Charges) -> dict[str, float]:
+    """See `Evidence.own`."""
+    table = _charged(charged.steps)
+    total_ns = int((table["end_ns"] - table["start_ns"]).sum())
+    return {cause: took_ns / total_ns for cause, took_ns in charged.own_ns.items() if cause in LEAVES}
+
+
+def _run(run: RunRecord) -> RunSummary:
+    config, dataset = run.config, run.dataset
+    parts = (dataset.name if dataset else None, dataset.layout if dataset else None, config.loader, run.device_name)
+    ratios = [host.others_cpu_ratio for host in run.hosts if host.others_cpu_ratio is not None]
+    return RunSummary(
+        name=run.name or " ".join(part for part in parts if part) or "run",
+        command=run.command,
+        status=run.status,
+        device=run.device_name,
+        device_basis=run.device_basis,
+        loader=config.loader,
+        dataset=dataset,
+        ranks=config.ranks,
+        workers=config.workers,
+        batch_size=config.batch_size,
+        started=run.started,
+        failures=run.failures,
+        others_cpu_ratio=max(ratios, default=None),
+        job=run.job_kind,
+        libraries=config.libraries,
+        loading_rank=config.loading_rank,
+        parallel=config.parallel,
+        stages=config.stages,
+        microbatches=config.microbatches if config.stages else None,
+    )
+
+
+def _not_negative(value: int | None) -> int | None:
+    return value if value is not None and value >= 0 else None
+
+
+def _throughput(run: RunRecord, table: pl.DataFrame, received: pl.DataFrame) -> Throughput:
+    own = run.device_samples_per_s
+    return Throughput(
+        samples_per_s=_rate(run, table, received),
+        steady_samples_per_s=_rate(run, _without_drain(_steady(table)), received) if warmup(_num_steps(table)) else None,
+        device_samples_per_s=own * (run.config.ranks or 1) if own else None,
+        basis=run.device_basis if len(table) else "unknown",
+    )
+
+
+def _rate(run: RunRecord, table: pl.DataFrame, received: pl.DataFrame) -> float | None:
+    """Samples of all ranks per second, over these steps.
+
+    Those of the batches that ranks received, where their sizes are known; else a step is one batch on every rank of the job.
+    Of the stages of a pipeline one, or several, or all may load what all of them train on.
+    """
+    wall_s = _span_s(table)
+    if not wall_s:
+        return None
+    if run.config.loading_rank is None:
+        _, samples = samples_in(received, table)
+        if samples is not None and run.config.stages and run.config.replicas:
+            return samples / received["rank"].n_unique() * run.config.replicas / wall_s
+        if samples is not None:
+            return samples / wall_s
+    if not run.config.batch_size:
+        return None
+    return _num_steps(table) * run.config.batch_size * (run.config.replicas or table["rank"].n_unique()) / wall_s
 
 
 def _span_s(table: pl.DataFrame) -> float | None:
@@ -121,7 +218,7 @@ def _warmup_ratio(table: pl.DataFrame) -> dict[str, float]:
     return {cause: 1 - int(steady[f"{cause}_ns"].sum()) / total for cause, total in sums.items() if total}
 
 
-def _steps(trace: Trace, facts: Facts, charged: Charges) -> Steps:
+def _steps(trace: Trace, charged: Charges, work: Making) -> Steps:
     table = charged.steps
     walls = (table["end_ns"] - table["start_ns"]).sort()
     return Steps(
@@ -130,10 +227,20 @@ def _steps(trace: Trace, facts: Facts, charged: Charges) -> Steps:
         mean_s=int(walls.sum()) / len(walls) / 1e9 if len(walls) else None,
         p50_s=_quantile_s(walls, 0.50),
         p95_s=_quantile_s(walls, 0.95),
-        causes=_causes(trace, facts, charged),
+        causes=tuple(_with_work(entry, work) for entry in _causes(trace, charged)),
         per_rank=tuple(_of_rank(part) for part in _charged(table).partition_by("rank", maintain_order=True)),
-        behind_peers={str(rank): {cause: ns / 1e9 for cause, ns in found.items()} for rank, found in charged.behind_peers.items()},
+        straggler_wait_s={
+            str(rank): {cause: ns / 1e9 for cause, ns in found.items()} for rank, found in charged.straggler_wait_ns.items()
+        },
     )
+
+
+def _with_work(entry: CauseShare, work: Making) -> CauseShare:
+    """The entry, with its share of the workers' time if it is a stage of making batches."""
+    stages = {**work.stages, "loader": work.total_ns - sum(work.stages.values())}
+    if not work.total_ns or entry.seconds is None or entry.cause not in stages:
+        return entry
+    return entry.replace(workers_share=stages[entry.cause] / work.total_ns)
 
 
 def _charged(table: pl.DataFrame) -> pl.DataFrame:
@@ -145,9 +252,9 @@ def _quantile_s(sorted_ns: pl.Series, ratio: float) -> float | None:
     return int(sorted_ns[round(ratio * (len(sorted_ns) - 1))]) / 1e9 if len(sorted_ns) else None
 
 
-def _of_rank(part: pl.DataFrame) -> dict[str, Any]:
-    head = {"rank": int(part["rank"][0]), "steps": len(part), "wall_s": int((part["end_ns"] - part["start_ns"]).sum()) / 1e9}
-    return head | {f"{cause}_s": _seconds(part, cause) for cause in CAUSES}
+def _of_rank(part: pl.DataFrame) -> RankTime:
+    wall_s = int((part["end_ns"] - part["start_ns"]).sum()) / 1e9
+    return RankTime(int(part["rank"][0]), len(part), wall_s, *(_seconds(part, cause) for cause in CAUSES))
 
 
 def _seconds(table: pl.DataFrame, cause: str) -> float | None:
@@ -155,35 +262,74 @@ def _seconds(table: pl.DataFrame, cause: str) -> float | None:
     return None if column.null_count() == len(column) else int(column.sum()) / 1e9
 
 
-def _causes(trace: Trace, facts: Facts, charged: Charges) -> tuple[CauseShare, ...]:
+def _causes(trace: Trace, charged: Charges) -> tuple[CauseShare, ...]:
     table = _charged(charged.steps)
     reasons, total_ns = unmeasured(trace), int((table["end_ns"] - table["start_ns"]).sum())
     if not len(table) and len(charged.steps):
-        reasons = dict.fromkeys(CAUSES, NO_STEP_RECORDED)
-    found = (_cause(cause, table, total_ns, facts, reasons) for cause in CAUSES)
-    includes = {"communication": _peers_share(charged), "storage": _unknown_share(trace), "loader": _unmeasured_share(reasons)}
-    includes["h2d"] = _pageable_share(trace)
-    return tuple(entry if entry.reason else replace(entry, reason=includes.get(entry.cause)) for entry in found)
+        reasons = dict.fromkeys(CAUSES, Reason.NO_STEP_IN_GPU_WINDOW)
+    found = (_with_details(_cause(cause, table, total_ns, trace.run, reasons), charged, total_ns, trace) for cause in CAUSES)
+    includes = {
+        "storage": (_unknown_share(trace), Reason.INCLUDES_UNKNOWN_SOURCES),
+        "loader": (_unmeasured_share(reasons), Reason.INCLUDES_UNMEASURED),
+        "h2d": (_pageable_share(trace), Reason.INCLUDES_PAGEABLE_COPIES),
+    }
+    with_reasons = (_with_included(entry, *includes.get(entry.cause, (None, None))) for entry in found)
+    hidden = may_be_hidden(trace)
+    return tuple(_with_threads(_with_hidden(entry) if hidden else entry, charged) for entry in with_reasons)
 
 
-def _cause(cause: str, table: pl.DataFrame, total_ns: int, facts: Facts, reasons: dict[str, str]) -> CauseShare:
+def _with_hidden(entry: CauseShare) -> CauseShare:
+    """The entry, `derived` if it is time with other ranks: the device may have computed meanwhile."""
+    if entry.cause not in ("exchange", "straggler") or not entry.seconds:
+        return entry
+    return entry.replace(basis="derived", reason=Reason.MAY_BE_HIDDEN.text, reason_code=Reason.MAY_BE_HIDDEN)
+
+
+def _with_included(entry: CauseShare, text: str | None, code: Reason | None) -> CauseShare:
+    return entry if entry.reason or not text else entry.replace(reason=text, reason_code=code)
+
+
+def _cause(cause: str, table: pl.DataFrame, total_ns: int, run: RunRecord, reasons: Mapping[str, Reason]) -> CauseShare:
     if cause in reasons or not len(table):
-        return CauseShare(cause, None, None, "unknown", reasons.get(cause, "no step was completed"))
+        reason = reasons.get(cause, Reason.NO_STEP)
+        return CauseShare(cause, None, None, "unknown", reason.text, reason)
     charged_ns = int(table[f"{cause}_ns"].sum())
     share = charged_ns / total_ns if total_ns else 0.0
-    return CauseShare(cause, charged_ns / 1e9, share, _basis(cause, facts), None)
+    basis = run.device_basis if cause in _OF_DEVICE else "derived" if cause == "host" else "measured"
+    return CauseShare(cause, charged_ns / 1e9, share, basis)
 
 
-def _peers_share(charged: Charges) -> str | None:
-    waited: dict[str, int] = {}
-    for causes in charged.behind_peers.values():
-        for cause, waited_ns in causes.items():
-            waited[cause] = waited.get(cause, 0) + waited_ns
-    if not waited:
+def _with_details(entry: CauseShare, charged: Charges, total_ns: int, trace: Trace) -> CauseShare:
+    if not entry.seconds:
+        return entry
+    parts = charged.details.of_cause(entry.cause, round(entry.seconds * 1e9), trace)
+    return entry.replace(details=tuple(CauseDetail(name, ns / 1e9, ns / total_ns) for name, ns in parts))
+
+
+def _with_threads(entry: CauseShare, charged: Charges) -> CauseShare:
+    """The entry, `derived` where part of its time is charged to it only because threads did that at the same time."""
+    if not entry.seconds:
+        return entry
+    derived_ns = charged.derived_ns.get(entry.cause, 0)
+    if derived_ns >= _LEAST_DERIVED_RATIO * entry.seconds * 1e9:
+        who = "tasks of Ray Data" if charged.by_tasks else "threads of the training process"
+        text = f"{derived_ns / 1e9:.3f} s is what {who} did meanwhile: derived from the times"
+        return entry.replace(basis="derived", reason=text, reason_code=Reason.INCLUDES_THREADS_BY_TIME)
+    if entry.cause == "host" and charged.threads_ns >= _LEAST_DERIVED_RATIO * entry.seconds * 1e9:
+        seconds = f"{charged.threads_ns / 1e9:.3f} s"
+        text = f"in {seconds} of it threads of the training process read or decoded; whether the rank waited for them is not known"
+        return entry.replace(reason=text, reason_code=Reason.THREADS_MAY_BE_AWAITED)
+    return entry
+
+
+def _unexplained_ratio(charged: Charges) -> float | None:
+    """See `Summary.unexplained_ratio`."""
+    table = _charged(charged.steps)
+    total_ns = int((table["end_ns"] - table["start_ns"]).sum())
+    if not total_ns:
         return None
-    most = max(waited, key=lambda cause: waited[cause])
-    total_s, most_s = sum(waited.values()) / 1e9, waited[most] / 1e9
-    return f"includes {total_s:.3f} s of waiting for slower ranks, {most_s:.3f} s of it for their {most}"
+    explained = charged.details.explained_ns
+    return sum(int(table[f"{cause}_ns"].sum()) - explained.get(cause, 0) for cause in ("host", "loader")) / total_ns
 
 
 def _unknown_share(trace: Trace) -> str | None:
@@ -191,21 +337,13 @@ def _unknown_share(trace: Trace) -> str | None:
     return f"includes reads of unknown origin: {ratio:.1%} of the read time" if ratio else None
 
 
-def _unmeasured_share(reasons: dict[str, str]) -> str | None:
-    inside = [cause for cause, reason in reasons.items() if "in loader" in reason]
+def _unmeasured_share(reasons: Mapping[str, Reason]) -> str | None:
+    inside = [cause for cause, reason in reasons.items() if reason.time_is_in == "loader"]
     return f"includes {', '.join(inside)}, which could not be measured" if inside else None
 
 
 def _pageable_share(trace: Trace) -> str | None:
-    ratio = pageable_ratio(trace) or 0.0
-    return (
-        f"{ratio:.0%} of the bytes came from pageable memory, and such copies cannot overlap with compute"
-        if ratio >= 0.01
-        else None
-    )
-
-
-def _basis(cause: str, facts: Facts) -> str:
-    if cause in _OF_DEVICE:
-        return facts.device_basis
-    return "derived" if cause == "host" else "measured"
+    ratio = 1.0 if trace.run.config.copy == "pageable" else pageable_ratio(trace) or 0.0
+    if ratio < _LEAST_PAGEABLE_RATIO:
+        return None
+    return f"{ratio:.0%} of the bytes came from pageable memory, and such copies cannot overlap with compute"

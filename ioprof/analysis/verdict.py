@@ -1,133 +1,120 @@
-"""The answer: what the job waited for most, in a word and a sentence, and what to change, each with the number it rests on."""
+"""The answer: what the job waited for most, in a word and a sentence, and what to change, each with the number it is based on."""
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Final
 
-from ioprof.analysis.demand import Fetched
-from ioprof.analysis.facts import Facts
+from ioprof.analysis.details import EPOCH_END, SAMPLER, WORKER_GC, WORKER_START
+from ioprof.analysis.doubts import with_doubts
+from ioprof.analysis.evidence import LEAST_NAMED_RATIO, MOSTLY_ONE, Evidence, line_text, shortened
+from ioprof.analysis.job_verdict import with_loading_rank
 from ioprof.analysis.lineage import LEAVES
-from ioprof.analysis.result import Advice, CauseShare, Demand, Overlap, Steps, Storage, Verdict
-from ioprof.schema import CAUSES
+from ioprof.analysis.queue_advice import deeper_queue, more_workers, waiting_workers
+from ioprof.run_record import Advice, JobChange, JobKind, NoGain, Reason, RunRecord, Verdict
 
 IDLE_RATIO: Final = 0.10
 """Share of the steps' time from which on an idle accelerator makes something else the bound."""
-
-UNEVEN_RATIO: Final = 1.1
-"""How much longer a rank computes than the fastest one before its load is called uneven."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """All that a verdict may rest on."""
-
-    facts: Facts
-    steps: Steps
-    storage: Storage
-    demand: Demand
-    overlap: dict[str, Overlap]
-    fetched: Fetched
-    wall_s: float
-    """From the first step's start to the last step's end."""
-    warmup_ratio: dict[str, float]
-    """For each cause, the share of its time that lies in the warm-up steps."""
-    making: dict[str, int]
-    """What the workers spent their time on, see `lineage.making`."""
-
-    @property
-    def charged(self) -> dict[str, CauseShare]:
-        """The causes that were measured, by name."""
-        return {entry.cause: entry for entry in self.steps.causes if entry.seconds is not None}
-
-    @property
-    def behind_peers(self) -> dict[str, float]:
-        """Share of the steps' time that ranks waited for slower ones, by what those did, or by what had made them late.
-
-        A late rank that computes has either more to compute, which `communication` names best, or has begun later than the others.
-        """
-        total_s = sum(entry.seconds or 0.0 for entry in self.charged.values())
-        found: dict[str, float] = {}
-        for rank, causes in self.steps.behind_peers.items():
-            for cause, waited_s in causes.items():
-                parts = self._delays_of(int(rank)) if cause == "compute" else {cause: 1.0}
-                for part, ratio in parts.items():
-                    if part != "communication" and total_s:
-                        found[part] = found.get(part, 0.0) + ratio * waited_s / total_s
-        return found
-
-    def _delays_of(self, rank: int) -> dict[str, float]:
-        """What lets a rank begin to compute later than others: its own causes outside compute and exchange, as shares of 1.
-
-        Nothing if it computes longer than the others do: then it is not late but busy.
-        """
-        rows = {int(row["rank"]): row for row in self.steps.per_rank}
-        computed = {other: float(row["compute_s"] or 0.0) for other, row in rows.items()}
-        if rank not in rows or computed[rank] > UNEVEN_RATIO * min(computed.values()):
-            return {}
-        own = {cause: float(rows[rank][f"{cause}_s"] or 0.0) for cause in CAUSES if cause not in ("compute", "communication")}
-        total_s = sum(own.values())
-        return {cause: seconds / total_s for cause, seconds in own.items()} if total_s else {}
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """Share of the steps' time by cause, where waiting for a slower rank counts as what that rank did."""
-        own = {cause: entry.share or 0.0 for cause, entry in self.charged.items()}
-        moved = self.behind_peers
-        own |= {cause: own.get(cause, 0.0) + share for cause, share in moved.items()}
-        return own | ({"communication": own["communication"] - sum(moved.values())} if moved else {})
-
-    def seconds_per_step(self, cause: str) -> float:
-        """Mean of a cause over all steps of all ranks."""
-        count = sum(int(rank["steps"]) for rank in self.steps.per_rank)
-        return (self.charged[cause].seconds or 0.0) / count if cause in self.charged and count else 0.0
+_LEAST_OF_LOADER: Final = 0.6
+"""Part of the waiting for batches from which on one of several loaders is named for it."""
 
 
 def verdict(evidence: Evidence) -> Verdict:
-    """`bound_by`, and why. Whatever an emulated device takes part in is called emulated in the text."""
+    """`bound_by`, and why. Numbers that depend on an emulated device are called emulated in the text."""
     shares = evidence.shares
     if not sum(shares.values()):
-        return Verdict(None, "No step was completed, so there is nothing to say about what the job waited for.")
-    bound = _bound_by(shares, evidence.making)
-    return Verdict(bound, _text(evidence, bound, shares), tuple(Advice(action) for action in _ADVICE[bound](evidence)))
+        return Verdict(None, f"No step was completed, so it is not known what the job waited for{_unobserved(evidence.run)}.")
+    bound, is_own = _bound_by(shares, evidence)
+    text = _text_of_own(evidence, bound, shares) if is_own else _text(evidence, bound, shares)
+    advice = list(_own_advice(evidence, bound) if is_own else _ADVICE[bound](evidence))
+    if bound in LEAVES and not is_own:
+        advice = [*deeper_queue(evidence), *advice]
+    stages = evidence.own if is_own else {cause: float(took_ns) for cause, took_ns in evidence.making.items()}
+    found = Verdict(bound, text, tuple(_with_cause(entry, bound) for entry in advice))
+    found = with_doubts(found, evidence, _rivals(shares, evidence), stages if bound in stages else {})
+    return with_loading_rank(found, evidence)
 
 
-def _bound_by(shares: dict[str, float], making: dict[str, int]) -> str:
-    """The greatest cause after compute, where all that holds up a batch counts as one.
+def _groups(shares: dict[str, float], evidence: Evidence) -> tuple[dict[str, float], dict[str, float]]:
+    """The shares of waiting for batches by cause, and of all other causes than compute."""
+    waits = {cause: max(share - evidence.own.get(cause, 0.0), 0.0) for cause, share in shares.items() if cause in LEAVES}
+    return waits, {cause: share for cause, share in shares.items() if cause != "compute" and cause not in waits}
 
-    Which of these it is: of a worker that always works, the consumer sees the last stages only, since its wait begins when half the
-    work is done. So a stage is chosen by what it takes of all the workers' time, not of the part that lies in a wait.
+
+def _rivals(shares: dict[str, float], evidence: Evidence) -> dict[str, float]:
+    """What `_bound_by` chooses from, where it is not compute: shares by what it is in words."""
+    waits, others = _groups(shares, evidence)
+    return {"waiting for batches": sum(waits.values()), "the training process's own reads and decoding": sum(evidence.own.values()),
+            **{cause.replace("_", " "): share for cause, share in others.items()}}  # fmt: skip
+
+
+def _unobserved(run: RunRecord) -> str:
+    """Why perhaps no step was recorded, as the end of a sentence."""
+    if run.capture.unobserved:
+        hook = run.capture.unobserved[0]
+        return f": {hook.unobserved} was not observed" + (f" ({hook.why})" if hook.why else "")
+    noted = (process.reads.noted for process in run.processes if process.reads)
+    return ": Python ran without the hooks of ioprof" if any("python program" in words for words in noted) else ""
+
+
+def _bound_by(shares: dict[str, float], evidence: Evidence) -> tuple[str, bool]:
+    """The greatest cause after compute, where all causes of waiting for a batch count as one, and whether the training process
+    itself spent that time on reading and decoding, of which all causes count as one too.
+
+    The wait for a batch is named for the stage that takes most of all the workers' time, not of the part of it that lies in a wait:
+    where workers are always busy a wait begins late in their work, and so overlaps with the last stages only.
     """
     if shares.get("compute", 0.0) > 1 - IDLE_RATIO:
-        return "compute"
-    waits = {cause: share for cause, share in shares.items() if cause in LEAVES}
-    others = {cause: share for cause, share in shares.items() if cause != "compute" and cause not in waits}
+        return "compute", False
+    own, making = evidence.own, evidence.making
+    waits, others = _groups(shares, evidence)
+    if sum(own.values()) > max(sum(waits.values()), *others.values(), 0.0):
+        return max(own, key=lambda cause: own[cause]), True
     if max(others.values(), default=0.0) > sum(waits.values()):
-        return max(others, key=lambda cause: others[cause])
-    if making and sum(waits.get(cause, 0.0) for cause in making) >= 0.5 * sum(waits.values()):
-        return max(making, key=lambda cause: making[cause])
-    return max(waits, key=lambda cause: waits[cause])
+        return max(others, key=lambda cause: others[cause]), False
+    made = sum(waits.get(cause, 0.0) for cause in making)
+    if making and (made >= 0.5 * sum(waits.values()) or (evidence.workers_are_busy and made > waits.get("loader", 0.0))):
+        return max(making, key=lambda cause: making[cause]), False
+    if evidence.workers_are_busy:  # a batch that arrives late was made late
+        waits = {cause: share for cause, share in waits.items() if cause != "delivery"}
+    return max(waits, key=lambda cause: waits[cause]), False
+
+
+def _text_of_own(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
+    """What is said where the training process itself reads and decodes."""
+    share, emulated = evidence.own[bound], "emulated " if evidence.run.is_emulated else ""
+    derived = " (derived from the times of its threads)" if evidence.charged[bound].basis == "derived" else ""
+    return (
+        f"{BOUND_NAMES[bound]}-bound: the training process itself spent {share:.1%} of the {emulated}steps' time on "
+        f"{_OWN_MEANING[bound]}{evidence.most(bound)}{derived}{_next(shares, bound)}.{_startup(evidence, bound)}"
+    )
 
 
 def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
-    devices = f"{'emulated ' if evidence.facts.emulated else ''}accelerators"
+    devices = f"{'emulated ' if evidence.run.is_emulated else ''}accelerators"
+    idle = f"the {devices} were idle for {1 - shares.get('compute', 0.0):.1%} of the steps' time"
+    if is_on_cpu := evidence.run.config.device == "cpu" and not evidence.run.is_emulated:
+        devices, idle = "CPU", f"the model computed (on the CPU) for {shares.get('compute', 0.0):.1%} of the steps' time"
     if "compute" not in shares:
         return (
-            f"Of the steps' time {shares[bound]:.1%} went to {_MEANING[bound]}; what the {devices} computed was not recorded, "
-            "so how much of it was hidden is not known."
+            f"Of the steps' time {shares[bound]:.1%} went to {_MEANING[bound]}{evidence.most(bound)}; "
+            f"what the {devices} computed was not recorded, so how much of it was hidden is not known."
         )
     if bound == "compute":
-        return f"Compute-bound: the {devices} computed for {shares['compute']:.1%} of the steps' time{_next(shares)}."
+        keep = " Leave the input pipeline as it is: only a faster model or device makes this job faster."
+        computed = "the model computed (on the CPU)" if is_on_cpu else f"the {devices} computed"
+        text = f"Compute-bound: {computed} for {shares['compute']:.1%} of the steps' time{_next(shares)}."
+        return text + keep if evidence.has_loader else text
     if bound in evidence.making:
         waited = sum(share for cause, share in shares.items() if cause in LEAVES)
         return (
-            f"{_NAME[bound]}-bound: the {devices} stood still for {1 - shares['compute']:.1%} of the steps' time, "
-            f"and {waited:.1%} went to waiting for batches{_of_peers(evidence, LEAVES)}; "
-            f"the workers spent {_stages(evidence.making)}.{_startup(evidence, bound)}"
+            f"{BOUND_NAMES[bound]}-bound: {idle}, and {waited:.1%} went to waiting for batches{evidence.most(bound)}"
+            f"{_of_loader(evidence)}{_of_stragglers(evidence, LEAVES)}; the workers spent {_stages(evidence)}."
+            f"{_startup(evidence, bound)}"
         )
+    where = evidence.place_of_host if bound == "host" else _of_loader(evidence) if bound in LEAVES else ""
     return (
-        f"{_NAME[bound]}-bound: the {devices} stood still for {1 - shares['compute']:.1%} of the steps' time, "
-        f"and {shares[bound]:.1%} went to {_MEANING[bound]}{_of_peers(evidence, (bound,))}"
-        f"{_next(shares, bound)}.{_startup(evidence, bound)}"
+        f"{BOUND_NAMES[bound]}-bound: {idle}, and {shares[bound]:.1%} went to {_MEANING[bound]}{evidence.most(bound)}{where}"
+        f"{_of_stragglers(evidence, (bound,))}{_next(shares, bound)}.{_startup(evidence, bound)}"
     )
 
 
@@ -137,190 +124,343 @@ def _next(shares: dict[str, float], bound: str = "compute") -> str:
     return f"; next comes {after.replace('_', ' ')} with {rest[after]:.1%}" if after and rest[after] >= 0.001 else ""
 
 
-def _stages(making: dict[str, int]) -> str:
-    """The stages of making a batch, the longest first, as shares of the workers' time."""
-    total_ns = sum(making.values())
-    stages = sorted(making, key=lambda cause: -making[cause])
+def _stages(evidence: Evidence) -> str:
+    """The stages of making a batch, the longest first, as shares of the workers' time, as in the table of causes."""
+    total_ns = sum(evidence.making.values())
+    told = {cause: entry.workers_share for cause, entry in evidence.charged.items() if entry.workers_share is not None}
+    found = {cause: told.get(cause, took_ns / total_ns) for cause, took_ns in evidence.making.items()}
+    stages = sorted((cause for cause in found if found[cause] >= 0.01), key=lambda cause: -found[cause])
     return ", ".join(
-        f"{making[cause] / total_ns:.1%} {'of their work on' if place == 0 else 'on'} {cause.replace('_', ' ')}"
+        f"{found[cause]:.1%} {'of their work on' if place == 0 else 'on'} {cause.replace('_', ' ')}"
         for place, cause in enumerate(stages)
-        if making[cause] / total_ns >= 0.01
     )
 
 
-def _of_peers(evidence: Evidence, causes: Collection[str]) -> str:
-    share = sum(evidence.behind_peers.get(cause, 0.0) for cause in causes)
-    return f" ({share:.1%} of the time on a slower rank that the others waited for)" if share >= 0.01 else ""
+def _of_stragglers(evidence: Evidence, causes: Collection[str]) -> str:
+    share = sum(evidence.straggler_wait.get(cause, 0.0) for cause in causes)
+    waited = {rank: sum(found.values()) for rank, found in evidence.steps.straggler_wait_s.items()}
+    slow = max(waited, key=lambda rank: waited[rank], default=None)
+    is_one = slow is not None and waited[slow] >= MOSTLY_ONE * sum(waited.values())
+    who = f"rank {slow}, which the others waited for" if is_one else "a slower rank that the others waited for"
+    return f" ({share:.1%} of the time on {who})" if share >= 0.01 else ""
+
+
+def _of_loader(evidence: Evidence) -> str:
+    """Of several loaders that the loop takes batches from, the one that most of the waiting was for."""
+    training = [loader for loader in evidence.loaders if loader.purpose == "train"]
+    waited_s = sum(loader.waited_s for loader in training)
+    if len(training) < 2 or training[0].waited_s < _LEAST_OF_LOADER * waited_s:
+        return ""
+    ratio = training[0].waited_s / waited_s if waited_s else 0.0
+    return f", {ratio:.0%} of the waiting for the loader of {training[0].name}"
 
 
 def _startup(evidence: Evidence, bound: str) -> str:
     ratio = evidence.warmup_ratio.get(bound, 0.0)
     if ratio < 0.5 or not evidence.steps.warmup:
         return ""
-    return f" Of that, {ratio:.0%} fell into the first {evidence.steps.warmup} steps, the start-up: a longer run would show less."
+    return f" Of that, {ratio:.0%} was in the first {evidence.steps.warmup} steps (start-up): a longer run has a smaller share."
 
 
-_NAME: Final = {
-    "communication": "Communication", "h2d": "Copy", "storage": "Storage", "page_cache": "Page-cache",
-    "decode": "Decode", "transform": "Transform", "collate": "Collate", "delivery": "Delivery", "loader": "Loader", "host": "Host",
+BOUND_NAMES: Final = {
+    "compute": "Compute", "exchange": "Exchange", "straggler": "Straggler", "h2d": "Copy", "storage": "Storage",
+    "page_cache": "Page-cache", "decode": "Decode", "transform": "Transform", "collate": "Collate", "delivery": "Delivery",
+    "loader": "Loader", "validation": "Validation", "checkpoint": "Checkpoint", "gc": "Garbage-collection", "host": "Host",
 }  # fmt: skip
 _MEANING: Final = {
-    "communication": "exchanging gradients, or waiting for ranks that had more to compute",
+    "exchange": "exchanging gradients",
+    "straggler": "waiting for ranks that had more to compute",
     "h2d": "copies between host and device",
     "storage": "waiting for reads from storage",
     "page_cache": "reads served from memory",
     "decode": "waiting for images to be decoded",
-    "transform": "waiting for images to be cropped and resized",
-    "collate": "waiting for samples to be put together into batches",
-    "delivery": "handing finished batches from workers to ranks",
-    "loader": "the loader's own work around reading and decoding",
+    "transform": "waiting for samples to be transformed",
+    "collate": "waiting for samples to be collated into batches",
+    "delivery": "transferring finished batches from workers to ranks",
+    "loader": "the loader's own work besides reading and decoding",
+    "validation": "evaluating the model",
+    "checkpoint": "writing checkpoints",
+    "gc": "Python's garbage collector",
     "host": "the ranks' own Python, which no span covers",
+}
+_OWN_MEANING: Final = {
+    "storage": "reads from storage",
+    "page_cache": "reads served from memory",
+    "decode": "decoding",
+    "transform": "transforming samples",
+    "collate": "collating samples",
+    "loader": "its sampler",
 }
 
 
 # ------------------------------------------------------------------------------------------------ advice
 
 
-def _compute(evidence: Evidence) -> Iterator[str]:
-    yield (
-        f"Leave the input side as it is: all that is not compute took {1 - (evidence.charged['compute'].share or 0.0):.1%} "
-        "of the steps' time; only a faster model or device makes this job faster"
-    )
+_Lines = Iterator[str | Advice]
+"""What to change; a line alone is about the cause that it was asked for, and makes it cost less, nobody knows by how much."""
 
 
-def _storage(evidence: Evidence) -> Iterator[str]:
-    seen, need, facts = evidence.storage, evidence.demand, evidence.facts
+def _with_cause(entry: str | Advice, bound: str) -> Advice:
+    return Advice(entry, cause=bound) if isinstance(entry, str) else entry
+
+
+def _own_advice(evidence: Evidence, bound: str) -> _Lines:
+    """What to change where the training process itself reads and decodes."""
+    spent = f"a step spends {_ms(evidence.seconds_per_step(bound))} on {_OWN_MEANING[bound]} in the training process itself"
+    detail = evidence.largest_detail(bound) if bound in ("storage", "page_cache") else None
+    name = shortened(detail.name) if detail else "the data"
+    if ".so" in PurePosixPath(name).name:
+        yield f"Copy the environment of {name} to node-local storage before the job starts: {spent}, where its pages are first used"
+        return
+    if bound == "storage":
+        yield f"Copy {name} to node-local storage, or read it once before the job starts if memory can hold it: {spent}"
+    where = "in the loader's workers" if evidence.has_loader else "in other processes or threads"
+    work = f"Read {name}" if bound in ("storage", "page_cache") else "Do this work"
+    yield f"{work} {where}, ahead of the step that uses it: {spent}"
+
+
+def _compute(evidence: Evidence) -> _Lines:
+    rest = f"everything but compute took {1 - (evidence.charged['compute'].share or 0.0):.1%} of the steps' time"
+    change = JobChange(speeds={"compute": 2.0})
+    yield Advice(f"Use a faster model or device, here one that is twice as fast: {rest}", cause="compute", change=change)
+
+
+def _storage(evidence: Evidence) -> _Lines:
+    seen, need, dataset = evidence.storage, evidence.demand, evidence.dataset
+    detail, is_foreign = evidence.largest_detail("storage", LEAST_NAMED_RATIO), evidence.run.job_kind is not JobKind.BUILT_IN
+    name = shortened(detail.name) if detail else "the data"
+    if seen.bytes_socket + seen.bytes_pipe > seen.bytes_from_storage + seen.bytes_unknown:
+        yield f"Receive {name} in several streams at once, or copy it to local storage first: {_waits(evidence)} that others send"
+        return
+    for pattern in evidence.patterns:
+        if pattern.code == "small reads" and 2e9 * (pattern.seconds or 0.0) >= evidence.making.get("storage", 0):
+            yield f"Read in larger pieces ({pattern.remedy}): {pattern.seen}; {_waits(evidence)}"
+    if file := evidence.slow_file:
+        rest_s = sum(other.seconds for other in evidence.files) - file.seconds
+        yield Advice(
+            f"Copy {shortened(file.path)} to faster storage, or keep it in memory: {file.accesses:,} reads of this one file took "
+            f"{file.seconds:,.2f} s, the slowest {_ms(file.max_s)}; {_waits(evidence)}",
+            cause="storage",
+            change=JobChange(speeds={"storage": 1 + file.seconds / rest_s if rest_s else None}),
+        )
+    depth = evidence.depth
+    if depth is not None and depth.bound == "throughput":
+        yield (
+            f"Keep {evidence.options.workers.rstrip('=')}, and read fewer bytes per sample: storage delivered "
+            f"{_rate(depth.bytes_per_s)} with {depth.mean:.1f} reads at a time, and is bound by throughput, which workers share"
+        )
+    if depth is not None and depth.bound == "latency" and evidence.has_loader:
+        yield (
+            f"Read more at a time ({evidence.options.workers.rstrip('=')}, or threads that read ahead): {depth.mean:.1f} reads "
+            f"from storage were in progress at a time, {_ms(depth.latency_s)} each; storage is bound by latency, so more reads "
+            "at a time get more, also where all cores are in use"
+        )
     if need.bytes_per_s and need.reads_per_s and seen.accesses and evidence.wall_s:
         yield (
-            f"Put the dataset where it is read at {_rate(need.bytes_per_s)} in {need.reads_per_s:,.0f} reads/s "
+            f"Use storage that delivers {_rate(need.bytes_per_s)} in {need.reads_per_s:,.0f} reads/s "
             f"({seen.bytes / seen.accesses / 1e3:,.0f} kB each): the devices need that, and this run got "
             f"{_rate(seen.bytes / evidence.wall_s)} in {seen.accesses / evidence.wall_s:,.0f} reads/s"
         )
-    if facts.layout == "files" and seen.accesses:
+    if is_foreign:
+        copy = evidence.options.local_copy or f"Copy {name} to faster, node-local storage before the job starts"
+        yield f"{copy}: {_waits(evidence)}"
+        if evidence.options.fewer_bytes:
+            yield f"Read fewer bytes per sample from storage: {evidence.options.fewer_bytes}"
+    if dataset.layout == "files" and seen.accesses:
         yield (
             f"Convert to LMDB (ioprof convert imagenet SRC DST --layout lmdb): now each of the {seen.accesses:,} reads, "
             f"{seen.bytes / seen.accesses / 1e3:,.0f} kB on average, opens a file of its own"
         )
-    yield from _staging(evidence)
-    yield from _more_workers(evidence, f"each waits for one read at a time, which takes {_ms(seen.read_p50_s)} (p50)")
-
-
-def _staging(evidence: Evidence) -> Iterator[str]:
-    size, memory = evidence.facts.dataset_bytes, evidence.facts.memory_bytes
-    if size:
+    size, memory = dataset.bytes, evidence.run.memory_bytes
+    if size and size > 0:
         fits = f", and memory ({memory / 1e9:,.1f} GB) holds it after the first epoch" if memory and size < 0.8 * memory else ""
         yield f"Copy the dataset ({size / 1e9:,.2f} GB) to node-local storage before the job starts{fits}"
+    if depth is None or depth.bound is None:
+        yield from more_workers(evidence, f"each waits for one read at a time, which takes {_ms(seen.read_p50_s)} (p50)")
 
 
-def _page_cache(evidence: Evidence) -> Iterator[str]:
+def _waits(evidence: Evidence) -> str:
+    return f"a step waits {_ms(evidence.seconds_per_step('storage'))} for data"
+
+
+def _page_cache(evidence: Evidence) -> _Lines:
     seen = evidence.storage
     if seen.accesses:
+        smaller = "; images stored smaller (ioprof convert ... --image rgb256) are read faster" if evidence.stores_originals else ""
         yield (
-            f"Read less per sample: {seen.bytes / seen.accesses / 1e3:,.0f} kB on average came from memory "
-            f"{seen.accesses:,} times, {_ms(seen.read_p50_s)} each (p50); smaller images (--image rgb256) are read faster"
+            f"Read fewer bytes per sample: {seen.accesses:,} reads were served from memory, "
+            f"{seen.bytes / seen.accesses / 1e3:,.0f} kB on average, {_ms(seen.read_p50_s)} each (p50){smaller}"
         )
-    yield from _more_workers(evidence, f"a step waits {_ms(evidence.seconds_per_step('page_cache'))} for reads from memory")
+    yield from more_workers(evidence, f"a step waits {_ms(evidence.seconds_per_step('page_cache'))} for reads from memory")
 
 
-def _decode(evidence: Evidence) -> Iterator[str]:
-    facts, sample_s = evidence.facts, _decode_s(evidence)
-    cost = f"decoding one image takes {_ms(sample_s)} of a worker" if sample_s else "decoding holds the workers up"
-    yield from _more_workers(evidence, cost)
-    if facts.image == "original":
+def _decode(evidence: Evidence) -> _Lines:
+    run, samples = evidence.run, evidence.fetched.samples
+    sample_s = evidence.fetched.decode_ns / 1e9 / samples if samples and evidence.fetched.decode_ns else None
+    step_s = evidence.seconds_per_step("decode")
+    cost = f"decoding one image takes {_ms(sample_s)} of a worker" if sample_s else f"a step waits {_ms(step_s)} for decoding"
+    if run.config.decode in ("full", "pillow") and evidence.stores_originals:
+        yield f"Decode only the crop of each image (--decode roi instead of {run.config.decode}): {cost}"
+    yield from more_workers(evidence, cost)
+    if evidence.stores_originals:
         yield f"Convert to 256-pixel images (ioprof convert imagenet SRC DST --image rgb256): {cost} at the original size"
+    else:
+        yield f"Decode less for each sample (images stored smaller), or use a faster decoder: {cost}"
     need = evidence.demand.at_samples_per_s
-    if sample_s and need and need * sample_s > (facts.ranks or 1) * (facts.workers or 1):
-        cores = f", and {facts.cpus} cores are here" if facts.cpus else ""
-        yield f"Provide cores: the devices' {need:,.0f} samples/s keep {need * sample_s:,.1f} workers decoding{cores}"
+    if sample_s and need and need * sample_s > (run.config.ranks or 1) * (run.config.workers or 1):
+        cores = f", and the job has {run.cpus} cores" if run.cpus else ""
+        more = f"Use more cores: {need:,.0f} samples/s, the devices' rate, need {need * sample_s:,.1f} workers that decode{cores}"
+        yield Advice(more, cause="decode", costs="larger nodes, or more of them")
 
 
-def _transform(evidence: Evidence) -> Iterator[str]:
-    spent = f"a step waits {_ms(evidence.seconds_per_step('transform'))} for cropping and resizing"
-    yield from _more_workers(evidence, spent)
-    if evidence.facts.image == "original":
+def _transform(evidence: Evidence) -> _Lines:
+    line = evidence.largest_line("transform")
+    spent = f"a step waits {_ms(evidence.seconds_per_step('transform'))} for transforms"
+    if line:
+        spent += f", {line.share or 0.0:.1%} of the steps' time at {line_text(line)}"
+    yield from more_workers(evidence, spent)
+    name = f"the transform at {line_text(line)}" if line else "the transforms"
+    yield f"Make {name} faster, or store their result: {spent}"
+    if evidence.stores_originals:
         yield f"Store the images resized (ioprof convert imagenet SRC DST --image rgb256): {spent}"
 
 
-def _collate(evidence: Evidence) -> Iterator[str]:
-    spent = (
-        f"a step waits {_ms(evidence.seconds_per_step('collate'))} for a batch of {evidence.facts.batch_size} to be put together"
-    )
-    yield f"Have samples written straight into the batch's memory instead of stacking them afterwards: {spent}"
-    yield from _more_workers(evidence, spent)
+def _collate(evidence: Evidence) -> _Lines:
+    spent = f"a step waits {_ms(evidence.seconds_per_step('collate'))} for collating{_batch(evidence)}"
+    yield f"Write samples directly into the batch's memory instead of stacking them afterwards: {spent}"
+    yield from more_workers(evidence, spent)
 
 
-def _delivery(evidence: Evidence) -> Iterator[str]:
+def _delivery(evidence: Evidence) -> _Lines:
+    waits = f"the rank waits {_ms(evidence.seconds_per_step('delivery'))} a step for batches that are made and on their way"
     yield (
-        f"Keep the rank's main thread free to take batches: a finished batch waits {_ms(evidence.seconds_per_step('delivery'))} "
-        f"a step until the rank has it ({evidence.facts.workers} workers per rank, batches of {evidence.facts.batch_size})"
+        f"Send less per batch (uint8 instead of float32, tensors instead of Python objects, which are pickled): {waits}"
+        f"{_batch(evidence)}"
     )
 
 
-def _loader(evidence: Evidence) -> Iterator[str]:
+def _loader(evidence: Evidence) -> _Lines:
     spent = f"a step waits {_ms(evidence.seconds_per_step('loader'))} for worker time that no read, decode or transform covers"
-    if not evidence.facts.reads_captured:
-        yield f"Record the reads as well: {spent}, and reads were not captured"
+    detail, line = evidence.largest_detail("loader", LEAST_NAMED_RATIO), evidence.largest_line("loader")
+    if detail and detail.name == SAMPLER:
+        yield (
+            f"Choose the samples of a batch with less work in the sampler (a table made once instead of a loop): it took "
+            f"{detail.share:.1%} of the steps' time in the training process, whatever the workers do"
+        )
+        return
+    if detail and detail.name in (WORKER_START, EPOCH_END):
+        share = _of_details(evidence, WORKER_START, EPOCH_END)
+        yield Advice(
+            f"{evidence.options.keep_workers}: starting and ending workers took {share:.1%} of the steps' time; what a worker does "
+            "at its start (worker_init_fn, opening the dataset) is then done once",
+            cause="loader",
+            change=JobChange(persistent_workers=True),
+        )
+        return
+    if detail and detail.name == WORKER_GC:
+        yield (
+            f"Call gc.freeze() before the workers are started, or gc.disable() in worker_init_fn: Python's garbage collector took "
+            f"{detail.share:.1%} of the steps' time in the workers"
+        )
+        return
+    more = list(more_workers(evidence, spent))
+    if any(isinstance(entry, Advice) and entry.change and waiting_workers(evidence, "") for entry in more):
+        yield more.pop()
+    if line:
+        yield f"Make {line_text(line)} faster, or do it once before training: it takes {line.share or 0.0:.1%} of the steps' time"
+    if not evidence.run.reads_captured:
+        yield Advice(f"Record the reads as well: {spent}, and reads were not captured", no_gain=NoGain.OF_RECORDING)
     if evidence.warmup_ratio.get("loader", 0.0) >= 0.5 and evidence.steps.warmup:
-        ratio = evidence.warmup_ratio["loader"]
-        yield f"Run more steps than {evidence.steps.count}: {ratio:.0%} of this time lies in the first {evidence.steps.warmup}"
-    yield from _more_workers(evidence, spent)
+        ratio, longer = evidence.warmup_ratio["loader"], evidence.options.with_steps.format(10 * evidence.steps.count)
+        longer_run = f"Record a longer run ({longer}): {ratio:.0%} of this time is in the first {evidence.steps.warmup} steps"
+        yield Advice(longer_run, no_gain=NoGain.OF_RECORDING)
+    yield from more
+    if not line:
+        yield f"Do less in the dataset's own code, for each sample or once per worker: {spent}"
 
 
-def _h2d(evidence: Evidence) -> Iterator[str]:
-    found, pageable = evidence.overlap["h2d"], evidence.charged["h2d"].reason
-    if pageable:
-        yield f"Set pin_memory=True in the DataLoader, and copy with non_blocking=True: {pageable}"
+def _h2d(evidence: Evidence) -> _Lines:
+    found, copies = evidence.overlap["h2d"], evidence.charged["h2d"]
+    if copies.reason_code is Reason.INCLUDES_PAGEABLE_COPIES:
+        yield f"{evidence.options.pinned_copies}: {copies.reason}"
+        if evidence.run.job_kind is JobKind.BUILT_IN:
+            return
+    compute, copied_s = evidence.charged.get("compute"), found.total_s or 0.0
+    computed_s = (compute.seconds or 0.0) if compute else 0.0
+    if copied_s > computed_s > 0:
+        yield (
+            "Copy fewer bytes per sample (uint8 instead of float32, converted on the device), or use a device with a faster link: "
+            f"copies took {copied_s:,.2f} s, more than the {computed_s:,.2f} s of computing, so that not all of them can be hidden"
+        )
+        return
     hidden = f"{found.hidden_ratio:.0%} of the copies are" if found.hidden_ratio is not None else "too few copies are"
     yield (
         f"Copy from pinned memory on a stream of its own, one batch ahead: {hidden} hidden behind compute, "
-        f"and a step stands still for {_ms(evidence.seconds_per_step('h2d'))} of copying"
+        f"and a step waits {_ms(evidence.seconds_per_step('h2d'))} for copies"
     )
 
 
-def _communication(evidence: Evidence) -> Iterator[str]:
-    spent = f"a step stands still for {_ms(evidence.seconds_per_step('communication'))} in the gradient exchange"
-    batch = f"a batch of {evidence.facts.batch_size} per rank"
-    yield f"Exchange less often: {spent} at {batch}; twice the batch halves the exchanges per sample"
-    least = _least_held_up(evidence)
-    if least:
-        yield least
-
-
-def _least_held_up(evidence: Evidence) -> str | None:
-    """The rank that others wait for waits least itself."""
-    waited = {int(rank["rank"]): float(rank["communication_s"] or 0.0) for rank in evidence.steps.per_rank}
-    if len(waited) < 2 or max(waited.values()) < 2 * min(waited.values()) + 1e-3:
-        return None
-    slow, fast = min(waited, key=lambda rank: waited[rank]), max(waited, key=lambda rank: waited[rank])
-    return (
-        f"Look at what rank {slow} does before the exchange: it spent {waited[slow]:.2f} s in it, "
-        f"rank {fast} {waited[fast]:.2f} s, so the others wait for rank {slow}"
-    )
-
-
-def _host(evidence: Evidence) -> Iterator[str]:
+def _exchange(evidence: Evidence) -> _Lines:
+    spent = f"a step waits {_ms(evidence.seconds_per_step('exchange'))} for the gradient exchange"
     yield (
-        f"Put ioprof.span around the parts of the training loop: a step spends {_ms(evidence.seconds_per_step('host'))} "
-        "in the ranks' own Python between waiting, copying and computing"
+        f"Exchange gradients less often: {spent}{_batch(evidence)}; twice the batch size "
+        f"({evidence.options.batch_size}) halves the exchanges per sample"
+    )
+    if max(evidence.straggler_wait.values(), default=0.0) >= 0.01:
+        yield from _straggler(evidence)
+
+
+def _straggler(evidence: Evidence) -> _Lines:
+    waited = {rank: sum(causes.values()) for rank, causes in evidence.steps.straggler_wait_s.items()}
+    slow = max(waited, key=lambda rank: waited[rank], default=None)
+    if slow is None:
+        return
+    causes = evidence.steps.straggler_wait_s[slow]
+    most = max(causes, key=lambda cause: causes[cause])
+    yield (
+        f"Look at what rank {slow} does before the exchange: the others waited {waited[slow]:.2f} s for it, "
+        f"{causes[most]:.2f} s of that for its {most.replace('_', ' ')}"
     )
 
 
-def _more_workers(evidence: Evidence, why: str) -> Iterator[str]:
-    """More workers while cores are free; else say that there are none. One core per rank is left to the rank itself."""
-    facts = evidence.facts
-    if facts.workers is None or facts.ranks is None or facts.cpus is None:
-        return
-    free = facts.cpus // max(facts.ranks, 1) - 1
-    now = f"{facts.ranks} rank{'s' if facts.ranks > 1 else ''} with {facts.workers} worker{'s' if facts.workers != 1 else ''} each"
-    if free > facts.workers:
-        yield f"Use --workers {free} instead of {facts.workers}: {facts.cpus} cores serve {now}, and {why}"
-    elif evidence.charged.get("decode") and facts.workers > 0:
-        yield f"Leave --workers at {facts.workers}: {facts.cpus} cores serve {now}, more would only share them, and {why}"
+def _validation(evidence: Evidence) -> _Lines:
+    detail = evidence.largest_detail("validation")
+    most = f", {detail.share:.1%} of the time for {detail.name}" if detail else ""
+    share = evidence.charged["validation"].share or 0.0
+    yield f"Validate less often, or on fewer batches: validation took {share:.1%} of the steps' time{most}"
 
 
-def _decode_s(evidence: Evidence) -> float | None:
-    samples = evidence.fetched.batches * (evidence.facts.batch_size or 0)
-    return evidence.fetched.decode_ns / 1e9 / samples if samples and evidence.fetched.decode_ns else None
+def _checkpoint(evidence: Evidence) -> _Lines:
+    spent = f"a step spends {_ms(evidence.seconds_per_step('checkpoint'))} in writing them (mean over all steps)"
+    yield f"Write checkpoints less often, to faster storage, or while training goes on: {spent}"
+
+
+def _gc(evidence: Evidence) -> _Lines:
+    spent = f"a step spends {_ms(evidence.seconds_per_step('gc'))} in Python's garbage collector"
+    yield f"Call gc.freeze() before the first step, or collect between epochs only (gc.disable(), gc.collect()): {spent}"
+
+
+def _host(evidence: Evidence) -> _Lines:
+    spent = (
+        f"a step spends {_ms(evidence.seconds_per_step('host'))} in the ranks' own Python between waiting, copying and computing"
+    )
+    detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
+    if line and not (detail and detail.seconds > line.seconds):
+        yield f"Do less at {line_text(line)}, or not in every step: it takes {line.share or 0.0:.1%} of the steps' time; {spent}"
+    elif detail:
+        yield f"Do less in {detail.name}, or not in every step: it takes {detail.share:.1%} of the steps' time; {spent}"
+    else:
+        yield Advice(f"Put ioprof.span around the parts of the training loop: {spent}", no_gain=NoGain.OF_RECORDING)
+
+
+def _of_details(evidence: Evidence, *names: str) -> float:
+    """Share of the steps' time of parts of `loader`."""
+    return sum(detail.share for detail in evidence.charged["loader"].details if detail.name in names)
+
+
+def _batch(evidence: Evidence) -> str:
+    """The batch size, as the end of a clause."""
+    return f" ({evidence.run.config.batch_size} samples per batch)" if evidence.run.config.batch_size else ""
 
 
 def _rate(bytes_per_s: float) -> str:
@@ -331,9 +471,10 @@ def _ms(seconds: float | None) -> str:
     return "an unknown time" if seconds is None else f"{seconds * 1e3:,.2f} ms"
 
 
-_ADVICE: Final[dict[str, Callable[[Evidence], Iterator[str]]]] = {
+_ADVICE: Final[dict[str, Callable[[Evidence], _Lines]]] = {
     "compute": _compute,
-    "communication": _communication,
+    "exchange": _exchange,
+    "straggler": _straggler,
     "h2d": _h2d,
     "storage": _storage,
     "page_cache": _page_cache,
@@ -342,5 +483,8 @@ _ADVICE: Final[dict[str, Callable[[Evidence], Iterator[str]]]] = {
     "collate": _collate,
     "delivery": _delivery,
     "loader": _loader,
+    "validation": _validation,
+    "checkpoint": _checkpoint,
+    "gc": _gc,
     "host": _host,
 }

@@ -1,49 +1,44 @@
-"""The command line: one file per command. The only part of ioprof that prints, exits, or reads the arguments."""
+"""The command line: one file per command. The only part of ioprof that prints and exits."""
 
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from keyword import iskeyword
+from typing import Annotated, Final
 
 import typer
+from typer.core import TyperGroup
 
-from ioprof.cli.console import error_line
+import ioprof
+from ioprof.cli.console import error_line, output
 from ioprof.errors import IoprofError
 
-COMMANDS: Final = (
-    "generate",
-    "convert",
-    "verify",
-    "inspect",
-    "probe",
-    "stage",
-    "run",
-    "record",
-    "gather",
-    "report",
-    "compare",
-    "demo",
-    "doctor",
-)
-"""Each is a module of this package; those with several verbs under one name hold a `typer.Typer` called `app`."""
+PANELS: Final = {
+    "Measure": ("run", "presets", "study", "record", "gather", "demo"),
+    "Data": ("generate", "convert", "verify", "inspect", "stage"),
+    "Storage": ("probe", "doctor"),
+    "Look": ("report", "compare", "whatif", "prove", "watch", "export", "import"),
+}
+"""The commands by their panel of `ioprof --help`, in its order."""
+COMMANDS: Final = {command: panel for panel, commands in PANELS.items() for command in commands}
+"""Each is a module of this package (`import` is `import_`); several verbs under one name are a `typer.Typer` called `app`."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 bad usage or bad input, 130 interrupted."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        commands = given[:1] if given and given[0] in COMMANDS else COMMANDS
+        commands = given[:1] if given and given[0] in COMMANDS else () if given == ["--version"] else COMMANDS
         result = _app(commands)(given, prog_name="ioprof", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except IoprofError as error:
         error_line(str(error))
         return error.exit_code
-    except typer.Abort:
-        return _interrupted()
-    except KeyboardInterrupt:
-        return _interrupted()
+    except (typer.Abort, KeyboardInterrupt):
+        error_line("interrupted")
+        return 130
     except BrokenPipeError:
         return 1
     except OSError as error:
@@ -53,28 +48,37 @@ def main(arguments: list[str] | None = None) -> int:
         return _usage_error(error)
 
 
-def _app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
-    """Those commands alone: what the others import takes a second."""
+class _CommandGroup(TyperGroup):
+    """Lists the commands in the order of `PANELS`; typer would list those with verbs of their own last."""
+
+    def list_commands(self, ctx: object) -> list[str]:
+        return [command for command in COMMANDS if command in self.commands]
+
+
+def _app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
+    """An app of those commands alone: importing the modules of all takes a second."""
     app = typer.Typer(
+        cls=_CommandGroup,
         help="What a training job waits for: compute, gradient exchange, copies, preprocessing or storage.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_nothing)  # or one command alone would be taken for the whole, without a name
-    with _environment_as_it_is():
-        modules = {name: importlib.import_module(f"ioprof.cli.{name}") for name in commands}
+    app.callback()(_options)
+    with _unchanged_environment():
+        modules = {name: importlib.import_module(f"ioprof.cli.{name}{'_' * iskeyword(name)}") for name in commands}
     for name, module in modules.items():
         if hasattr(module, "app"):
-            app.add_typer(module.app, name=name)
+            app.add_typer(module.app, name=name, rich_help_panel=COMMANDS[name])
         else:
-            app.command(name, context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
+            settings = getattr(module, "CONTEXT", None)
+            app.command(name, context_settings=settings, rich_help_panel=COMMANDS[name])(getattr(module, name))
     return app
 
 
 @contextmanager
-def _environment_as_it_is() -> Iterator[None]:
-    """What libraries put there for themselves while they are imported (polars does) is not for the job that we start."""
+def _unchanged_environment() -> Iterator[None]:
+    """Undo what libraries change in the environment while they are imported (polars does), since a job would inherit it."""
     before = dict(os.environ)
     yield
     for name in os.environ.keys() - before.keys():
@@ -83,8 +87,18 @@ def _environment_as_it_is() -> Iterator[None]:
         os.environ[name] = before[name]
 
 
-def _nothing() -> None:
-    """What comes before a command: no options."""
+def _print_version(asked: bool) -> None:
+    if asked:
+        output.print(f"ioprof {ioprof.__version__}", markup=False)
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """The options before the command."""
 
 
 def _usage_error(error: Exception) -> int:
@@ -96,8 +110,3 @@ def _usage_error(error: Exception) -> int:
         command = context.command_path if context else "ioprof"
         error_line(f"{message.rstrip('.')}; see: {command} --help")
     return 2
-
-
-def _interrupted() -> int:
-    error_line("interrupted")
-    return 130

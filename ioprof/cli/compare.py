@@ -1,28 +1,52 @@
-"""`ioprof compare`: runs beside each other."""
+"""`ioprof compare`: runs side by side."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from ioprof.analysis.summary import summarise
-from ioprof.cli.console import next_command, output
+import ioprof
+from ioprof.cli.console import error_line, next_command, output
+from ioprof.cli.report import check_html_path, write_page
 from ioprof.errors import CommandError
-from ioprof.report.text import comparison_text
-from ioprof.trace import Trace
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Two or more run folders; the first is the yardstick.", show_default=False)],
-    json: Annotated[bool, typer.Option("--json", help="Print the summaries as a JSON array, and nothing else.")] = False,
+    runs: Annotated[list[Path], Argument(help="Two or more run folders; the first is the baseline.", show_default=False)],
+    json: Annotated[bool, Option("--json", help="Print the summaries as a JSON array, and nothing else.")] = False,
+    html: Annotated[
+        Path | None, Option(help="Also write the comparison as one HTML file that opens offline.", show_default=False)
+    ] = None,
+    force: Annotated[bool, Option("--force", help="Replace the HTML file if it is there.")] = False,
+    fail_above: Annotated[
+        str | None,
+        Option("--fail-above", help="End with exit code 1 if a run is slower than the first by more than this, e.g. 5%."),
+    ] = None,
 ) -> int:
-    """Compare runs: rates against the first, and what each waited for."""
-    if len(runs) < 2:
-        raise CommandError(f"compare needs two runs or more; name another one, or see one run with: ioprof report {runs[0]}")
-    summaries = [summarise(Trace.load(run)) for run in runs]
+    """Compare runs: rates relative to the first, what each waited for, and which causes differ, with intervals."""
+    most = None if fail_above is None else _ratio(fail_above)
+    if html:
+        check_html_path(html, force)
+    comparison = ioprof.compare(*runs)
+    if html:
+        write_page(html, comparison.write_html)
     if json:
-        output.file.write("[" + ",\n".join(summary.to_json() for summary in summaries) + "]\n")
+        output.file.write(comparison.to_json() + "\n")
     else:
-        output.print(comparison_text(summaries))
+        output.print(comparison)
         next_command("ioprof", "report", runs[-1], "--html", "report.html")
-    return 0
+    slower = () if most is None else comparison.slower_than(most)
+    for line in slower:
+        error_line(line)
+    return 1 if slower else 0
+
+
+def _ratio(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / 100
+    except ValueError:
+        value = math.nan
+    if not text.endswith("%") or not 0 <= value < math.inf:
+        raise CommandError(f"--fail-above {text}: is no percentage; give one such as 5%")
+    return value

@@ -1,10 +1,10 @@
-"""What every command uses to speak: output, one-line errors, progress, and the next command to type."""
+"""The output of every command: results, messages, one-line errors, progress, and the next command to type."""
 
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Protocol
+from typing import Final
 
 from rich.console import Console
 from rich.progress import (
@@ -13,16 +13,19 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.text import Text
 
+from ioprof.reporter import Advance, Reporter
+
 
 class _Messages(Console):
     def on_broken_pipe(self) -> None:
-        """Be quiet when the reader has gone; rich would close standard output, where results go, and exit."""
+        """Print nothing more when the reader has gone; rich would close standard output, where results go, and exit."""
         self.quiet = True
 
 
@@ -33,26 +36,20 @@ messages = _Messages(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(text: str) -> None:
-    """A line for the person who waits; never a result."""
-    with _unheard():
+    """Print a line to standard error; never a result."""
+    with _ignored_errors():
         messages.print(text, markup=False)
 
 
 def error_line(text: str) -> None:
     """The one line that says what went wrong and what to type."""
-    with _unheard():
+    with _ignored_errors():
         messages.print("ioprof: " + " ".join(text.split()), markup=False, style="bold red" if messages.is_terminal else None)
 
 
 def next_command(*words: object) -> None:
-    """Say what to type next."""
+    """Print the command to type next."""
     say("next: " + shlex.join(str(word) for word in words))
-
-
-class Advance(Protocol):
-    """Call it with how many more are done."""
-
-    def __call__(self, count: int = 1, /) -> None: ...
 
 
 @contextmanager
@@ -62,32 +59,62 @@ def progress(what: str, total: int) -> Iterator[Advance]:
         yield _PlainProgress(what, total)
         return
     bar = _bar()
-    task = bar.add_task(what, total=total)
-    with _unheard():
+    task = bar.add_task(what, total=total, note="")
+    with _ignored_errors():
         bar.start()
     try:
-        yield lambda count=1: bar.advance(task, count)
+        yield _BarProgress(bar, task)
     finally:
-        with _unheard():
+        with _ignored_errors():
             bar.stop()
 
 
-def _unheard() -> AbstractContextManager[None]:
-    """Where a line cannot be written, its reader or the terminal has gone: no reason to end a job or to lose a run."""
+class _ConsoleReporter:
+    def say(self, text: str) -> None:
+        say(text)
+
+    def progress(self, what: str, total: int) -> AbstractContextManager[Advance]:
+        return progress(what, total)
+
+
+reporter: Final[Reporter] = _ConsoleReporter()
+"""Messages and progress of a command's work: standard error."""
+
+
+def _ignored_errors() -> AbstractContextManager[None]:
+    """A line that cannot be written, since its reader or the terminal has gone, is no reason to end a job or to lose a run."""
     return suppress(OSError)
+
+
+class _BarProgress:
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar, self._task = bar, task
+
+    def __call__(self, count: int, /) -> None:
+        self._bar.advance(self._task, count)
+
+    def note(self, text: str, /) -> None:
+        self._bar.update(self._task, note=text)
 
 
 class _PlainProgress:
     def __init__(self, what: str, total: int) -> None:
-        self._what, self._total, self._done = what, max(total, 1), 0
+        self._what, self._total, self._done, self._note = what, max(total, 1), 0, ""
 
-    def __call__(self, count: int = 1, /) -> None:
+    def note(self, text: str, /) -> None:
+        """Shown with the next line."""
+        self._note = text
+
+    def __call__(self, count: int, /) -> None:
         before = self._done * 10 // self._total
         self._done += count
         after = self._done * 10 // self._total
         if after > before:
-            with _unheard():
-                print(f"{self._what}: {self._done} of {self._total}", file=sys.stderr, flush=True)  # noqa: T201
+            self._print(f"{self._what}: {self._done} of {self._total}{f', {self._note}' if self._note else ''}")
+
+    def _print(self, line: str) -> None:
+        with _ignored_errors():
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _bar() -> Progress:
@@ -98,6 +125,7 @@ def _bar() -> Progress:
         _RateColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
         console=messages,
     )
 

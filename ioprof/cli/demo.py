@@ -1,19 +1,23 @@
-"""`ioprof demo`: the whole way in one command, on any machine, in minutes."""
+"""`ioprof demo`: generate, convert, run and compare in one command, on any machine, in minutes."""
 
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from ioprof.analysis.result import Summary
-from ioprof.cli.console import next_command, output, progress, say
-from ioprof.cli.run_folder import output_exists
-from ioprof.cli.session import exit_code, record_job
-from ioprof.cli.synthetic import make_tree
+from ioprof.cli.console import next_command, output, progress, reporter, say
+from ioprof.cli.run_output import exit_code
 from ioprof.converters import ConvertOptions, convert
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
+from ioprof.jobs.recorded_job import record_job
+from ioprof.jobs.synthetic_dataset import generate_tree
+from ioprof.recording.run_folder import output_exists
 from ioprof.report.text import comparison_text
+from ioprof.run_record import Summary
 from ioprof.train.accelerators import check_device
 from ioprof.train.config import JobConfig
 
@@ -36,14 +40,14 @@ def demo(
     """Generate images, convert them three ways, train on each with two ranks, and compare."""
     check_device(device, _RANKS)
     _prepare(out, force)
-    make_tree(out / "images", images)
+    generate_tree(out / "images", images, reporter)
     summaries = []
     for name, options in _DATASETS.items():
         with progress(f"convert {name}", images) as advance:
             dataset = convert(out / "images", out / "datasets" / name, options, advance)
-        outcome, summary = _run(dataset, out / "runs" / name, steps, device)
-        if outcome:
-            return outcome
+        code, summary = _run(dataset, out / "runs" / name, steps, device)
+        if code:
+            return code
         summaries.append(summary)
     output.print(comparison_text(summaries))
     for name in _DATASETS:
@@ -64,13 +68,11 @@ def _run(dataset: Dataset, folder: Path, steps: int, device: str) -> tuple[int, 
         spool=Path(),
         dataset=dataset.path.resolve(),
     )
-    outcome, recorded = record_job(config, dataset, folder, force=False)
-    return exit_code(outcome, folder), recorded.summary
+    run = record_job(config, dataset, folder, ["ioprof", *sys.argv[1:]], os.environ, reporter=reporter)
+    return exit_code(run), run.summary
 
 
 def _prepare(out: Path, force: bool) -> None:
-    import shutil
-
     marker = out / ".ioprof-demo"
     if out.exists():
         if not marker.is_file() and (not out.is_dir() or any(out.iterdir())):

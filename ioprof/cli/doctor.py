@@ -30,13 +30,13 @@ def doctor(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
 ) -> int:
-    """Say what can be seen on this machine, and what to type where something cannot. Changes nothing; always ends with 0."""
+    """Report what can be recorded on this machine, and what to type where something cannot. Changes nothing; exits with 0."""
     chosen = tuple(paths or [Path()])
     for path in chosen:
         if not path.exists():
             raise CommandError(f"{path}: no such file or folder; name one that training data is read from, or none")
     if not json:
-        say("trying what can be seen here (some seconds) ...")
+        say("trying what can be recorded here (some seconds) ...")
     findings = examine(
         Surroundings(
             environment=dict(os.environ),
@@ -45,6 +45,12 @@ def doctor(
             paths=tuple(path.resolve() for path in chosen),
         )
     )
+    show_findings(findings, json)
+    return 0
+
+
+def show_findings(findings: Sequence[Finding], json: bool) -> None:
+    """Print the findings as a table with what to type, or as JSON."""
     if json:
         rows = [asdict(finding) for finding in findings]
         output.file.write(json_text.dumps({"schema": SCHEMA, "host": socket.gethostname(), "findings": rows}, indent=1) + "\n")
@@ -54,7 +60,6 @@ def doctor(
             if finding.to_type:  # on lines of their own, which no table breaks, so that they can be copied
                 output.print(f"\n{finding.name} ({finding.state}): {finding.means}\n    {finding.to_type}", markup=False)
         output.print(f"\n{_closing(findings)}", markup=False)
-    return 0
 
 
 def _table(findings: Sequence[Finding]) -> Table:
@@ -63,13 +68,10 @@ def _table(findings: Sequence[Finding]) -> Table:
     table.add_column("state")
     table.add_column("seen here", overflow="fold")
     for finding in findings:
-        table.add_row(Text(finding.name), Text(finding.state, style=_STYLES[finding.state]), Text(_first_words(finding)))
+        # What has something to type is explained below the table.
+        seen = finding.seen if finding.to_type else f"{finding.seen}: {finding.means}"
+        table.add_row(Text(finding.name), Text(finding.state, style=_STYLES[finding.state]), Text(seen))
     return table
-
-
-def _first_words(finding: Finding) -> str:
-    """What was found; what it means as well where nothing more is said of it below the table."""
-    return finding.seen if finding.to_type else f"{finding.seen}: {finding.means}"
 
 
 def _closing(findings: Sequence[Finding]) -> str:

@@ -1,4 +1,4 @@
-"""`ioprof generate`: images to work with where there are none."""
+"""`ioprof generate`: synthetic images."""
 
 import json
 import shlex
@@ -16,15 +16,15 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def generate() -> None:
-    """Make synthetic images with the sizes and the decoding cost of real ones."""
+    """Make synthetic images with the file sizes and the decoding cost of real ones."""
 
 
 @app.command()
 def imagenet(
     destination: Annotated[Path, typer.Argument(help="Folder to make.")],
-    images: Annotated[int, typer.Option(help="How many.")] = 1000,
-    classes: Annotated[int | None, typer.Option(help="In how many classes (default: 10).")] = None,
-    seed: Annotated[int, typer.Option(help="The same seed makes the same images.")] = 0,
+    images: Annotated[int, typer.Option(help="Number of images.")] = 1000,
+    classes: Annotated[int | None, typer.Option(help="Number of classes (default: 10).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed makes the same images.")] = 0,
     form: Annotated[str, typer.Option(help="tree: class folders. tars: ILSVRC2012_img_train.tar.")] = "tree",
     workers: Annotated[int | None, typer.Option(help="Processes (default: one per core).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace DESTINATION if ioprof made it.")] = False,
@@ -33,7 +33,8 @@ def imagenet(
     """Make JPEGs with the file sizes and dimensions of ImageNet's training set (ILSVRC2012)."""
     started = time.perf_counter()
     generation = plan_generation(destination, GenerateOptions(images, classes, seed, form, workers, force))
-    _mention_leftovers(generation.destination)
+    for path in leftovers(generation.destination):
+        say(f"unfinished: its job was killed, or runs on another host; remove it with: rm -r {shlex.quote(str(path))}")
     with progress("generate", images) as advance:
         result = generation.run(advance)
     seconds = time.perf_counter() - started
@@ -42,11 +43,6 @@ def imagenet(
     else:
         output.print(_result(result, seconds), markup=False)
     next_command("ioprof", "convert", "imagenet", destination, f"{destination}-dataset")
-
-
-def _mention_leftovers(destination: Path) -> None:
-    for path in leftovers(destination):
-        say(f"half-made by a job that was killed, or works on another host; remove it with: rm -r {shlex.quote(str(path))}")
 
 
 def _result(result: Synthetic, seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""`ioprof inspect`: what a folder is that ioprof made, and what any path lies on."""
+"""`ioprof inspect`: what a folder holds that ioprof made, and what storage any path lies on."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,11 +8,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from ioprof.cli.console import next_command, output
-from ioprof.cli.recording import JOB, interrupted_recording
-from ioprof.cli.run_folder import MARKER
-from ioprof.converters import HalfMade, read_part
+from ioprof.converters import FORMATS, PartialOutput, detect, read_part
 from ioprof.dataset import MANIFEST_NAME, Dataset
-from ioprof.errors import CommandError
+from ioprof.errors import CommandError, IoprofError
+from ioprof.recording.lifecycle import JOB, interrupted_recording
+from ioprof.recording.run_folder import MARKER
 from ioprof.report.units import clean
 from ioprof.storage import PathStorage, describe
 from ioprof.storage.wording import lines, plain, printable
@@ -21,14 +21,16 @@ from ioprof.trace import Trace
 _SHOWN_CLASSES: Final = 3
 _LONGEST: Final = 2000  # characters of one line: a command may be long, but no path of a damaged file fills the screen
 _MOST_BYTES: Final = 1 << 20  # of a job.json, which takes some kilobytes
-_ANOTHER: Final = "no dataset, run, or part of one"
+_NEITHER: Final = "no dataset, run, or part of one"
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A dataset, a part of one, what a killed conversion or run left, or any path.")],
+    path: Annotated[
+        Path, typer.Argument(help="A dataset, a part of one, what an interrupted conversion or run left, or any path.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Say what a dataset or a run is, by what its manifest says, and what any file or folder lies on.
+    """Describe a dataset or a run by its manifest, and the storage that any file or folder lies on.
 
     To check a dataset against its data: ioprof verify.
     """
@@ -42,12 +44,12 @@ def inspect(
     width = max(len(label) for label, _ in shown)
     for label, text in shown:
         output.print(f"{label:<{width}}  {clean(text, _LONGEST)}", markup=False)
-    if str(path).isprintable():  # else nobody could type it
+    if str(path).isprintable():  # else it could not be typed
         next_command(*following)
 
 
 Facts = tuple[dict[str, Any], tuple[object, ...]]
-"""What a folder is, and the command to type next."""
+"""What is printed about a folder, and the command to type next."""
 
 
 def _dataset(path: Path) -> Facts:
@@ -79,9 +81,10 @@ def _dataset(path: Path) -> Facts:
 def _run(path: Path) -> Facts:
     trace = Trace.load(path)
     run = trace.run
-    facts = {key: run.get(key) for key in ("name", "status", "started", "command", "config", "device", "dataset", "clocks")}
-    counts = {"ranks": len(trace.ranks), "processes": len(run.get("processes") or []), "spans": trace.spans.height}
-    return {"kind": "run", "path": str(path), **facts, "hosts": len(run.get("hosts") or []), **counts}, ("ioprof", "report", path)
+    shown = run.to_dict()
+    facts = {key: shown.get(key) for key in ("name", "status", "started", "command", "config", "device", "dataset", "clocks")}
+    counts = {"ranks": len(trace.ranks), "processes": len(run.processes), "spans": trace.num_spans}
+    return {"kind": "run", "path": str(path), **facts, "hosts": len(run.hosts), **counts}, ("ioprof", "report", path)
 
 
 def _part(path: Path) -> Facts:
@@ -92,25 +95,26 @@ def _part(path: Path) -> Facts:
 
 
 def _half_made(path: Path) -> Facts:
-    work = HalfMade(path)
-    job = work.job() or {}
+    work = PartialOutput(path)
+    job = work.read_job() or {}
     facts = {key: job.get(key) for key in ("layout", "image", "split", "part") if job.get(key) is not None}
-    kind = "what a conversion has done that is at work or was killed"
+    kind = "an unfinished conversion, running or killed"
     following = ("ioprof", "convert", "imagenet", "--help")
     return {"kind": kind, "path": str(path), "images_done": work.images_done, **facts}, following
 
 
 def _unfinished(path: Path) -> Facts:
-    """The run folder of a run that is being recorded or whose ioprof was killed, or the spool that its processes write to."""
+    """The folder of a run that is being recorded, or whose ioprof was killed; or the spool that its processes write to."""
     try:
-        spool, run = interrupted_recording(path)
+        found = interrupted_recording(path)
+        spool, run = found.spool, {**found.run.to_dict(), "out": found.out and str(found.out)}
         state = "not being recorded any more; its run folder can be made"
     except CommandError as error:
         spool, run, state = path, _object(path / JOB), str(error)
-    kind = "what a run has recorded so far (a spool)" if (path / JOB).exists() else "the folder of a run that is not whole"
+    kind = "an unfinished recording (a spool)" if (path / JOB).exists() else "the folder of an unfinished run"
     facts = {key: run[key] for key in ("name", "command", "started", "out") if run.get(key) is not None}
-    found = {"kind": kind, "path": str(path), "state": state, "spool": str(spool), **facts, "processes": _num_captures(spool)}
-    return found, ("ioprof", "gather", path)
+    shown = {"kind": kind, "path": str(path), "state": state, "spool": str(spool), **facts, "processes": _num_captures(spool)}
+    return shown, ("ioprof", "gather", path)
 
 
 def _num_captures(spool: Path) -> int:
@@ -118,7 +122,7 @@ def _num_captures(spool: Path) -> int:
 
 
 def _job(path: Path) -> Facts:
-    """A spool and a half-made dataset both say in a job.json what they are of."""
+    """Both a spool and an unfinished dataset have a job.json."""
     return _unfinished(path) if "capture" in _object(path / JOB) or _num_captures(path) else _half_made(path)
 
 
@@ -134,8 +138,31 @@ def _object(path: Path) -> dict[str, Any]:
 
 def _other(path: Path) -> Facts:
     storage = describe(path)
-    kind = f"a folder, {_ANOTHER}" if path.is_dir() else "a file"
+    if (found := _foreign(path)) is not None:
+        return {**found, "storage": storage}, ("ioprof", "convert", "imagenet", path, "DATASET")
+    kind = f"a folder, {_NEITHER}" if path.is_dir() else "a file"
     return {"kind": kind, "path": str(path), "storage": storage}, ("ioprof", "doctor", path)
+
+
+def _foreign(path: Path) -> dict[str, Any] | None:
+    """Data of other programs; None if it is none, or cannot be read as such."""
+    try:
+        kind, source = detect(path, "train")
+    except IoprofError:
+        return None
+    images = source.images
+    size = images.num_bytes if images[0].size is not None else round(source.mean_image_bytes * len(images))
+    return {
+        "kind": "data of another program" if kind not in ("tree", "tars", "kaggle") else "images",
+        "path": str(path),
+        "format": FORMATS[kind],
+        "description": source.description,
+        "records": len(images),
+        ("bytes" if images.kind == "file" else "bytes_with_framing") if images.num_bytes else "bytes_estimated": size,
+        "classes": len(source.wnids),
+        "first_classes": [f"{wnid} {source.class_names.get(wnid, '')}".strip() for wnid in source.wnids[:_SHOWN_CLASSES]],
+        "left_out": len(source.refused),
+    }
 
 
 KINDS: Final[dict[str, Callable[[Path], Facts]]] = {
@@ -145,7 +172,7 @@ KINDS: Final[dict[str, Callable[[Path], Facts]]] = {
     "part.json": _part,
     JOB: _job,
 }
-"""The file that a folder is known by → what there is to say about it."""
+"""The file by which a kind of folder is recognised → the function that describes it."""
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

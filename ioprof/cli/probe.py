@@ -1,151 +1,120 @@
 """`ioprof probe`: what a path delivers at a dataset's own record sizes."""
 
 import json as json_text
-import math
 import os
 import signal
-import socket
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final
 
-import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from typer import Argument, Option
 
-from ioprof.cli.console import next_command, output, progress, say
-from ioprof.cli.interrupts import handled
-from ioprof.cli.material import Asked, Chosen, asked_for, chosen
-from ioprof.cli.probed import show
-from ioprof.cli.report import check_output
-from ioprof.cli.sizes import parse_bytes
-from ioprof.clock import wall_text
-from ioprof.errors import CommandError
-from ioprof.report.units import visible
-from ioprof.storage import describe
-from ioprof.storage.probe import MAX_CLIENTS, MAX_RECORD_BYTES, Allowance, Plan, Probe, clients_up_to
-from ioprof.storage.probe.scratch import LEAST_BYTES, PREFIX
-from ioprof.storage.wording import lines, plain
+import ioprof
+from ioprof.cli.console import next_command, output, reporter
+from ioprof.cli.report import check_html_path, write_page
+from ioprof.jobs.network_probe import probe_network
+from ioprof.recording.interrupts import handle_signals
+from ioprof.report.probing import HEADINGS, NUMERIC, notes, rows
+from ioprof.report.units import amount, clean, duration, visible
 
-_LONGEST_S: Final = 24 * 3600.0
-_MOST_BYTES: Final = 1 << 50
+_PATH_LENGTH: Final = 200
+_TABLE_WIDTH: Final = 160
+"""Characters that a line of the table may have: a narrow terminal breaks it, which reads better than cells broken one by one."""
 
 
 def probe(
-    path: Annotated[Path, typer.Argument(help="A dataset, a folder with any files, or one large file.", show_default=False)],
+    path: Annotated[Path, Argument(help="A dataset, a folder with any files, or one large file.", show_default=False)],
     dataset: Annotated[
         Path | None,
-        typer.Option(help="Read as this dataset's records are long; its own files where it lies at PATH.", show_default=False),
+        Option(help="Read ranges as long as this dataset's records; its own files where it lies at PATH.", show_default=False),
     ] = None,
-    clients: Annotated[int, typer.Option(help="Largest number of concurrent clients: 1, 2, 4, ... up to it.")] = 16,
-    seconds: Annotated[float, typer.Option(help="Time that all levels together may take.")] = 30.0,
-    max_bytes: Annotated[str, typer.Option(help="Bytes that all levels together may read (units are powers of 1024).")] = "2G",
+    clients: Annotated[int, Option(help="Largest number of concurrent clients: 1, 2, 4, ... up to it.")] = 16,
+    seconds: Annotated[float, Option(help="Time that all levels together may take.")] = 30.0,
+    max_bytes: Annotated[str, Option(help="Bytes that all levels together may read (units are powers of 1024).")] = "2G",
     record_bytes: Annotated[
-        str | None, typer.Option(help="Length of a record where there is no dataset (default: 112K).", show_default=False)
+        str | None, Option(help="Length of a record where there is no dataset (default: 112K).", show_default=False)
     ] = None,
     scratch: Annotated[
-        str | None, typer.Option(help="Write files of so many bytes in PATH, read those, and remove them.", show_default=False)
+        str | None, Option(help="Write files of so many bytes in PATH, read those, and remove them.", show_default=False)
     ] = None,
-    readahead: Annotated[bool, typer.Option("--readahead", help="Let the kernel read ahead of random ranges.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Also write figures and tables as one HTML file.", show_default=False)] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the HTML file if it is there.")] = False,
+    readahead: Annotated[bool, Option("--readahead", help="Let the kernel read ahead of random ranges.")] = False,
+    network: Annotated[
+        bool, Option("--network", help="Measure the network between ranks, or tasks of a launcher, which meet in PATH.")
+    ] = False,
+    ranks: Annotated[int | None, Option(min=2, help="Of --network: processes here (default: 2).", show_default=False)] = None,
+    device: Annotated[str, Option(help="Of --network: cpu (Gloo) or cuda (NCCL).")] = "cpu",
+    html: Annotated[Path | None, Option(help="Also write figures and tables as one HTML file.", show_default=False)] = None,
+    json: Annotated[bool, Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace the HTML file if it is there.")] = False,
 ) -> int:
-    """Measure what PATH delivers, cold: opening, reading in order, and reading records by chance, with one client and with many.
+    """Measure what PATH delivers, cold: opening, sequential reads and random record reads, with one client and with many.
 
     Only reads, unless --scratch is given. The files that are read are dropped from this machine's page cache.
     """
-    allowance = Allowance(_seconds(seconds), parse_bytes("--max-bytes", max_bytes, 1, _MOST_BYTES))
-    plan = Plan(clients_up_to(_clients(clients)))
-    record = parse_bytes("--record-bytes", record_bytes, 1, MAX_RECORD_BYTES) if record_bytes is not None else None
-    written = parse_bytes("--scratch", scratch, LEAST_BYTES, _MOST_BYTES) if scratch is not None else None
-    asked = asked_for(path, dataset, record, written, readahead)
+    if network:
+        return _probe_network(ranks, device, path, json)
     if html:
-        check_output(html, force)
-    with _removing_on_signals():
-        found = _probed(asked, allowance, plan)
+        check_html_path(html, force)
+    # As Ctrl-C does, a scheduler's or a closing terminal's signal removes the scratch files before the process ends.
+    with handle_signals((signal.SIGTERM, signal.SIGHUP), _interrupt):
+        found = ioprof.probe(
+            path, dataset=dataset, clients=clients, seconds=seconds, max_bytes=max_bytes, record_bytes=record_bytes,
+            scratch=scratch, readahead=readahead, reporter=reporter,
+        )  # fmt: skip
+    facts = found.facts()
     if html:
-        _write_html(found, html)
+        write_page(html, found.write_html)
     if json:
-        output.file.write(json_text.dumps(found, indent=1) + "\n")
+        output.file.write(json_text.dumps(facts, indent=1) + "\n")
     else:
-        show(found)
-        next_command(*_following(asked, html))
-    return 0 if found["levels"] else 1
+        _show(facts)
+        shown = visible(os.fspath(path))
+        if not html:
+            next_command("ioprof", "probe", shown, "--html", "probe.html")
+        elif found.request.dataset:
+            next_command("ioprof", "run", visible(os.fspath(found.request.dataset.path)))
+        else:
+            next_command("ioprof", "record", "--help")
+    return 0 if found.result.levels else 1
 
 
-def _probed(asked: Asked, allowance: Allowance, plan: Plan) -> dict[str, Any]:
-    import numpy as np
-
-    from ioprof.storage.probe import probe as run
-
-    began = wall_text(time.time_ns())
-    for left in asked.path.glob(f"{PREFIX}*") if asked.scratch_bytes else ():
-        say(f"{_readable(left)}: left by a probe that was killed, or is at work; if it was killed: rm -r {left.name}")
-    with chosen(asked, np.random.default_rng()) as material:
-        with progress(f"probing {_readable(asked.path)}", len(list(plan.steps()))) as advance:
-            result = run(material.material, allowance, plan, lambda _: advance())
-        return _facts(asked, allowance, material, result, began)
-
-
-def _facts(asked: Asked, allowance: Allowance, material: Chosen, result: Probe, began: str) -> dict[str, Any]:
-    storage = describe(asked.path)
-    dataset = asked.dataset
-    return {
-        **result.facts(),
-        "path": str(asked.path),
-        "host": socket.gethostname(),
-        "began": began,
-        "read": material.what,
-        "dataset": {"path": str(dataset.path), "name": dataset.name, "layout": dataset.layout} if dataset else None,
-        "readahead": asked.readahead,
-        "scratch_bytes": asked.scratch_bytes,
-        "allowance": {"seconds": allowance.seconds, "bytes": allowance.bytes},
-        "storage": plain(storage),
-        "storage_lines": lines(storage),
-    }
+def _probe_network(ranks: int | None, device: str, meeting: Path, json: bool) -> int:
+    """Measure, and print; PATH is the folder where the tasks of a launcher meet."""
+    found = probe_network(ranks, device, meeting, os.environ)
+    if found is None:  # another task prints it
+        return 0
+    if json:
+        output.file.write(json_text.dumps(found.to_dict(), indent=1) + "\n")
+        return 0
+    output.print(f"{found.ranks} ranks over {found.backend}; a message takes {duration(found.latency_s)} at least", markup=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in ("bytes", "message", "bytes/s", "all-reduce", "2L(p-1)/p / t"):
+        table.add_column(heading, justify="right")
+    for sent, reduced in zip(found.messages, found.all_reduces, strict=True):
+        cells = (amount(sent.bytes), duration(sent.seconds), amount(sent.bytes_per_s), duration(reduced.seconds))
+        table.add_row(*cells, amount(reduced.bytes_per_s))
+    output.print(table)
+    next_command("ioprof", "run", "--device", device, "--ranks", found.ranks, "--probe-network")
+    return 0
 
 
-def _write_html(found: dict[str, Any], path: Path) -> None:
-    from ioprof.report.probe_page import write_page  # the figures' library takes a second to load
-
-    try:
-        write_page(found, path)
-    except OSError as error:
-        raise CommandError(f"--html {path}: cannot be written ({error.strerror or error})", exit_code=1) from None
-    say(f"wrote {_readable(path)}")
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
-def _readable(path: Path) -> str:
-    """The path as it can be printed anywhere: not every name is text."""
-    return visible(os.fspath(path))
-
-
-def _following(asked: Asked, html: Path | None) -> tuple[object, ...]:
-    if not html:
-        return ("ioprof", "probe", _readable(asked.path), "--html", "probe.html")
-    return ("ioprof", "run", _readable(asked.dataset.path)) if asked.dataset else ("ioprof", "record", "--help")
-
-
-@contextmanager
-def _removing_on_signals() -> Iterator[None]:
-    """Let a scheduler's and a closing terminal's signal end the block as Ctrl-C does, so that scratch files are removed."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    with handled((signal.SIGTERM, signal.SIGHUP), interrupt):
-        yield
-
-
-def _clients(number: int) -> int:
-    if not 1 <= number <= MAX_CLIENTS:
-        raise CommandError(f"--clients {number}: give 1 to {MAX_CLIENTS}; more on one node only wait for each other")
-    return number
-
-
-def _seconds(number: float) -> float:
-    if not math.isfinite(number) or not 0 < number <= _LONGEST_S:
-        raise CommandError(f"--seconds {number}: give more than 0 and at most {_LONGEST_S:.0f}, such as 30")
-    return number
+def _show(facts: dict[str, Any]) -> None:
+    output.print(f"{clean(facts['path'], _PATH_LENGTH)}: {clean(facts['read'], _PATH_LENGTH)}", markup=False)
+    for label, text in facts["storage_lines"]:
+        output.print(f"  {label:<14}{text}", markup=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for place, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="right" if place in NUMERIC else "left")
+    for line in rows(facts):
+        table.add_row(*map(Text, line))
+    Console(file=output.file, width=max(output.width, _TABLE_WIDTH), highlight=False).print(table)
+    for note in notes(facts):
+        output.print(note, markup=False)

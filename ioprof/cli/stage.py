@@ -1,17 +1,19 @@
 """`ioprof stage`: a dataset copied to a folder of this node."""
 
 import json
+import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option
 
 from ioprof.cli.console import next_command, output, progress, say
-from ioprof.cli.node import stage_folder
-from ioprof.cli.preparing import in_megabytes
-from ioprof.cli.staging import VERIFY, Staging
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
+from ioprof.jobs.stage_folder import find_stage_folder
+from ioprof.jobs.staging import VERIFY, Staging
+from ioprof.reporter import in_megabytes, megabytes
+from ioprof.run_record import StageRecord
 
 
 def stage(
@@ -22,26 +24,27 @@ def stage(
     ] = "digest",
     as_json: Annotated[bool, Option("--json", help="Print what it took as JSON.")] = False,
 ) -> None:
-    """Copy a dataset to node-local storage, in parallel, and check it. Interrupted, the same command goes on."""
+    """Copy a dataset to node-local storage, in parallel, and verify it. Interrupted, the same command resumes."""
     if verify not in VERIFY:
         raise CommandError(f"--verify {verify!r}: choose one of {', '.join(VERIFY)}")
     manifest = Dataset.load(dataset)
-    place = stage_folder(folder, dataset)
+    place = find_stage_folder(folder, dataset, os.environ)
     staging = Staging(manifest, place.folder, keep=True, verify=verify)
     say(f"staging to {staging.destination}" + (f" (found by {place.by})" if folder == "auto" else ""))
-    with progress("stage, MB", max(1, round(manifest.bytes / 1e6))) as advance:
-        facts = staging.run(in_megabytes(advance))
+    with progress("stage, MB", megabytes(manifest.bytes)) as advance:
+        record = staging.run(in_megabytes(advance))
     if as_json:
-        output.print_json(json.dumps({**facts, "found_by": place.by}))
+        output.print_json(json.dumps(record.replace(found_by=place.by).to_dict()))
     else:
-        output.print(_text(facts), markup=False)
+        output.print(_text(record), markup=False)
     next_command("ioprof", "run", staging.destination)
 
 
-def _text(facts: dict[str, Any]) -> str:
-    what = f"{facts['to']}: {facts['files']} files, {facts['bytes'] / 1e6:.1f} MB"
-    if facts["reused"]:
+def _text(stage: StageRecord) -> str:
+    what = f"{stage.to}: {stage.files} files, {(stage.bytes or 0) / 1e6:.1f} MB"
+    if stage.reused:
         return f"{what}: is there already, of the same records"
-    rate = facts["copied_bytes"] / 1e6 / facts["seconds"]
-    checked = f"{facts['check_s']:.1f} s of it comparing the digest" if facts["verified"] == "digest" else "sizes compared only"
-    return f"{what}, {facts['copied_bytes'] / 1e6:.1f} MB of them copied in {facts['seconds']:.1f} s ({rate:.1f} MB/s; {checked})"
+    copied_mb, seconds = (stage.copied_bytes or 0) / 1e6, stage.seconds or 0.0
+    rate = copied_mb / seconds if seconds else 0.0
+    checked = f"{stage.check_s:.1f} s of it comparing the digest" if stage.verified == "digest" else "sizes compared only"
+    return f"{what}, {copied_mb:.1f} MB of them copied in {seconds:.1f} s ({rate:.1f} MB/s; {checked})"

@@ -1,4 +1,4 @@
-"""`ioprof verify`: is a dataset what its manifest says?"""
+"""`ioprof verify`: a dataset compared with its manifest."""
 
 import json
 import time
@@ -21,7 +21,7 @@ def verify(
     workers: Annotated[int | None, typer.Option(help="Processes (default: one per core).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> int:
-    """Read a dataset and compare counts, bytes and digest with its manifest. Ends with 1 when anything is wrong."""
+    """Read a dataset and compare counts, bytes and digest with its manifest. Exits with 1 if anything is wrong."""
     started = time.perf_counter()
     verifier = plan_verification(dataset, deep, source, workers)
     with progress("verify", verifier.dataset.records) as advance:

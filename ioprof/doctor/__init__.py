@@ -1,4 +1,4 @@
-"""What ioprof can and cannot see on this machine, found by trying, and what would let it see more."""
+"""Checks what ioprof can measure on this machine, by trying it, and what would enable the rest."""
 
 from ioprof.doctor.examination import CHECKS, examine
 from ioprof.doctor.finding import STATES, Finding, Surroundings

@@ -1,4 +1,4 @@
-"""Whether a job's memory, and with it its share of the page cache, can be limited here (man cgroups)."""
+"""Whether a job's memory, including its page cache, can be limited here (man cgroups)."""
 
 import os
 from pathlib import Path
@@ -7,26 +7,27 @@ from ioprof.doctor.finding import Finding, Surroundings, content, missing, ok
 
 
 def memory_limit(surroundings: Surroundings) -> Finding:
-    """Whether a job can be given less memory than the machine has."""
+    """Whether a job's memory can be limited."""
     name = "memory limit"
     version, folder = memory_group(
         content(surroundings.proc / "self/mountinfo") or "", content(surroundings.proc / "self/cgroup") or ""
     )
-    means = "a job can be run with little page cache, as on a busy node, to see what its reads cost then"
-    if folder and os.access(folder, os.W_OK) and _delegates_memory(version, folder):
+    means = "a job can be run with little page cache, as on a busy node, to measure its reads then"
+    controllers = (content(folder / "cgroup.controllers") or "").split() if folder else []
+    if folder and os.access(folder, os.W_OK) and (version == "v1" or "memory" in controllers):
         return ok(name, f"cgroup {version}: {folder} can be written", means)
     runtime = surroundings.environment.get("XDG_RUNTIME_DIR")
     if runtime and (Path(runtime) / "systemd/private").exists():
         return ok(name, f"cgroup {version}; systemd-run --user --scope -p MemoryMax=8G COMMAND", means)
     seen = f"cgroup {version or 'not mounted'}: " + (f"{folder} cannot be written" if folder else "no memory controller")
-    without = "page cache cannot be limited for a job: runs whose dataset fits into memory show a cold cache only once"
+    without = "a job's page cache cannot be limited: if the dataset fits into memory, only its first epoch reads from storage"
     return missing(
         name, seen, without, "ask the scheduler (sbatch --mem=8G), or as root: systemd-run --scope -p MemoryMax=8G COMMAND"
     )
 
 
 def memory_group(mountinfo: str, groups: str) -> tuple[str, Path | None]:
-    """Version of the hierarchy that limits memory ("v1", "v2", ""), and this process's folder in it."""
+    """Version of the hierarchy with the memory controller ("v1", "v2", ""), and this process's folder in it."""
     mounts = [(line.split(), line.partition(" - ")[2].split()) for line in mountinfo.splitlines() if " - cgroup" in line]
     paths = {
         controllers: path for _, controllers, path in (line.split(":", 2) for line in groups.splitlines() if line.count(":") > 1)
@@ -42,10 +43,6 @@ def memory_group(mountinfo: str, groups: str) -> tuple[str, Path | None]:
 
 
 def _below(mount: Path, group: str) -> Path:
-    """In a container the path that the kernel names may lie outside of what is mounted: then the mount is the group."""
+    """In a container the path that the kernel reports may be outside of the mounted part: then the mount point is the group."""
     folder = mount / group.lstrip("/")
     return folder if folder.is_dir() else mount
-
-
-def _delegates_memory(version: str, folder: Path) -> bool:
-    return version == "v1" or "memory" in (content(folder / "cgroup.controllers") or "").split()

@@ -1,11 +1,11 @@
-"""All checks in the order in which they are shown, and how they are run."""
+"""All checks, in the order in which they are shown, and the function that runs them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from ioprof.doctor import cgroups, gpus, kernel, places, programs
-from ioprof.doctor.finding import Finding, Surroundings, untried
+from ioprof.doctor.finding import Finding, Surroundings, failed
 
 Check = Callable[[Surroundings], Finding | Iterable[Finding]]
 
@@ -13,13 +13,14 @@ CHECKS: Final[tuple[Check, ...]] = (
     programs.capture_library,
     programs.python_hooks,
     programs.span_extension,
+    programs.jpeg_decoder,
     programs.preloaded,
     programs.interpreter,
     places.read_sources,
     places.residency,
     kernel.page_faults,
     kernel.locked_memory,
-    kernel.process_books,
+    kernel.io_counters,
     kernel.processes,
     kernel.pressure,
     kernel.block_delay,
@@ -33,23 +34,23 @@ CHECKS: Final[tuple[Check, ...]] = (
     gpus.restriction,
     gpus.dali,
 )
-"""Every check there is. None of them changes anything on the machine."""
+"""All checks. None of them changes anything on the machine."""
 
-_AT_ONCE: Final = 4  # most of the time is spent waiting for child processes that import torch
-
-
-def examine(surroundings: Surroundings) -> list[Finding]:
-    """The findings of all checks, in the order of `CHECKS`; a check that cannot be made is a finding too."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return [finding for findings in pool.map(lambda check: _made(check, surroundings), CHECKS) for finding in findings]
+_THREADS: Final = 4  # most of the time is spent waiting for child processes that import torch
 
 
-def _made(check: Check, surroundings: Surroundings) -> list[Finding]:
-    made: list[Finding] = []
+def examine(surroundings: Surroundings, checks: Sequence[Check] = CHECKS) -> list[Finding]:
+    """The findings of all checks, in their order; a check that raises gives a finding too."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return [finding for findings in pool.map(lambda check: _run_check(check, surroundings), checks) for finding in findings]
+
+
+def _run_check(check: Check, surroundings: Surroundings) -> list[Finding]:
+    findings: list[Finding] = []
     try:
         found = check(surroundings)
         for finding in [found] if isinstance(found, Finding) else found:
-            made.append(finding)  # one by one: what was found before a failure stays found
+            findings.append(finding)  # one by one, so that findings before an exception are kept
     except Exception as error:
-        made.append(untried(check.__name__.replace("_", " "), error))
-    return made
+        findings.append(failed(check.__name__.replace("_", " "), error))
+    return findings

@@ -1,4 +1,4 @@
-"""What can be seen of GPUs, and of what fills them."""
+"""Whether GPUs and DALI can be measured."""
 
 import json
 import subprocess
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ioprof.doctor.finding import Finding, Surroundings, content, limited, missing, ok
 
-_PATIENCE_S: Final = 120  # importing torch from a shared file system that many nodes read at once
+_TIMEOUT_S: Final = 120  # importing torch from a shared file system that many nodes read at once takes long
 _TORCH: Final = """
 import json, torch
 from torch.profiler import ProfilerActivity, supported_activities
@@ -17,8 +17,8 @@ print(json.dumps(found))
 
 
 def driver(_surroundings: Surroundings) -> Finding:
-    """Whether the driver's own counters can be sampled."""
-    import pynvml  # loads the driver's library: only when asked
+    """Whether the driver's counters can be sampled."""
+    import pynvml  # loads the driver's library, so only when needed
 
     name = "GPU counters"
     means = "utilisation, memory, PCIe traffic, power and clocks of GPUs are not sampled"
@@ -43,8 +43,8 @@ def driver(_surroundings: Surroundings) -> Finding:
 
 def kernels(surroundings: Surroundings) -> Finding:
     """Whether torch can record kernels and copies on the device."""
-    name, means = "GPU kernels", "kernels and copies on the device are not seen: compute is what the host waited for"
-    found = _asked(surroundings, _TORCH)
+    name, means = "GPU kernels", "kernels and copies on the device are not recorded: compute time is the time that the host waits"
+    found = _run_python(surroundings, _TORCH)
     if isinstance(found, str):
         return missing(name, f"torch cannot be imported: {found}", means, f"{surroundings.python} -m pip install torch")
     built = found["built"]
@@ -64,7 +64,7 @@ def kernels(surroundings: Surroundings) -> Finding:
 
 
 def restriction(surroundings: Surroundings) -> Finding:
-    """Whether the driver keeps its profiling interface for administrators."""
+    """Whether the driver restricts its profiling interface to administrators."""
     name = "GPU profiling"
     parameters = content(surroundings.proc / "driver/nvidia/params")
     if parameters is None:
@@ -82,24 +82,24 @@ def restriction(surroundings: Surroundings) -> Finding:
 
 
 def dali(surroundings: Surroundings) -> Finding:
-    """Whether DALI is there, as a loader and to be observed."""
+    """Whether DALI is installed, as a loader and to be recorded."""
     name = "DALI"
-    found = _asked(surroundings, "import json, nvidia.dali as dali; print(json.dumps({'version': dali.__version__}))")
+    found = _run_python(surroundings, "import json, nvidia.dali as dali; print(json.dumps({'version': dali.__version__}))")
     if isinstance(found, str):
-        means = "DALI cannot be compared as a loader; jobs that do not use it miss nothing"
+        means = "DALI cannot be compared as a loader; jobs that do not use it are not affected"
         return missing(name, found, means, f"{surroundings.python} -m pip install 'ioprof[dali]'")
-    return ok(name, f"DALI {found['version']}", "DALI can be compared as a loader, and its iterators are observed")
+    return ok(name, f"DALI {found['version']}", "DALI can be compared as a loader, and its iterators are recorded")
 
 
-def _asked(surroundings: Surroundings, program: str) -> dict[str, Any] | str:
-    """What a Python program prints as JSON, or the last line of its error. A process of its own: such libraries stay loaded."""
+def _run_python(surroundings: Surroundings, program: str) -> dict[str, Any] | str:
+    """The JSON output of a Python program, or the last line of its error. A separate process, since libraries stay loaded."""
     ended = subprocess.run(
         [surroundings.python, "-c", program],
         env=dict(surroundings.environment),
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=_PATIENCE_S,
+        timeout=_TIMEOUT_S,
         check=False,
     )
     if ended.returncode:

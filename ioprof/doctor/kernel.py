@@ -1,25 +1,27 @@
-"""What the kernel lets this user see."""
+"""Which of the kernel's interfaces this user can use."""
 
 import os
 import resource
+from collections.abc import Callable
 from typing import Final
 
 from ioprof.doctor.finding import Finding, Surroundings, content, limited, missing, ok
-from ioprof.record.faults import RING_BYTES, refusal
+from ioprof.instrument.faults import RING_BYTES, refusal
+from ioprof.instrument.perf_events import RefusedError
 
 _RING_KIB: Final = (RING_BYTES + resource.getpagesize()) // 1024  # of each CPU, with the kernel's page of state
-_FEWEST_FILES: Final = 1024
+_MIN_OPEN_FILES: Final = 1024
 _FAST_CLOCKS: Final = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "timebase", "riscv_clocksource")
 """Clock sources that a process reads without a system call."""
 
 
-def page_faults(_surroundings: Surroundings) -> Finding:
-    """Whether the kernel tells us of the job's page faults: all that a recording opens is opened, and closed again."""
-    refused = refusal()
+def page_faults(_surroundings: Surroundings, find_refusal: Callable[[], RefusedError | None] = refusal) -> Finding:
+    """Whether the job's page faults can be recorded: opens everything that a recording opens, and closes it again."""
+    refused = find_refusal()
     if refused is None:
-        seen = "the kernel tells of major page faults of other processes of this user"
-        return ok("page faults", seen, "memory-mapped reads (LMDB) are seen")
-    means = "memory-mapped reads (LMDB, np.memmap) are seen only where ioprof's hooks run, without file and offset"
+        seen = "the kernel reports major page faults of other processes of this user"
+        return ok("page faults", seen, "memory-mapped reads (LMDB) are recorded")
+    means = "memory-mapped reads (LMDB, np.memmap) are recorded only where ioprof's hooks run, without file and offset"
     return missing("page faults", refused.seen, means, refused.to_type)
 
 
@@ -37,16 +39,16 @@ def locked_memory(surroundings: Surroundings) -> Finding:
     )
 
 
-def process_books(surroundings: Surroundings) -> Finding:
-    """Whether the kernel's own count of a process's reads can be compared with ours."""
-    name = "process books"
+def io_counters(surroundings: Surroundings) -> Finding:
+    """Whether the kernel's I/O counters of a process can be compared with the recorded reads."""
+    name = "proc io counters"
     try:
         text = (surroundings.proc / "self/io").read_text()
     except OSError as error:
-        means = "how complete a recording is cannot be said"
+        means = "the completeness of a recording is unknown"
         return missing(name, f"/proc/self/io: {error.strerror}", means, "a kernel built with CONFIG_TASK_IO_ACCOUNTING=y")
     counters = ", ".join(line.split(":")[0] for line in text.splitlines()[:4])
-    return ok(name, f"/proc/self/io shows {counters}, ...", "completeness is checked against the kernel's count of bytes")
+    return ok(name, f"/proc/self/io shows {counters}, ...", "completeness is checked against the kernel's byte counters")
 
 
 def processes(surroundings: Surroundings) -> Finding:
@@ -54,13 +56,13 @@ def processes(surroundings: Surroundings) -> Finding:
     name = "other processes"
     hidden = hidepid(content(surroundings.proc / "self/mountinfo") or "")
     if hidden in ("0", "off"):
-        return ok(name, "/proc shows all processes", "every process of the job is sampled, also those of another user")
-    means = "processes of the job that run as another user are not sampled; a host's other users are not named"
+        return ok(name, "/proc shows all processes", "every process of the job is sampled, including those of another user")
+    means = "processes of the job that run as another user are not sampled; the host's other users are not listed"
     return limited(name, f"/proc is mounted with hidepid={hidden}", means, "mount -o remount,hidepid=0 /proc")
 
 
 def hidepid(mountinfo: str) -> str:
-    """The option `hidepid` of /proc (man proc): 0 or "off" shows everything."""
+    """The mount option `hidepid` of /proc (man proc); 0 or "off": all processes are visible."""
     for line in mountinfo.splitlines():
         fields = line.split()
         if len(fields) > 6 and fields[4] == "/proc":
@@ -70,7 +72,7 @@ def hidepid(mountinfo: str) -> str:
 
 
 def pressure(surroundings: Surroundings) -> Finding:
-    """Whether the kernel says how long tasks were stalled."""
+    """Whether the kernel reports stall times (pressure stall information, PSI)."""
     name = "pressure"
     try:
         text = (surroundings.proc / "pressure/io").read_text()
@@ -83,22 +85,24 @@ def pressure(surroundings: Surroundings) -> Finding:
             "psi=1 on the kernel's command line (grubby --update-kernel=ALL --args=psi=1)",
         )
     return ok(
-        name, f"/proc/pressure/io: {text.splitlines()[0]}", "the host's stall times are sampled; waits on Lustre do not count there"
+        name,
+        f"/proc/pressure/io: {text.splitlines()[0]}",
+        "the host's stall times are sampled; they do not include waits on Lustre",
     )
 
 
 def block_delay(surroundings: Surroundings) -> Finding:
-    """Whether the kernel says how long each process waited for block devices."""
+    """Whether the kernel reports how long each process waited for block devices (delay accounting)."""
     name = "block delay"
     value = surroundings.kernel_setting("kernel.task_delayacct")
     if value == "1":
-        return ok(name, "kernel.task_delayacct is 1", "time that each process waited for block devices is sampled")
-    means = "time that processes waited for block devices is not sampled; reads themselves are timed all the same"
+        return ok(name, "kernel.task_delayacct is 1", "each process's wait time for block devices is sampled")
+    means = "wait times of processes for block devices are not sampled; the durations of reads are recorded anyway"
     return limited(name, f"kernel.task_delayacct is {value or 'absent'}", means, "sysctl -w kernel.task_delayacct=1")
 
 
 def clock(surroundings: Surroundings) -> Finding:
-    """Whether reading the time is cheap."""
+    """Whether the clock can be read without a system call."""
     name = "clock"
     folder = surroundings.sys / "devices/system/clocksource/clocksource0"
     current = content(folder / "current_clocksource") or "unknown"
@@ -107,25 +111,25 @@ def clock(surroundings: Surroundings) -> Finding:
     others = (content(folder / "available_clocksource") or "").split()
     fast = next((other for other in others if other in _FAST_CLOCKS), None)
     to_type = f"echo {fast} > {folder / 'current_clocksource'}" if fast else "tsc=reliable on the kernel's command line"
-    return limited(name, f"clock source {current}", "every span costs two system calls more; the report shows the cost", to_type)
+    return limited(name, f"clock source {current}", "every span costs two more system calls; the report shows the cost", to_type)
 
 
 def open_files(_surroundings: Surroundings) -> Finding:
-    """Whether a process can hold the capture files beside its own."""
+    """Whether a process may open the capture files in addition to its own files."""
     name = "open files"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     seen = f"RLIMIT_NOFILE is {soft:,} of at most {hard:,}"
-    if soft >= _FEWEST_FILES:
-        return ok(name, seen, "capture files and one descriptor per CPU find room")
+    if soft >= _MIN_OPEN_FILES:
+        return ok(name, seen, "enough for capture files and one descriptor per CPU")
     return limited(
         name,
         seen,
-        "a process near its limit may not get its capture file, and is then named as not seen",
+        "a process near its limit may not be able to open its capture file; the report then lists it as not recorded",
         f"ulimit -n {max(hard, soft)}",
     )
 
 
 def tracing(surroundings: Surroundings) -> Finding:
-    """Whether other processes may be traced: nothing of ioprof needs it."""
+    """Whether other processes may be traced; ioprof does not need it."""
     scope = surroundings.kernel_setting("kernel.yama.ptrace_scope")
     return ok("ptrace", f"kernel.yama.ptrace_scope is {scope or 'absent'}", "not needed: ioprof never stops or traces a process")

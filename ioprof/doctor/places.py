@@ -1,4 +1,4 @@
-"""Folders: where the data is, and where a recording is kept while the job runs."""
+"""Checks of folders: those with the data, and the one that stores a recording while the job runs."""
 
 import ctypes
 import errno
@@ -12,18 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ioprof.doctor.finding import Finding, Surroundings, limited, missing, ok, untried
-from ioprof.file_systems import is_in_memory, is_shared, keeps_own_books
+from ioprof.doctor.finding import Finding, Surroundings, failed, limited, missing, ok
+from ioprof.file_systems import has_unreliable_counters, is_in_memory, is_shared
 
 _CACHESTAT: Final = 451  # the same on every architecture since 6.5 (asm-generic/unistd.h)
 _SPOOL_BYTES: Final = 1 << 30
-_LOOKED_AT: Final = 200  # entries of a folder, to find one file in it
+_MAX_ENTRIES: Final = 200  # of a folder, to find one file in it
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_COPY_HINT: Final = "no setting allows it; a copy on ext4, xfs or btrfs does: cp -r {path} FOLDER"
+
+Attempt = Callable[[int], str]
+"""Tries something with a file descriptor; returns why it is not possible, or ""."""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """The mount that a path is on."""
+    """The mount of a path."""
 
     point: str
     file_system: str
@@ -31,7 +35,7 @@ class Mount:
 
 
 def mount_of(path: Path, proc: Path = Path("/proc")) -> Mount:
-    """The mount of an existing path, by its number, which bind mounts and subvolumes cannot confuse (man proc_pid_fdinfo)."""
+    """The mount of an existing path, by mount id, which is also right for bind mounts and subvolumes (man proc_pid_fdinfo)."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         info = (proc / f"self/fdinfo/{descriptor}").read_text()
@@ -47,38 +51,36 @@ def mount_of(path: Path, proc: Path = Path("/proc")) -> Mount:
 
 
 def read_sources(surroundings: Surroundings) -> Iterator[Finding]:
-    """For every path: whether a read can be told to have come from storage or from the page cache."""
+    """For every path: whether the source of a read, storage or page cache, can be known."""
     for path in surroundings.paths:
         name = f"read sources of {path}"
         try:
-            yield _read_source(name, path, mount_of(path, surroundings.proc))
-        except (OSError, ValueError) as error:  # such as a mount that went away: the other paths are still there
-            yield untried(name, error)
+            yield read_source(name, path, mount_of(path, surroundings.proc).file_system)
+        except (OSError, ValueError) as error:  # e.g. a mount that was removed: the other paths are still checked
+            yield failed(name, error)
 
 
-def _read_source(name: str, path: Path, mount: Mount) -> Finding:
-    kind = mount.file_system
-    if is_in_memory(kind):
-        return ok(name, f"{kind}: files are in memory", "its reads are page cache, all of them")
-    refused = _refusal(path, _try_nowait)
+def read_source(name: str, path: Path, file_system: str, attempt: Attempt | None = None) -> Finding:
+    """Whether the source of a read of `path` can be known on this type of file system; `attempt` is by default `try_nowait`."""
+    if is_in_memory(file_system):
+        return ok(name, f"{file_system}: files are in memory", "all its reads are from the page cache")
+    refused = find_refusal(path, attempt or try_nowait)
     if not refused:
-        return ok(name, f"{kind} answers RWF_NOWAIT", "each read is told to be storage or page cache, exactly")
-    seen = f"{kind}: RWF_NOWAIT: {refused}"
-    if keeps_own_books(kind):
-        means = "reads are timed, and their source is unknown: this file system shows neither blocks nor cached pages"
-        return limited(name, seen, means, f"no setting allows it; a copy on ext4, xfs or btrfs does: cp -r {path} FOLDER")
-    means = "a read is told to be storage or page cache by the thread's own counters; reads that met another's read stay unknown"
-    return limited(name, seen, means, f"no setting allows it; a copy on ext4, xfs or btrfs does: cp -r {path} FOLDER")
+        return ok(name, f"{file_system} supports RWF_NOWAIT", "the source of each read, storage or page cache, is known exactly")
+    means = "the thread's counters show the source of a read; it is unknown for reads that wait for another thread's read"
+    if has_unreliable_counters(file_system):
+        means = "reads are timed, but their source is unknown: this file system counts neither blocks nor cached pages"
+    return limited(name, f"{file_system}: RWF_NOWAIT: {refused}", means, _COPY_HINT.format(path=path))
 
 
-def residency(surroundings: Surroundings) -> Iterator[Finding]:
-    """For every path: whether it can be asked how much of a file is in the page cache."""
+def residency(surroundings: Surroundings, attempt: Attempt | None = None) -> Iterator[Finding]:
+    """For every path: whether the cached part of a file can be queried; `attempt` is by default `try_cachestat`."""
     for path in surroundings.paths:
         name = f"cached share of {path}"
-        refused = _refusal(path, _try_cachestat)
-        means = "how much of a dataset is cached before a run cannot be said"
+        refused = find_refusal(path, attempt or try_cachestat)
+        means = "the cached part of a dataset before a run is unknown"
         if not refused:
-            yield ok(name, "cachestat(2) answers", "how much of a file is cached can be said before a run")
+            yield ok(name, "cachestat(2) is permitted", "the cached part of a dataset before a run is known")
         elif refused == os.strerror(errno.ENOSYS):
             yield missing(name, f"cachestat(2): {refused}", means, "Linux 6.5 or newer")
         elif refused == os.strerror(errno.EPERM):
@@ -88,8 +90,8 @@ def residency(surroundings: Surroundings) -> Iterator[Finding]:
             yield missing(name, f"cachestat(2): {refused}", means, f"name a file that you can read: ioprof doctor {path / 'FILE'}")
 
 
-def _refusal(path: Path, attempt: Callable[[int], str]) -> str:
-    """Why it is not possible on a file at, or directly below, `path`; "" if it is."""
+def find_refusal(path: Path, attempt: Attempt) -> str:
+    """Why `attempt` is not possible on a file at, or directly below, `path`; "" if it is."""
     try:
         with _file_at(path) as descriptor:
             return attempt(descriptor)
@@ -99,7 +101,7 @@ def _refusal(path: Path, attempt: Callable[[int], str]) -> str:
 
 @contextmanager
 def _file_at(path: Path) -> Iterator[int]:
-    """A descriptor of a file that is there, or of a nameless one that is gone again when the block ends."""
+    """A descriptor of an existing file, or of a temporary unnamed one."""
     try:
         descriptor = os.open(path, _READ) if path.is_file() else _file_in(path)
     except PermissionError:
@@ -112,32 +114,30 @@ def _file_at(path: Path) -> Iterator[int]:
 
 def _file_in(folder: Path) -> int:
     with os.scandir(folder) as entries:
-        few = [entry for entry, _ in zip(entries, range(_LOOKED_AT), strict=False)]
+        few = [entry for entry, _ in zip(entries, range(_MAX_ENTRIES), strict=False)]
     for entry in few:
-        with suppress(FileNotFoundError):  # whoever uses the folder may have removed it meanwhile
+        with suppress(FileNotFoundError):  # another process may have removed it meanwhile
             if entry.is_file(follow_symlinks=False) and entry.stat().st_size and os.access(entry.path, os.R_OK):
                 return os.open(entry.path, _READ)
-    return _nameless_in(folder)
-
-
-def _nameless_in(folder: Path) -> int:
     descriptor, path = tempfile.mkstemp(prefix=".ioprof-doctor-", dir=folder)
     Path(path).unlink()
     os.write(descriptor, b"ioprof")
     return descriptor
 
 
-def _try_nowait(descriptor: int) -> str:
+def try_nowait(descriptor: int) -> str:
+    """Try preadv2(RWF_NOWAIT)."""
     try:
         os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
     except BlockingIOError:
-        return ""  # the answer that it has to be read first
+        return ""  # supported: the page is not cached
     except OSError as error:
         return os.strerror(error.errno or 0)
     return ""
 
 
-def _try_cachestat(descriptor: int) -> str:
+def try_cachestat(descriptor: int) -> str:
+    """Try cachestat(2)."""
     whole_file, result = struct.pack("=QQ", 0, 0), ctypes.create_string_buffer(40)
     library = ctypes.CDLL(None, use_errno=True)
     failed = library.syscall(ctypes.c_long(_CACHESTAT), descriptor, ctypes.c_char_p(whole_file), result, 0)
@@ -145,26 +145,27 @@ def _try_cachestat(descriptor: int) -> str:
 
 
 def spool_folder(surroundings: Surroundings) -> Iterator[Finding]:
-    """Where a recording is kept while the job runs: it has to be this host's own, and have room."""
-    name, asked = "spool folder", surroundings.environment.get("TMPDIR")
-    folder = Path(asked or "/tmp")  # noqa: S108  where Python looks next, and where a recording would go
+    """Where a recording is stored while the job runs: it must be local to this host, and have free space."""
+    name, variable = "spool folder", surroundings.environment.get("TMPDIR")
+    folder = Path(variable or "/tmp")  # noqa: S108  the next default of Python, and where a recording would be stored
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        what = "is no folder" if not folder.is_dir() else "cannot be written"
-        means = "Python passes it over in silence for another folder; the recording may go where there is no room"
-        yield limited(name, f"{folder} (TMPDIR) {what}" if asked else f"{folder} {what}", means, "export TMPDIR=/a/local/folder")
+        what = "is not a folder" if not folder.is_dir() else "cannot be written"
+        means = "Python silently uses another folder; the recording may be stored where there is no space"
+        seen = f"{folder} (TMPDIR) {what}" if variable else f"{folder} {what}"
+        yield limited(name, seen, means, "export TMPDIR=/a/local/folder")
         return
-    mount, free = mount_of(folder, surroundings.proc), shutil.disk_usage(folder).free
-    seen = f"{folder} on {mount.file_system}, {free / 1e9:.1f} GB free"
-    if is_shared(mount.file_system):
-        means = "a recording over the network slows the job down, and loses what a killed process had not written back"
-        yield limited(name, seen, means, "export TMPDIR=/a/local/folder, such as /dev/shm or the node's own disk")
-    elif free < _SPOOL_BYTES:
-        yield limited(
-            name, seen, "a long recording may fill it; what found no room is counted and named", "export TMPDIR=/a/folder/with/room"
-        )
-    else:
-        yield ok(
-            name,
-            seen,
-            "there is room for recordings, on this host" + (", in its memory" if is_in_memory(mount.file_system) else ""),
-        )
+    yield assess_spool(folder, mount_of(folder, surroundings.proc).file_system, shutil.disk_usage(folder).free)
+
+
+def assess_spool(folder: Path, file_system: str, free_bytes: int) -> Finding:
+    """Whether a writable folder is suitable for recordings."""
+    name, seen = "spool folder", f"{folder} on {file_system}, {free_bytes / 1e9:.1f} GB free"
+    if is_shared(file_system):
+        means = "a recording over the network slows the job down, and loses data that a killed process had not written back"
+        return limited(name, seen, means, "export TMPDIR=/a/local/folder, such as /dev/shm or the node's own disk")
+    if free_bytes < _SPOOL_BYTES:
+        means = "a long recording may fill it; events that cannot be stored are counted and reported"
+        return limited(name, seen, means, "export TMPDIR=/a/folder/with/space")
+    return ok(
+        name, seen, "there is space for recordings, local to this host" + (", in memory" if is_in_memory(file_system) else "")
+    )

@@ -2,7 +2,8 @@
  *
  * In C, because Python's threads wait for the interpreter between two reads: with sixteen of them a p99 of 2.4 ms was seen, and a
  * third fewer reads, where fio did as here. Each client is a thread with a buffer of its own; what it found of a place goes into
- * that place's row of an array that Python made, so nothing is counted or rounded here. Twin: ioprof/storage/probe/threads.py. */
+ * that place's row of an array that Python made, so nothing is counted or rounded here. The pure-Python version is
+ * ioprof/storage/probe/threads.py. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -94,8 +95,8 @@ static struct counts counts_now(void)
     return (struct counts){used.ru_inblock, used.ru_nvcsw};
 }
 
-/* man 2 cachestat. Not RWF_NOWAIT: on Linux 6.18 it begins to fetch what is not there, and the read that follows finds it under way.
- * Refused (EPERM) to those who neither own the file nor may write it. */
+/* man 2 cachestat. Not RWF_NOWAIT: on Linux 6.18 it begins to fetch what is not there, and the read that follows finds it under
+ * way. Refused (EPERM) to those who neither own the file nor may write it. */
 static int64_t cached_bytes_of(int descriptor, int64_t offset, int64_t length)
 {
     struct {
@@ -331,7 +332,7 @@ end:
 /* The targets: paths of files, or open descriptors. */
 static int take_targets(struct job *job, PyObject *targets)
 {
-    job->num_targets = PyTuple_GET_SIZE(targets);
+    job->num_targets = PyTuple_Size(targets);
     job->paths = calloc((size_t)job->num_targets + 1, sizeof *job->paths);
     job->descriptors = calloc((size_t)job->num_targets + 1, sizeof *job->descriptors);
     if (!job->paths || !job->descriptors) {
@@ -339,11 +340,11 @@ static int take_targets(struct job *job, PyObject *targets)
         return -1;
     }
     for (Py_ssize_t i = 0; i < job->num_targets; i++) {
-        PyObject *target = PyTuple_GET_ITEM(targets, i);
+        PyObject *target = PyTuple_GetItem(targets, i);
         if (job->kind == RANGES)
             job->descriptors[i] = (int)PyLong_AsLong(target);
         else if (PyBytes_Check(target))
-            job->paths[i] = PyBytes_AS_STRING(target);
+            job->paths[i] = PyBytes_AsString(target);
         else
             PyErr_SetString(PyExc_TypeError, "a path is bytes");
         if (PyErr_Occurred())

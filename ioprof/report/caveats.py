@@ -1,21 +1,22 @@
-"""What a reader must know before believing a report: a closed list, each entry with a number, the likely cause, and what to do."""
+"""What limits a report: a closed list, each entry with a number, the likely cause, and what to do."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ioprof.analysis.observed import PAGEABLE
-from ioprof.analysis.result import Summary
-from ioprof.report.facts import COMPLETE, device, failures, is_emulated
+from ioprof.analysis.options import JobOptions, options_of
+from ioprof.analysis.storage_bytes import are_untimed, untimed_text
+from ioprof.report.statements import COMPLETE, device, is_emulated
 from ioprof.report.units import amount, clean, count, duration, percent
+from ioprof.run_record import FailureCode, JobKind, Reason, Summary
 
 FEWEST_STEADY_STEPS: Final = 20
-"""Below this many steps after warm-up, a rate or a p95 is an anecdote."""
+"""Below this many steps after warm-up, a rate or a p95 says little."""
 MOST_OVERHEAD: Final = 0.01
 """Share of the job's time that recording may cost before the report says so."""
 LEAST_COVERAGE: Final = 0.995
-"""Share of the bytes counted by the kernel that the recording must have seen. What the dynamic linker reads of libraries, some
-100 kB in a process that loads torch, is never seen, and would be said of every short job."""
+"""Share of the bytes in proc io counters that the recording must have seen. The dynamic linker's reads of libraries, some 100 kB in
+a process that loads torch, are never seen."""
 MOST_UNKNOWN: Final = 0.05
 """Share of the bytes whose source may stay unknown."""
 MOST_CACHED: Final = 0.99
@@ -38,43 +39,45 @@ class Caveat:
     cause: str
     """Why, most likely."""
     remedy: str
-    """What to do, knowing the flags that this run already used."""
+    """What to do, in the options of the recorded job."""
 
 
 def caveats(summary: Summary) -> tuple[Caveat, ...]:
-    """The entries of the closed list that hold for this run, the gravest first."""
+    """The entries of the closed list that hold for this run, the most serious first."""
     found = (rule(summary) for rule in RULES)
     return tuple(caveat for caveat in found if caveat is not None)
 
 
 def _incomplete(summary: Summary) -> Caveat | None:
-    status = str(summary.run.get("status") or "unknown")
+    status = summary.run.status or "unknown"
     if status == COMPLETE:
         return None
     return Caveat(
         "run not complete",
         f"the run's status is {clean(status)} after {count(summary.steps.count)} steps",
         "the job was interrupted, failed or killed; spans up to that moment are kept",
-        "read the failures above, mend them, and run it again with a new --out",
+        "read the failures above, correct them, and record the job again with a new --out",
     )
 
 
 def _process_killed(summary: Summary) -> Caveat | None:
-    said = [text for text in failures(summary)[1:] if "kill" in text.lower()]
-    if not said:
+    killed = [failure for failure in summary.run.failures if failure.code is FailureCode.KILLED]
+    if not killed:
         return None
+    options, workers, first = _options(summary), summary.run.workers, killed[0]
+    who = "" if first.rank is None else f"rank {first.rank}: "
     return Caveat(
         "process killed",
-        f"{len(said)} process{'' if len(said) == 1 else 'es'} killed: {said[0]}",
-        "often memory: each loader worker holds its prefetched batches" + _in_use(summary, "workers", "; {} per rank here"),
-        "use fewer --workers or a smaller --batch-size, or give the job more memory",
+        f"{len(killed)} process{'' if len(killed) == 1 else 'es'} killed: {who}{clean(first.what, 300)}",
+        "often memory: each loader worker holds its prefetched batches" + ("" if workers is None else f"; {workers} per rank here"),
+        f"reduce {options.workers}, {options.prefetch} or {options.batch_size}, or give the job more memory",
     )
 
 
 def others_on_the_machine(summary: Summary) -> float | None:
-    """The share of the host's CPUs that others used during the run, if it is worth a word."""
-    ratio = summary.run.get("others_cpu_ratio")
-    return ratio if isinstance(ratio, float) and ratio > MOST_OTHERS else None
+    """The share of the host's CPU time that other programs used during the run, if it is above `MOST_OTHERS`."""
+    ratio = summary.run.others_cpu_ratio
+    return ratio if ratio is not None and ratio > MOST_OTHERS else None
 
 
 def _busy_machine(summary: Summary) -> Caveat | None:
@@ -85,19 +88,26 @@ def _busy_machine(summary: Summary) -> Caveat | None:
         "busy machine",
         f"other programs took {percent(ratio)} of the host's CPU time while the job ran",
         "other users, other jobs, or a virtual machine whose host is shared",
-        "do not compare its rates with those of another run before both had the machine to themselves",
+        "do not compare its rates with those of other runs; record again when nothing else runs on the machine",
     )
 
 
 def _few_steps(summary: Summary) -> Caveat | None:
+    if not summary.steps.count and not summary.run.failures:
+        return Caveat(
+            "no steps",
+            "no training step was recognised",
+            "it steps no optimizer of torch and iterates no loader that is known, or does so in a process that was not recorded",
+            "if it trains, wrap what gives it batches: for batch in ioprof.batches(loader)",
+        )
     steady = max(0, summary.steps.count - summary.steps.warmup)
     if steady >= FEWEST_STEADY_STEPS:
         return None
     return Caveat(
         "few steps",
         f"{count(steady)} steps after {count(summary.steps.warmup)} of warm-up; a p95 needs {FEWEST_STEADY_STEPS} or more",
-        "the run was short, or most of it went into filling the workers' queues",
-        f"run at least --steps {summary.steps.warmup + 5 * FEWEST_STEADY_STEPS}",
+        "the run was short" + ("" if not summary.run.workers else ", or most of it was the first fill of the workers' queues"),
+        f"record a run of {_options(summary).with_steps.format(summary.steps.warmup + 5 * FEWEST_STEADY_STEPS)}",
     )
 
 
@@ -108,8 +118,8 @@ def _lost_spans(summary: Summary) -> Caveat | None:
     return Caveat(
         "spans lost",
         f"{count(lost)} spans found no room ({percent(lost / (lost + events), 2)} of all)",
-        "the place for capture files was full or too small",
-        "point TMPDIR at a node-local disk with more room, or record fewer steps; time of lost spans is charged to loader or host",
+        "the file system for capture files (TMPDIR) was full",
+        "set TMPDIR to a node-local disk with more room, or record fewer steps; time of lost spans is charged to loader or host",
     )
 
 
@@ -119,9 +129,21 @@ def _incomplete_reads(summary: Summary) -> Caveat | None:
         return None
     return Caveat(
         "reads missing",
-        f"{percent(coverage, 2)} of the bytes that the kernel counted were seen",
-        "something read files by a way that this capture does not see; compare the list of what was not seen",
+        f"{percent(coverage, 2)} of the bytes in proc io counters were seen",
+        "files were read in a way that is not captured; see the list of what was not seen",
         "treat the bytes and the reads per second here as lower bounds",
+    )
+
+
+def _untimed_mappings(summary: Summary) -> Caveat | None:
+    capture = summary.capture
+    if not are_untimed(capture):
+        return None
+    return Caveat(
+        "mapped data not timed",
+        f"{untimed_text(capture)}, of {amount(capture.storage_bytes_kernel)} fetched from storage",
+        "page faults were not recorded, or so many other page faults occurred that those waiting for readahead were only sampled",
+        "see the list of what was not seen; compare with a run on warm files: the difference is storage",
     )
 
 
@@ -131,9 +153,10 @@ def _unknown_sources(summary: Summary) -> Caveat | None:
         return None
     return Caveat(
         "sources unknown",
-        f"{percent(storage.bytes_unknown / storage.bytes)} of the bytes read, {amount(storage.bytes_unknown)}, may be from either",
+        f"{percent(storage.bytes_unknown / storage.bytes)} of the bytes, {amount(storage.bytes_unknown)}, have no known source",
         "the file system does not say whether a read was served from memory",
-        "compare a run on evicted files with one on files just read: the difference is storage",
+        f"compare a run on files that are not in memory{_cache_option(summary, 'cold')} with one on files just read"
+        f"{_cache_option(summary, 'warm')}: the difference is storage",
     )
 
 
@@ -144,9 +167,37 @@ def _only_cache(summary: Summary) -> Caveat | None:
     return Caveat(
         "storage not tested",
         f"{percent(storage.bytes_from_cache / storage.bytes)} of the bytes read came from the page cache",
-        "the dataset fits into memory and had been read before"
-        + _in_use(summary, "loader", " by the {} loader or by whatever wrote it"),
-        "to test storage, evict the dataset's files from memory before the run, or use a dataset larger than memory",
+        "the dataset fits into memory and had been read or written before",
+        f"to test storage, evict the dataset's files from memory before the run{_cache_option(summary, 'cold')}, "
+        "or use a dataset larger than memory",
+    )
+
+
+def _storage_in_memory(summary: Summary) -> Caveat | None:
+    found = [place for place in summary.storage.devices if place.kind == "memory" and place.asked_bytes]
+    if not found or not summary.storage.bytes_from_storage:
+        return None
+    place, rest = found[0], summary.storage.bytes or 0
+    return Caveat(
+        "storage in memory",
+        f"{clean(place.mount_point, 60)} ({clean(place.file_system, 20)} on {clean(place.device, 30)}) lies in memory, and "
+        f"{percent(min(1.0, place.asked_bytes / rest) if rest else None)} of the bytes were read from it",
+        "a disk in memory, or a loop device whose backing file is in memory: what is called storage above was copied from memory",
+        "to test storage, put the dataset on a disk or on the file system that is to be tested",
+    )
+
+
+def _downloaded(summary: Summary) -> Caveat | None:
+    received = summary.storage.received
+    if not received:
+        return None
+    files, most = sum(entry.files for entry in received), received[0]
+    return Caveat(
+        "files from the network",
+        f"{count(files)} file{'' if files == 1 else 's'} that the job read had been received during the job: "
+        f"{amount(sum(entry.bytes for entry in received))}, most from {clean(most.peer, 100)} by process {most.pid}",
+        "a part of the job downloads data into a local folder; reading it then looks fast",
+        "compare the rate of the peer with that of the job; to test local storage, download everything before the job",
     )
 
 
@@ -159,8 +210,11 @@ def _costly_recording(summary: Summary) -> Caveat | None:
         "recording cost",
         f"recording took at least {percent(ratio)} of the job's time: {count(summary.capture.events)} events"
         + ("" if each is None else f" at {duration(each / 1e9)}"),
-        "many very small reads, or spans recorded without the native library",
-        "install a C compiler and reinstall if the native library was not built; otherwise take that share off the smaller causes",
+        *(
+            ("spans were recorded without the native library, which was not built", "install a C compiler and reinstall")
+            if summary.capture.native is False
+            else ("many very small reads or spans relative to the work of the job", "subtract that share from the causes")
+        ),
     )
 
 
@@ -171,7 +225,7 @@ def _emulated_device(summary: Summary) -> Caveat | None:
         "emulated device",
         f"the accelerator was a clock: {device(summary)}",
         "the run asked for it; loader, reads and decode were real; compute, copies and exchange took the device's known times",
-        "believe the input side; confirm step times on the real device before buying anything",
+        "rely on the times of the input pipeline; confirm step times on the real device",
     )
 
 
@@ -189,31 +243,37 @@ def _uncertain_clocks(summary: Summary) -> Caveat | None:
 
 def _pageable_copies(summary: Summary) -> Caveat | None:
     copies = next((entry for entry in summary.steps.causes if entry.cause == "h2d"), None)
-    if copies is None or copies.seconds is None or PAGEABLE not in (copies.reason or ""):
+    if copies is None or copies.reason_code is not Reason.INCLUDES_PAGEABLE_COPIES:
         return None
     return Caveat(
         "copies from pageable memory",
         str(copies.reason),
         "the batch lies in ordinary memory, which the driver first copies into a page-locked buffer of its own",
-        "set pin_memory=True in the DataLoader, and copy with .to(device, non_blocking=True)",
+        _options(summary).pinned_copies[:1].lower() + _options(summary).pinned_copies[1:],
     )
 
 
 def _unexplained(summary: Summary) -> Caveat | None:
     host = next((entry for entry in summary.steps.causes if entry.cause == "host"), None)
-    if host is None or host.share is None or host.share <= MOST_UNEXPLAINED:
+    known = summary.unexplained_ratio
+    ratio = known if known is not None or host is None else host.share
+    if ratio is None or ratio <= MOST_UNEXPLAINED:
         return None
     return Caveat(
         "time not explained",
-        f"{percent(host.share)} of the steps' time is charged to host, which is what no span covers",
+        f"{percent(ratio)} of the steps' time is charged to host or loader, and nothing says what it was",
         "Python between the spans: logging, metrics, the optimizer on the CPU, garbage collection",
-        "put ioprof.span around the suspects in the script",
+        "put ioprof.span around the likely parts of the script",
     )
 
 
-def _in_use(summary: Summary, flag: str, form: str) -> str:
-    value = summary.run.get(flag)
-    return "" if value is None else form.format(clean(value, 20))
+def _options(summary: Summary) -> JobOptions:
+    return options_of(summary.run.job)
+
+
+def _cache_option(summary: Summary, state: str) -> str:
+    """The option of the built-in job that brings the page cache into a state."""
+    return f" (--cache {state})" if summary.run.job is JobKind.BUILT_IN else ""
 
 
 RULES: Final[tuple[Callable[[Summary], Caveat | None], ...]] = (
@@ -223,12 +283,15 @@ RULES: Final[tuple[Callable[[Summary], Caveat | None], ...]] = (
     _few_steps,
     _lost_spans,
     _incomplete_reads,
+    _untimed_mappings,
     _only_cache,
+    _storage_in_memory,
     _unknown_sources,
+    _downloaded,
     _costly_recording,
     _emulated_device,
     _uncertain_clocks,
     _pageable_copies,
     _unexplained,
 )
-"""The closed list. A rule returns its caveat, or null where it does not hold."""
+"""The closed list. A rule returns its caveat, or None where it does not hold."""

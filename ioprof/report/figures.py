@@ -60,7 +60,7 @@ def time_by_cause(steps: pl.DataFrame, emulated: Collection[str] = (), unit: str
     table = seconds_by_cause(steps)
     ranks: list[int | None] = [None, *bars_of_time_by_cause(steps)] if len(table) else []
     printed = {rank: _printed_shares(table.filter(pl.col("rank").eq_missing(rank))) for rank in ranks}
-    figure = go.Figure(layout=_layout(max(1, len(ranks)) * 32 + 92, barmode="stack", bargap=0.22))
+    figure = go.Figure(layout=layout(max(1, len(ranks)) * 32 + 92, barmode="stack", bargap=0.22))
     for cause in CAUSES:
         found = {row["rank"]: row for row in table.filter(pl.col("cause") == cause).to_dicts()}
         if any(row["seconds"] for row in found.values()):
@@ -76,7 +76,7 @@ def time_by_cause(steps: pl.DataFrame, emulated: Collection[str] = (), unit: str
 def throughput(steps: pl.DataFrame, samples_per_step: int, device_rate: float | None = None, emulated: bool = False) -> go.Figure:
     """Samples per second of each rank over time; `device_rate` draws what one device alone would reach."""
     table = rates(steps, samples_per_step)
-    figure = go.Figure(layout=_layout(300, hovermode="closest"))
+    figure = go.Figure(layout=layout(300, hovermode="closest"))
     ranks = table["rank"].unique(maintain_order=True).to_list() if len(table) else []
     for place, rank in enumerate(ranks):
         mine = table.filter(pl.col("rank") == rank)
@@ -97,9 +97,9 @@ def throughput(steps: pl.DataFrame, samples_per_step: int, device_rate: float | 
 
 
 def step_causes(steps: pl.DataFrame, emulated: Collection[str] = (), highest_ms: float | None = None) -> go.Figure:
-    """What each step's time went to, stacked over the steps, for the rank that held the step up; `highest_ms` cuts the axis."""
+    """What each step's time went to, stacked over the steps, for the rank that delayed the step; `highest_ms` cuts the axis."""
     table = step_rows(steps)
-    figure = go.Figure(layout=_layout(340, hovermode="x unified"))
+    figure = go.Figure(layout=layout(340, hovermode="x unified"))
     edges = [*table["step"].to_list(), int(table["step"][-1]) + int(table["of"][-1])] if len(table) else []
     for cause in CAUSES:
         column = table[f"{cause}_ns"]
@@ -131,9 +131,7 @@ def timeline(trace: Trace, window: Window, ranks: Sequence[int] | None = None, e
 
 def draw_timeline(view: Timeline, emulated: bool = False) -> go.Figure:
     """The figure of a timeline that was worked out before."""
-    figure = go.Figure(
-        layout=_layout(max(3, len(view.lanes)) * LANE_PIXELS + 130, barmode="overlay", bargap=0, hovermode="closest")
-    )
+    figure = go.Figure(layout=layout(max(3, len(view.lanes)) * LANE_PIXELS + 130, barmode="overlay", bargap=0, hovermode="closest"))
     several = len({lane.rank for lane in view.lanes}) > 1
     marks = {"compute", "copies", "exchange"} if emulated else set()
     labels = [
@@ -161,10 +159,10 @@ def draw_timeline(view: Timeline, emulated: bool = False) -> go.Figure:
 
 def read_latency(trace: Trace) -> go.Figure:
     """How long reads took, by where the bytes came from: one histogram for each source, both axes logarithmic."""
-    table = latency_bins(trace)
+    table = latency_bins(trace).drop_nulls("bin")
     sources = [source for source in SOURCES if (table["source"] == source).any()]
     figure = make_subplots(rows=max(1, len(sources)), cols=1, shared_xaxes=True, vertical_spacing=0.07)
-    figure.update_layout(_layout(90 + 130 * max(1, len(sources)), bargap=0.06, hovermode="closest", showlegend=True))
+    figure.update_layout(layout(90 + 130 * max(1, len(sources)), bargap=0.06, hovermode="closest", showlegend=True))
     for row, source in enumerate(sources, start=1):
         figure.add_bar(**_latency_bars(table.filter(pl.col("source") == source), source), row=row, col=1)
     # the axis begins below 1 so that a single read has a bar
@@ -191,7 +189,8 @@ def _latency_bars(table: pl.DataFrame, source: str) -> dict[str, Any]:
     }
 
 
-def _layout(height: int, **more: Any) -> dict[str, Any]:
+def layout(height: int, **more: Any) -> dict[str, Any]:
+    """What all figures have in common."""
     return {
         "height": height,
         "template": "none",
@@ -260,7 +259,9 @@ def _bar_style(cause: str) -> dict[str, Any]:
     }
 
 
-LIGHT: Final = ("communication", "page_cache", "decode", "transform", "host", "compute")
+LIGHT: Final = (
+    "compute", "exchange", "page_cache", "decode", "transform", "delivery", "validation", "host",
+)  # fmt: skip
 """Causes whose colour needs dark text on it."""
 
 
@@ -308,7 +309,11 @@ def _timeline_trace(kind: str, source: str | None, bars: pl.DataFrame, window: W
 
 def _span_name(kind: str, source: str | None, emulated: bool) -> str:
     origin = (
-        f" from {source.replace('_', ' ')}" if source in ("storage", "page_cache") else ", source unknown" if kind in READS else ""
+        f" from {source.replace('_', ' ')}"
+        if source in ("storage", "page_cache", "socket", "pipe")
+        else ", source unknown"
+        if kind in READS
+        else ""
     )
     return f"{KIND_NAMES.get(kind, kind)}{origin}{' (emulated)' if emulated and kind in _DEVICE_KINDS else ''}"
 

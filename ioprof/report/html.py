@@ -1,47 +1,94 @@
-"""The report as one HTML file that opens anywhere, offline: plotly inside, all data inside, no request ever."""
+"""The report as one HTML file that opens anywhere, offline: scripts and all data inside, no request ever."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import polars as pl
 
-from ioprof.analysis.result import Summary
+from ioprof.files import write_atomically
 from ioprof.report import sections
-from ioprof.report.charts import Chart, charts
-from ioprof.report.document import document, figure, write_whole
-from ioprof.report.facts import Fact, title
-from ioprof.report.markup import Html, element
-from ioprof.report.preparation import run_facts
+from ioprof.report.code_lines import code_table
+from ioprof.report.markup import Html, element, join
+from ioprof.report.page.answer import answer, header, headline
+from ioprof.report.page.payload import Payload, payload
+from ioprof.report.page.step_section import step_section
+from ioprof.report.page.storage_section import storage_section
+from ioprof.report.page.timeline_section import timeline_section
+from ioprof.report.page.worker_section import rank_section, worker_section
+from ioprof.report.path_demand import ProbedPath
+from ioprof.report.shell import data_block, page_styles, resource, script_text, whole_page
+from ioprof.report.statements import Statement, statements, title
+from ioprof.report.storage_statements import run_statements
+from ioprof.run_record import Summary
 from ioprof.trace import Trace
 
+_SCRIPTS: Final = (
+    "data", "format", "theme", "pyramid", "raster", "view", "rows", "legend", "series", "timeline", "strip", "pick", "details",
+    "summary", "search", "input", "main",
+)  # fmt: skip
+"""The modules of the page's script in order: each uses only those before it while it is loaded."""
 
-def write_html(trace: Trace, steps: pl.DataFrame, summary: Summary, path: Path) -> None:
-    """Write the report to `path`, whole or not at all; a file that is there is replaced."""
-    write_whole(page(trace, steps, summary), path)
+
+def write_html(
+    trace: Trace,
+    steps: pl.DataFrame,
+    summary: Summary,
+    path: Path,
+    wanted: tuple[int, int] | None = None,
+    probed: ProbedPath | None = None,
+) -> None:
+    """Write the report to `path`, whole or not at all; a file that is there is replaced.
+
+    The page opens at the stretch `wanted` of the run, in nanoseconds, and has all its spans. `probed` stands beside the demand.
+    """
+    write_atomically(path, page(trace, steps, summary, wanted, probed))
 
 
-def page(trace: Trace, steps: pl.DataFrame, summary: Summary) -> str:
+def page(
+    trace: Trace, steps: pl.DataFrame, summary: Summary, wanted: tuple[int, int] | None = None, probed: ProbedPath | None = None
+) -> str:
     """The text of the page."""
-    drawn = charts(trace, steps, summary)
-    parts = (sections.header(summary), _main(steps, summary, drawn, run_facts(trace)), sections.footer())
-    return document(f"{title(summary)}: {sections.bound_by(summary)}", parts, drawn.values())
+    data = payload(trace, steps, summary, wanted)
+    parts = (
+        header(summary),
+        _main(trace, steps, summary, data, run_statements(trace), probed),
+        sections.footer(),
+        data_block("facts", data.facts),
+    )
+    return whole_page(
+        f"{title(summary)}: {headline(summary)}", parts, [_script()], page_styles(),
+        (Html(f'<script type="text/plain" id="data-{name}">{text}</script>\n') for name, text in data.blocks.items()),
+    )  # fmt: skip
 
 
-def _main(steps: pl.DataFrame, summary: Summary, drawn: dict[str, Chart], more: Sequence[Fact]) -> Html:
-    def chart(name: str, missing: str | None) -> Html | None:
-        return figure(drawn[name]) if name in drawn else sections.nothing(missing) if missing else None
-
-    no_rate = "the batch size was not recorded" if len(steps) else "no step was recorded"
+def _main(
+    trace: Trace, steps: pl.DataFrame, summary: Summary, data: Payload, more: Sequence[Statement], probed: ProbedPath | None
+) -> Html:
+    facts = (
+        join(element("dt", each.label), element("dd", each.text, sections.badge(each.basis)))
+        for each in (*statements(summary), *more)
+    )
     return element(
         "main",
-        sections.verdict(summary, more),
+        answer(summary),
+        timeline_section(data.notes),
         sections.section(
-            "time", "Where the time went", sections.time_table(summary), chart("time", None), sections.rank_table(summary, steps)
+            "causes",
+            "Where the time went",
+            sections.time_table(summary),
+            code_table(summary),
+            element("details", element("summary", "All numbers in words"), element("dl", *facts, class_="facts")),
         ),
-        sections.section("throughput", "Throughput over time", chart("throughput", no_rate)),
-        sections.section("steps", "Steps", chart("steps", "no step was recorded"), sections.longest_steps(summary, steps)),
-        sections.section("timeline", "Timeline", chart("timeline", "no step was recorded")),
-        sections.section("storage", "Storage", sections.storage(summary), chart("latency", None), sections.slowest_reads(summary)),
+        sections.section("steps", "Steps", step_section(summary, steps)),
+        sections.section("storage", "Storage", storage_section(trace, summary, probed)),
+        sections.section("workers", "Workers", worker_section(trace)),
+        sections.section("ranks", "Ranks", rank_section(summary, steps)),
         sections.section("complete", "How complete is this", sections.completeness(summary)),
         sections.section("reading", "How to read this", sections.glossary()),
     )
+
+
+def _script() -> str:
+    modules = "\n".join(resource(f"page/{name}.js") for name in _SCRIPTS)
+    return script_text(f'"use strict";\n(() => {{\n{modules}}})();\n')

@@ -6,10 +6,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from ioprof.analysis.facts import mapping, whole
 from ioprof.report.units import duration
 from ioprof.report.views import Window
-from ioprof.trace import Trace
+from ioprof.trace import Trace, Where
 
 MOST_BARS: Final = 2500
 """Bars in one view: beyond some 4,000 a browser becomes slow."""
@@ -61,7 +60,8 @@ class Timeline:
 def timeline_of(trace: Trace, window: Window, ranks: Sequence[int], limit: int = MOST_BARS) -> Timeline:
     """The lanes and bars of `ranks` in `window`, at most `limit` bars."""
     inside = (pl.col("end_ns") > window.start_ns) & (pl.col("start_ns") < window.end_ns) & pl.col("rank").is_in(list(ranks))
-    spans = trace.spans.filter(inside).with_columns(pl.col("kind").cast(pl.String))
+    where = Where(frozenset(ranks), window.start_ns, window.end_ns)
+    spans = trace.found(lambda part: part.filter(inside), where).with_columns(pl.col("kind").cast(pl.String))
     source = pl.col("source").cast(pl.String).fill_null("unknown")  # a recording need not say it
     spans = spans.with_columns(source=pl.when(pl.col("kind").is_in(READS)).then(source))
     workers, notes = _workers(trace, spans, ranks)
@@ -76,9 +76,8 @@ def timeline_of(trace: Trace, window: Window, ranks: Sequence[int], limit: int =
 
 def worker_numbers(trace: Trace) -> dict[int, int]:
     """The number of each loader worker by its process id, as the run recorded it."""
-    processes = [mapping(process) for process in trace.run.get("processes") or ()]
-    numbers = [(whole(process.get("pid")), whole(process.get("worker"))) for process in processes]
-    return {pid: worker for pid, worker in numbers if pid is not None and worker is not None}
+    numbers = [(process.pid, process.worker) for process in trace.run.processes]
+    return {pid: worker for pid, worker in numbers if pid is not None and worker is not None and worker >= 0}
 
 
 def _workers(trace: Trace, spans: pl.DataFrame, ranks: Sequence[int]) -> tuple[dict[tuple[int, int], str], list[str]]:

@@ -49,7 +49,14 @@ def table(
     )
     body = (element("tr", *(_cell(cell, place, place in numeric) for place, cell in enumerate(row))) for row in rows)
     title = element("caption", caption) if caption else None
-    return element("div", element("table", title, element("thead", head), element("tbody", *body)), class_="scroll")
+    return element(
+        "div",
+        element("table", title, element("thead", head), element("tbody", *body)),
+        class_="scroll",
+        tabindex="0",
+        role="group",
+        aria_label=caption or "Table",
+    )
 
 
 def _cell(cell: str, place: int, number: bool) -> Html:

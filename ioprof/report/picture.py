@@ -5,7 +5,6 @@ from typing import Final
 
 import polars as pl
 
-from ioprof.analysis.facts import Facts
 from ioprof.report.lanes import Timeline, timeline_of
 from ioprof.report.units import duration
 from ioprof.report.views import Window, typical_step
@@ -44,7 +43,7 @@ def step_picture(trace: Trace, steps: pl.DataFrame, warmup: int = 0, width: int 
     name = f"Step {step['step']} of rank {step['rank']}"
     window = Window(name, "like the median step", step["rank"], step["start_ns"], step["end_ns"])
     timeline = timeline_of(trace, window, [window.rank])
-    emulated = Facts.of(trace.run).emulated
+    emulated = trace.run.is_emulated
     lanes = {place: _name(lane.name, emulated) for place, lane in enumerate(timeline.lanes) if lane.name != "reads"}
     margin = max(map(len, lanes.values()), default=0) + 2
     rows = {place: _row(timeline, place, width - margin) for place in lanes}

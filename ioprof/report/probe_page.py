@@ -7,8 +7,9 @@ from typing import Any, Final
 import plotly.graph_objects as go
 
 from ioprof import __version__
+from ioprof.files import write_atomically
 from ioprof.report.charts import Chart
-from ioprof.report.document import document, figure, write_whole
+from ioprof.report.document import document, figure
 from ioprof.report.markup import Html, element, join, table
 from ioprof.report.palette import CAUSE_COLOURS
 from ioprof.report.probing import HEADINGS, NUMERIC, notes, rows
@@ -25,7 +26,7 @@ _TEST: Final = "random"
 
 def write_page(found: dict[str, Any], path: Path) -> None:
     """Write what `ioprof probe --json` prints as a page to `path`, whole or not at all."""
-    write_whole(page(found), path)
+    write_atomically(path, page(found))
 
 
 def page(found: dict[str, Any]) -> str:
@@ -51,12 +52,12 @@ def _main(found: dict[str, Any], charts: list[Chart]) -> Html:
     facts = (
         join(element("dt", clean(label)), element("dd", clean(text, _LONGEST))) for label, text in found.get("storage_lines", ())
     )
-    drawn = [figure(chart) for chart in charts] or [nothing("no record could be read by chance")]
+    drawn = [figure(chart) for chart in charts] or [nothing("no random record read was measured")]
     return element(
         "main",
         element("section", *(element("p", clean(note, 2 * _LONGEST)) for note in notes(found)), id="answer", aria_label="Answer"),
-        section("records", "Records by chance", *drawn),
-        section("levels", "All levels", table(HEADINGS, rows(found), NUMERIC, "Each with so many clients in a closed loop")),
+        section("records", "Random record reads", *drawn),
+        section("levels", "All levels", table(HEADINGS, rows(found), NUMERIC, "Each level runs so many clients in a closed loop")),
         section("storage", "What it lies on", element("dl", *facts, class_="facts")),
     )
 
@@ -72,7 +73,7 @@ def _rates(levels: list[dict[str, Any]]) -> Chart:
         "bytes/s": _figure(levels, [("bytes_per_s", "solid")], "MB/s", 1e-6, "linear"),
         "reads/s": _figure(levels, [("operations_per_s", "solid")], "reads/s", 1.0, "linear"),
     }
-    words = ("Reads that were served from memory are not in it.",)
+    words = ("Reads that were served from memory are not counted.",)
     return Chart(
         "rates", "Lines of the rate over the number of clients; the table has the same numbers.", drawn, dict.fromkeys(drawn, words)
     )
@@ -80,7 +81,7 @@ def _rates(levels: list[dict[str, Any]]) -> Chart:
 
 def _times(levels: list[dict[str, Any]]) -> Chart:
     drawn = {"time of one read": _figure(levels, list(_PERCENTILES.items()), "milliseconds", 1e3, "log")}
-    words = ("A percentile that there were too few reads for is left out; the axis is logarithmic.",)
+    words = ("A percentile with too few reads is left out; the axis is logarithmic.",)
     label = "Lines of the 50th, 95th and 99th percentile of the time of one read over the number of clients."
     return Chart("times", label, drawn, dict.fromkeys(drawn, words))
 

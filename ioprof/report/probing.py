@@ -1,4 +1,4 @@
-"""A probe's result in words: the rows of its table, and what has to be known to read them. Takes what `ioprof probe --json` has."""
+"""A probe's result in words: the rows of its table, and how to read them. Takes what `ioprof probe --json` prints."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -16,7 +16,7 @@ _ENDINGS: Final = {
 }
 _AMPLIFIED: Final = 1.2
 _BUSY: Final = 0.9
-"""Of the clients under way below which something else than the storage held them up."""
+"""Share of the clients in flight below which something other than the storage limited them."""
 _KEPT: Final = 0.5
 _WHOLE: Final = 0.95
 _SATURATED: Final = 0.95
@@ -55,7 +55,7 @@ def _remarks(level: dict[str, Any]) -> Iterator[str]:
     if (level["kept_ratio"] or 0) > _KEPT:
         yield "O_DIRECT went through the page cache"
     if level["test"] == "random" and level["in_flight"] < _BUSY * level["clients"]:
-        yield f"only {level['in_flight']:.1f} under way"
+        yield f"only {level['in_flight']:.1f} in flight"
 
 
 def notes(found: dict[str, Any]) -> list[str]:
@@ -70,7 +70,7 @@ def _answers(found: dict[str, Any]) -> Iterator[str]:
         if levels:
             best = max(level["operations_per_s"] for level in levels)
             enough = next(level for level in levels if level["operations_per_s"] >= _SATURATED * best)
-            yield f"Records by chance, {mode}: {_rates(levels[0])}{_enough(enough, levels)}."
+            yield f"Random record reads, {mode}: {_rates(levels[0])}{_enough(enough, levels)}."
 
 
 def _rates(level: dict[str, Any]) -> str:
@@ -83,23 +83,23 @@ def _enough(enough: dict[str, Any], levels: list[dict[str, Any]]) -> str:
     if len(levels) == 1:
         return ""
     if enough is levels[0]:
-        return "; more clients bring less than 5 % more"
-    return f"; {_rates(enough)}, and more clients {'may bring more' if enough is levels[-1] else 'bring hardly more'}"
+        return "; more clients reach less than 5 % more"
+    return f"; {_rates(enough)}, and more clients {'may reach more' if enough is levels[-1] else 'reach hardly more'}"
 
 
 def _eviction(found: dict[str, Any]) -> Iterator[str]:
-    told = [level for level in found["levels"] if level["test"] != "open"]
-    unproven = [level for level in told if level["stayed_bytes"] is None]
+    reading = [level for level in found["levels"] if level["test"] != "open"]
+    unproven = [level for level in reading if level["stayed_bytes"] is None]
     if unproven:
         how = sorted({level["cached_by"] for level in unproven if level["cached_by"]})
-        rest = f" Which reads came from memory was told by {' and '.join(how)}." if how else ""
-        yield f"The page cache was emptied of the files, which cannot be proven: {unproven[0]['stayed_by']}.{rest}"
-    elif told:
-        most = max(level["stayed_bytes"] for level in told)
+        rest = f" Reads from memory were recognised by {' and '.join(how)}." if how else ""
+        yield f"The files were evicted from the page cache, which cannot be verified: {unproven[0]['stayed_by']}.{rest}"
+    elif reading:
+        most = max(level["stayed_bytes"] for level in reading)
         how_much = f"at most {amount(most)}" if most else "nothing"
         yield (
-            f"Before each level the page cache was emptied of the files, and {how_much} stayed ({told[0]['stayed_by']}); "
-            "caches of servers and devices are not ours to empty."
+            f"Before each level the files were evicted from the page cache, and {how_much} stayed ({reading[0]['stayed_by']}); "
+            "caches of servers and devices cannot be emptied from here."
         )
 
 
@@ -134,11 +134,12 @@ def _harness(found: dict[str, Any]) -> Iterator[str]:
     parts = (
         f"{duration(cost['latency_ns'] / 1e9)} within each read, taken off, and {duration(cost['between_ns'] / 1e9)} between two"
     )
-    slow = "; ioprof was installed without a C compiler, and is slower than fast storage" if "Python" in cost["engine"] else ""
+    is_slow = cost["engine"] == "Python threads"
+    slow = "; ioprof was installed without a C compiler, and is slower than fast storage" if is_slow else ""
     yield f"Measuring took {parts} ({cost['engine']}){slow}."
 
 
 def _limits(found: dict[str, Any]) -> Iterator[str]:
     if found["scratch_bytes"]:
-        yield "The files had just been written: servers and devices may still have had them in their own memory."
-    yield "A closed loop of one node at one hour: of a storage that others share, repeat it at other hours."
+        yield "The files had just been written: servers and devices may still have had them in their own caches."
+    yield "A closed loop of one node at one time of day; repeat it at other times if the storage is shared."

@@ -10,44 +10,49 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from ioprof.analysis.result import CauseShare, Summary
 from ioprof.report.caveats import Caveat, caveats, others_on_the_machine
-from ioprof.report.facts import (
-    Fact,
+from ioprof.report.code_lines import code_lines
+from ioprof.report.prediction import gain_text, replay_note
+from ioprof.report.statements import (
+    Statement,
     cause_rows,
     dataset,
     device,
-    facts,
     failures,
     is_emulated,
     setting,
+    statements,
     title,
     total_row,
     unseen,
     with_basis,
 )
 from ioprof.report.units import MISSING, clean, duration, percent, rate, shares
+from ioprof.run_record import Advice, CauseShare, Summary
 from ioprof.schema import CAUSES
 
 WIDTH: Final = 100
 """Columns that a report may use."""
 RUNS_PER_TABLE: Final = 4
-"""Runs beside each other in a comparison; more runs go into further tables, each with the first run again."""
+"""Runs in one table of a comparison; more runs go into further tables, each with the first run again."""
 
 
-def summary_text(summary: Summary, more: Sequence[Fact] = ()) -> RenderableType:
-    """The whole report of one run: failures, verdict, table of causes, facts and `more` of them, what was not seen, caveats."""
-    blocks: list[RenderableType] = [*_failures(summary), _heading(summary), Text(""), _causes_table(summary)]
-    blocks += _reasons(summary)
-    blocks += [Text(""), _facts((*facts(summary), *more))]
-    blocks += _list("What to change:", (_advice(action) for action in summary.verdict.advice))
+def summary_text(summary: Summary, more: Sequence[Statement] = ()) -> RenderableType:
+    """The whole report of one run: failures, verdict, table of causes, statements and `more`, what was not seen, caveats."""
+    blocks: list[RenderableType] = [*_failures(summary), _heading(summary)]
+    if summary.steps.count:
+        blocks += [Text(""), _causes_table(summary), *_reasons(summary)]
+    blocks += _list("Your code (derived, by samples of Python's stacks):", code_lines(summary))
+    blocks += _replay_note(summary)
+    blocks += [Text(""), _statements((*statements(summary), *more))]
+    blocks += _advice(summary.verdict.advice)
     blocks += _list("Not seen:", unseen(summary))
     blocks += _caveats(caveats(summary))
     return Report(blocks)
 
 
 def comparison_text(summaries: Sequence[Summary]) -> RenderableType:
-    """The runs beside each other, in the order given: setting, rates against the first run, and the share of each cause."""
+    """The runs as columns, in the order given: setting, rates against the first run, and the share of each cause."""
     first, others = summaries[0], summaries[1:]
     groups = [others[start : start + RUNS_PER_TABLE - 1] for start in range(0, len(others), RUNS_PER_TABLE - 1)] or [others]
     blocks: list[RenderableType] = []
@@ -56,8 +61,8 @@ def comparison_text(summaries: Sequence[Summary]) -> RenderableType:
     blocks.append(Text("Shares are of the time of all steps, in %; – was not measured.", style="dim"))
     for summary in summaries:
         if ratio := others_on_the_machine(summary):
-            said = f"{clean(summary.run['name'])}: other programs took {percent(ratio)} of the host's CPU time"
-            blocks.append(Text(f"{said}; do not compare its rates.", style="bold"))
+            used = f"{clean(summary.run.name)}: other programs took {percent(ratio)} of the host's CPU time"
+            blocks.append(Text(f"{used}; do not compare its rates.", style="bold"))
     if any(is_emulated(summary) for summary in summaries):
         known = "emulated: the accelerator of that run was a clock; its rates and shares rest on known times."
         blocks.append(Text(known, style="dim"))
@@ -65,17 +70,17 @@ def comparison_text(summaries: Sequence[Summary]) -> RenderableType:
 
 
 class Report:
-    """Blocks one below the other, at most `WIDTH` columns wide and without blanks at the ends of lines.
+    """Blocks one below the other, at most `width` columns wide and without blanks at the ends of lines.
 
     Where lines may be longer than the console is wide (`soft_wrap`, as in the command line's console) and there is no terminal,
-    the width is `WIDTH` whatever the console thinks it is, so that a report in a file does not depend on who wrote it.
+    the width is `width` whatever the console thinks it is, so that a report in a file does not depend on who wrote it.
     """
 
-    def __init__(self, blocks: Sequence[RenderableType]) -> None:
-        self._blocks = Group(*blocks)
+    def __init__(self, blocks: Sequence[RenderableType], width: int = WIDTH) -> None:
+        self._blocks, self._width = Group(*blocks), width
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = WIDTH if options.no_wrap and not console.is_terminal else min(options.max_width, WIDTH)
+        width = self._width if options.no_wrap and not console.is_terminal else min(options.max_width, self._width)
         inner = options.update(width=width, no_wrap=None, overflow=None)
         for line in console.render_lines(self._blocks, inner, pad=False):
             yield from _without_end(line)
@@ -103,14 +108,30 @@ def _causes_table(summary: Summary) -> Table:
     table.add_column("cause")
     table.add_column("seconds", justify="right")
     table.add_column("share %", justify="right")
+    has_work = any(entry.workers_share is not None for entry in summary.steps.causes)
+    has_gains = any(entry.gain for entry in summary.steps.causes)
+    if has_work:
+        table.add_column("workers %", justify="right")
+    if has_gains:
+        table.add_column("gain %", justify="right")
     table.add_column("basis")
+    table.add_column("largest part")
     for row in cause_rows(summary.steps.causes):
         bound = row.cause == summary.verdict.bound_by
-        table.add_row(*(Text(cell) for cell in (row.cause, row.seconds, row.share, row.basis)), style="bold" if bound else None)
+        replayed = (*([row.workers] if has_work else ()), *([row.gain] if has_gains else ()))
+        shown = (row.cause, row.seconds, row.share, *replayed, row.basis, row.detail or "")
+        table.add_row(*(Text(cell) for cell in shown), style="bold" if bound else None)
     total = total_row(summary.steps.causes)
     table.add_section()
-    table.add_row(*(Text(cell) for cell in (total.cause, total.seconds, total.share, "all steps of all ranks")))
+    cells = (total.cause, total.seconds, total.share, *("",) * (has_work + has_gains), "", "all steps of all ranks")
+    table.add_row(*(Text(cell) for cell in cells))
     return table
+
+
+def _replay_note(summary: Summary) -> list[RenderableType]:
+    text = replay_note(summary)
+    missing = summary.replay is not None and summary.replay.reason
+    return [_hanging(text, bullet=f"{MISSING} " if missing else "· ")] if text else []
 
 
 def _reasons(summary: Summary) -> list[RenderableType]:
@@ -120,12 +141,12 @@ def _reasons(summary: Summary) -> list[RenderableType]:
     ]
 
 
-def _facts(shown: Sequence[Fact]) -> Table:
+def _statements(shown: Sequence[Statement]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column()
-    for fact in shown:
-        table.add_row(Text(fact.label, style="dim"), Text(with_basis(fact)))
+    for statement in shown:
+        table.add_row(Text(statement.label, style="dim"), Text(with_basis(statement)))
     return table
 
 
@@ -153,10 +174,15 @@ def _hanging(text: str, bullet: str = "- ") -> RenderableType:
     return Padding(table, (0, 0, 0, 1))
 
 
-def _advice(advice: object) -> str:
-    action, speedup, error = (getattr(advice, name) for name in ("action", "predicted_speedup", "error"))
-    gain = "" if speedup is None else f" ({speedup:.2f} × predicted{'' if error is None else f', ± {error * 100:.1f}%'})"
-    return f"{clean(action, 300)}{gain}"
+def _advice(advice: Sequence[Advice]) -> list[RenderableType]:
+    """Numbered, as `ioprof prove RUN --advice 1` names them; below each line what it would bring."""
+    if not advice:
+        return []
+    found: list[RenderableType] = [Text(""), Text("What to change:", style="bold")]
+    for number, each in enumerate(advice, 1):
+        gain = gain_text(each)
+        found.append(_hanging(clean(each.action, 300) + (f"\n{gain}" if gain else ""), bullet=f"{number}. "))
+    return found
 
 
 def _comparison_table(summaries: Sequence[Summary]) -> Table:
@@ -182,11 +208,11 @@ def _comparison_table(summaries: Sequence[Summary]) -> Table:
 
 def _comparison_rows(summaries: Sequence[Summary]) -> Iterable[tuple[str, list[str]]]:
     base = summaries[0].throughput.steady_samples_per_s
-    yield "dataset", [clean(dataset(summary.run) or MISSING, 38) for summary in summaries]
-    yield "loader", [clean(summary.run.get("loader") or MISSING, 19) for summary in summaries]
+    yield "dataset", [clean(dataset(summary.run.dataset) or MISSING, 38) for summary in summaries]
+    yield "loader", [clean(summary.run.loader or MISSING, 19) for summary in summaries]
     yield "device", [clean(device(summary) or MISSING, 38) for summary in summaries]
-    yield "ranks × workers", [f"{_number(summary, 'ranks')} × {_number(summary, 'workers')}" for summary in summaries]
-    yield "status", [clean(summary.run.get("status") or "unknown", 19) for summary in summaries]
+    yield "ranks × workers", [f"{_number(summary.run.ranks)} × {_number(summary.run.workers)}" for summary in summaries]
+    yield "status", [clean(summary.run.status or "unknown", 19) for summary in summaries]
     yield (
         "samples/s",
         [_marked(rate(found.steady_samples_per_s), found.basis) for found in (summary.throughput for summary in summaries)],
@@ -206,8 +232,7 @@ def _marked(number: str, basis: str | None) -> str:
     return f"emulated {number}" if basis == "emulated" and number != MISSING else number
 
 
-def _number(summary: Summary, key: str) -> str:
-    value = summary.run.get(key)
+def _number(value: int | None) -> str:
     return MISSING if value is None else clean(value, 8)
 
 

@@ -75,7 +75,7 @@ def shares(values: Sequence[float | None]) -> list[str]:
 def clean(text: object, length: int = NAME_LENGTH) -> str:
     """A string from data made safe to show: control, bidirectional and unpaired characters escaped, cut in the middle.
 
-    What is left may still be markup to somebody; whoever draws it escapes that.
+    The result may still contain markup, which the caller escapes.
     """
     return _cut(visible(_cut(str(text), 4 * length)), length)
 

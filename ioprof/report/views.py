@@ -10,6 +10,7 @@ from typing import Final
 
 import polars as pl
 
+from ioprof.analysis.reads import counted_reads
 from ioprof.report.units import duration
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
@@ -57,7 +58,7 @@ def seconds_by_cause(steps: pl.DataFrame) -> pl.DataFrame:
 
 def ranks_by_pace(steps: pl.DataFrame) -> list[int]:
     """The ranks, slowest first: by their time outside gradient exchange, in which a fast rank only waits for a slow one."""
-    own = wall_ns() - pl.col("communication_ns").fill_null(0)
+    own = wall_ns() - _exchange_ns()
     return steps.group_by("rank").agg(own.mean().alias("own")).sort(["own", "rank"], descending=[True, False])["rank"].to_list()
 
 
@@ -73,13 +74,13 @@ def chosen_ranks(steps: pl.DataFrame, limit: int = MOST_RANKS, including: int | 
 
 
 def step_rows(steps: pl.DataFrame, limit: int = MOST_STEPS) -> pl.DataFrame:
-    """Columns `step rank start_ns wall_ns <cause>_ns of`: for each step the rank that held it up; of each `of` the longest.
+    """Columns `step rank start_ns wall_ns <cause>_ns of`: for each step the rank that delayed it; of each `of` the longest.
 
-    The rank that held a step up is the one that spent most time outside gradient exchange.
+    The rank that delayed a step is the one that spent most time outside gradient exchange.
     """
-    held = _holding_up(steps).with_row_index("place")
-    per_point = -(-len(held) // limit) or 1
-    worst = held.with_columns(point=pl.col("place") // per_point).sort(
+    delaying = _delaying_ranks(steps).with_row_index("place")
+    per_point = -(-len(delaying) // limit) or 1
+    worst = delaying.with_columns(point=pl.col("place") // per_point).sort(
         ["point", "wall_ns", "step"], descending=[False, True, False]
     )
     kept = worst.group_by("point", maintain_order=True).agg(pl.all().exclude("of").first(), pl.len().alias("of"))
@@ -106,11 +107,11 @@ def rates(steps: pl.DataFrame, samples_per_step: int, limit: int = MOST_STEPS) -
 
 
 def longest_steps(steps: pl.DataFrame, limit: int = 10) -> pl.DataFrame:
-    """Columns `rank step start_ns wall_ns cause cause_ns`: the longest steps, each with the rank that held it up and what for.
+    """Columns `rank step start_ns wall_ns cause cause_ns`: the longest steps, each with the rank that delayed it.
 
     `cause` is the greatest one after compute.
     """
-    top = _holding_up(steps).sort(["wall_ns", "step"], descending=[True, False]).head(limit)
+    top = _delaying_ranks(steps).sort(["wall_ns", "step"], descending=[True, False]).head(limit)
     other = [cause for cause in CAUSES if cause != "compute"]
     greatest = pl.concat_list([pl.col(f"{cause}_ns").fill_null(-1) for cause in other])
     return top.select(
@@ -124,12 +125,17 @@ def longest_steps(steps: pl.DataFrame, limit: int = 10) -> pl.DataFrame:
 
 
 def latency_bins(trace: Trace) -> pl.DataFrame:
-    """Columns `source bin reads`: how many reads took from 10^(bin/10) to 10^((bin+1)/10) seconds."""
-    took = pl.max_horizontal(pl.col("end_ns") - pl.col("start_ns"), 1) / 1e9
-    reads = trace.spans.filter(pl.col("kind").cast(pl.String).is_in(["read", "fault"]))
+    """Columns `source bin reads bytes`: reads that took from 10^(bin/10) to 10^((bin+1)/10) seconds, and their bytes.
+
+    Those that the summary counts: reads for batches, if there are any. The bin is null for reads that were counted and not timed.
+    """
+    took = (pl.col("end_ns") - pl.col("start_ns")) / 1e9
     source = pl.col("source").cast(pl.String).fill_null("unknown")
-    binned = reads.select(source, (took.log10() * BINS_PER_DECADE).floor().cast(pl.Int64).alias("bin"))
-    return binned.group_by("source", "bin").agg(pl.len().alias("reads")).sort("source", "bin")
+    place = pl.when(took > 0).then((took.log10() * BINS_PER_DECADE).floor()).cast(pl.Int64)
+    is_read = counted_reads(trace)
+    counted = {"reads": pl.len(), "bytes": pl.col("bytes").sum()}
+    binned = trace.summed(lambda part: part.filter(is_read).group_by(source, bin=place).agg(**counted), ["source", "bin"])
+    return binned.sort("source", "bin")
 
 
 def windows(steps: pl.DataFrame, warmup: int = 0) -> tuple[Window, ...]:
@@ -198,11 +204,16 @@ def thinning_of_ranks(steps: pl.DataFrame, shown: Sequence[int]) -> str | None:
     return f"ranks {named} of {number}: the slowest ({pace[0]}), the fastest ({pace[-1]}), and some between"
 
 
-def _holding_up(steps: pl.DataFrame) -> pl.DataFrame:
+def _delaying_ranks(steps: pl.DataFrame) -> pl.DataFrame:
     """For each step the row of the rank that spent most time outside gradient exchange, with `wall_ns`."""
-    own = wall_ns() - pl.col("communication_ns").fill_null(0)
+    own = wall_ns() - _exchange_ns()
     ordered = steps.with_columns(wall_ns=wall_ns(), own=own).sort(["step", "own", "rank"], descending=[False, True, False])
     return ordered.group_by("step", maintain_order=True).first().drop("own")
+
+
+def _exchange_ns() -> pl.Expr:
+    """Time in which a rank exchanged gradients or waited for other ranks."""
+    return pl.sum_horizontal(pl.col("exchange_ns", "straggler_ns").fill_null(0))
 
 
 def _around(steps: pl.DataFrame, step: dict[str, int], name: str, reason: str, neighbours: int) -> Window:

@@ -1,13 +1,13 @@
-"""What a path lies on: file system, devices, servers, stripes, and whether it can be known that a read needed them.
+"""The storage of a path: file system, devices, servers, stripes, and whether the source of a read (storage or cache) can be known.
 
     storage = describe(Path("/scratch/imagenet"))
     storage.kind            # "shared"
     storage.network.layout  # the stripes of a file there, on Lustre
 
-Everything is found without root and without a program of the file system's, from /proc, /sys and extended attributes. What is not
-known is None, and `unknown` says why.
+Everything is read from /proc, /sys and extended attributes, without root and without tools of the file system. An unknown value is
+None, and `unknown` holds the reason.
 """
 
-from ioprof.storage.described import Layer, PathStorage, describe
+from ioprof.storage.description import Layer, PathStorage, describe
 
 __all__ = ["Layer", "PathStorage", "describe"]

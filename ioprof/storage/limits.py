@@ -1,13 +1,14 @@
-"""A limit for the memory of a job, its page cache included, so that "larger than memory" can be had on any machine.
+"""A limit for the memory of a job including its page cache, so that a dataset can be larger than memory on any machine.
 
-What limits it is, in this order, the first that this process is permitted:
+The limit is set by the first of these that this process is permitted:
 
 - cgroup v1: a group below the process's own, `memory.limit_in_bytes` (kernel: admin-guide/cgroup-v1/memory).
-- cgroup v2: a group beside the process's own or above, where memory is delegated: `memory.max` (admin-guide/cgroup-v2). A group
-  that holds processes delegates nothing, so the process's own is out of the question unless it is the root.
-- the user's own systemd: a slice with `MemoryMax`, in which each process starts as a scope.
+- cgroup v2: a sibling of the process's own group, or a group further up, where the memory controller is delegated: `memory.max`
+  (admin-guide/cgroup-v2). A group that contains processes cannot delegate, so the process's own is excluded unless it is the root.
+- the user's systemd instance: a slice with `MemoryMax`, in which each process starts as a scope.
 
-A page of a file is charged to the group that touched it first. What was cached before belongs to nobody's limit: evict it first.
+A page of a file is charged to the group that touched it first. Pages that were cached before are not charged to the new group:
+evict them first.
 """
 
 import os
@@ -23,62 +24,62 @@ from ioprof.errors import CommandError
 
 PREFIX: Final = "ioprof-"
 LEAST_BYTES: Final = 1 << 22
-"""No process can start in less."""
+"""The minimum with which a process can start."""
 MOST_BYTES: Final = 1 << 60
-_PATIENCE_S: Final = 20
+_TIMEOUT_S: Final = 20
 
 
 @dataclass(frozen=True)
-class Wrapping:
-    """How a process comes under the limit."""
+class ProcessWrapper:
+    """How to start a process under the limit."""
 
     by: str
     """`cgroup v1`, `cgroup v2` or `systemd slice`."""
     name: str
     """Path of the group, or name of the slice."""
     start: str
-    """Commands of a shell that put itself under the limit; what it runs by `exec "$@"` then is, too. Ends where exec begins."""
+    """Shell commands that put the shell itself under the limit; a program that it then starts by `exec` inherits it."""
     prefix: str = ""
-    """What stands between `exec` and the program."""
+    """Text between `exec` and the program."""
 
     def script(self, program: str) -> str:
-        """A shell script that is `program`, under the limit."""
+        """A shell script that runs `program` under the limit."""
         begin = f"{self.start}\n" if self.start else ""
         return f'#!/bin/sh\n{begin}exec {self.prefix}{shlex.quote(program)} "$@"\n'
 
 
 @dataclass(frozen=True)
 class Group:
-    """A control group that was made for one job."""
+    """A control group that was created for one job."""
 
     folder: Path
     version: str
 
     @classmethod
-    def made(cls, parent: Path, version: str, limit_bytes: int) -> "Group":
-        """A new group below `parent`; raises OSError where that is not permitted."""
-        group = cls(parent / own_name(), version)
+    def create(cls, parent: Path, version: str, limit_bytes: int) -> "Group":
+        """Create a group below `parent`; raises OSError where that is not permitted."""
+        group = cls(parent / group_name(), version)
         group.folder.mkdir()
         try:
-            (group.folder / group._file("limit_in_bytes", "max")).write_text(str(limit_bytes))
+            (group.folder / ("memory.limit_in_bytes" if version == "v1" else "memory.max")).write_text(str(limit_bytes))
             if version == "v2":
                 with suppress(OSError):  # a kernel without swap accounting
                     (group.folder / "memory.swap.max").write_text("0")
-            # Whether a process may move there is not to be seen from the modes of files: the way there counts, too.
-            subprocess.run(["/bin/sh", "-c", group.wrapping.start], check=True, capture_output=True, timeout=_PATIENCE_S)
+            # File modes do not show whether a process may move there, since the permissions on the whole path count: try it.
+            subprocess.run(["/bin/sh", "-c", group.wrapping.start], check=True, capture_output=True, timeout=_TIMEOUT_S)
         except (OSError, subprocess.SubprocessError) as error:
             group.remove()
-            raise OSError(_said(error)) from None
+            raise OSError(_error_text(error)) from None
         return group
 
     @property
-    def wrapping(self) -> Wrapping:
-        """How a process comes into it."""
+    def wrapping(self) -> ProcessWrapper:
+        """How to start a process in it."""
         start = f"echo $$ > {shlex.quote(str(self.folder / 'cgroup.procs'))} || exit 1"
-        return Wrapping(f"cgroup {self.version}", str(self.folder), start)
+        return ProcessWrapper(f"cgroup {self.version}", str(self.folder), start)
 
     def facts(self) -> dict[str, Any]:
-        """What the kernel counted; null for what this kernel does not count."""
+        """The kernel's counters for run.json; None for those that this kernel does not have."""
         if self.version == "v1":
             return {
                 "peak_bytes": self._number("memory.max_usage_in_bytes"),
@@ -94,12 +95,9 @@ class Group:
         }
 
     def remove(self) -> None:
-        """Remove it, if nobody is in it any more."""
+        """Remove the group, if it contains no processes."""
         with suppress(OSError):
             self.folder.rmdir()
-
-    def _file(self, v1: str, v2: str) -> str:
-        return f"memory.{v1 if self.version == 'v1' else v2}"
 
     def _number(self, name: str) -> int | None:
         with suppress(OSError, ValueError):
@@ -114,89 +112,90 @@ class Group:
 
 @dataclass(frozen=True)
 class Slice:
-    """A slice of the user's own systemd."""
+    """A slice of the user's systemd instance."""
 
     name: str
 
     @classmethod
-    def made(cls, limit_bytes: int) -> "Slice":
-        """A new slice; raises OSError where the user has no systemd, or where that may not limit memory."""
-        made = cls(f"{own_name()}.slice")
+    def create(cls, limit_bytes: int) -> "Slice":
+        """Create a slice; raises OSError where the user has no systemd instance, or where it may not limit memory."""
+        created = cls(f"{group_name()}.slice")
+        properties = f"MemoryMax={limit_bytes}", "MemorySwapMax=0"
         try:
-            _quietly("systemctl", "--user", "set-property", "--runtime", made.name, f"MemoryMax={limit_bytes}", "MemorySwapMax=0")
-            _quietly(*shlex.split(made.wrapping.prefix), "/bin/true")
+            _run_quietly("systemctl", "--user", "set-property", "--runtime", created.name, *properties)
+            _run_quietly(*shlex.split(created.wrapping.prefix), "/bin/true")
         except (OSError, subprocess.SubprocessError) as error:
-            made.remove()
-            raise OSError(_said(error)) from None
-        return made
+            created.remove()
+            raise OSError(_error_text(error)) from None
+        return created
 
     @property
-    def wrapping(self) -> Wrapping:
-        """How a process comes into it: systemd-run moves itself, and then becomes the program."""
+    def wrapping(self) -> ProcessWrapper:
+        """How to start a process in it: systemd-run moves itself into a scope, and then executes the program."""
         prefix = f"systemd-run --user --scope --quiet --collect --slice={self.name} -- "
-        return Wrapping("systemd slice", self.name, "", prefix)
+        return ProcessWrapper("systemd slice", self.name, "", prefix)
 
     def facts(self) -> dict[str, Any]:
-        """Nothing: the slice is gone with its last process, and with it what was counted."""
+        """None for all counters: systemd removes the slice, with its counters, when its last process ends."""
         return dict.fromkeys(("peak_bytes", "page_cache_bytes", "times_at_limit", "killed_for_memory"))
 
     def remove(self) -> None:
-        """Remove it, and its setting."""
+        """Remove the slice and its properties."""
         with suppress(OSError, subprocess.SubprocessError):
-            _quietly("systemctl", "--user", "revert", self.name)
+            _run_quietly("systemctl", "--user", "revert", self.name)
 
 
 @contextmanager
 def memory_limit(limit_bytes: int, proc: str = "/proc") -> Iterator[Group | Slice]:
-    """Something that limits a job's memory while the block lasts; `CommandError` says why nothing can, and what to type.
+    """A memory limit for a job, removed at the end of the block; `CommandError` says why none is possible, and what to type.
 
-    What killed jobs of this machine left behind is removed first.
+    Groups of killed jobs are removed first.
     """
-    limited = _made(limit_bytes, proc)
+    limited = _create_limit(limit_bytes, proc)
     try:
         yield limited
     finally:
         limited.remove()
 
 
-def own_name() -> str:
-    """The name of this process's group: number and start of the process, so that nobody else bears it after its end."""
-    return f"{PREFIX}{os.getpid()}-{_start_of(os.getpid())}"
+def group_name() -> str:
+    """The name of this process's group: its pid and start time, which together are unique since the boot."""
+    return f"{PREFIX}{os.getpid()}-{_start_time(os.getpid())}"
 
 
-def remove_left(parent: Path) -> list[str]:
-    """Remove the groups of killed jobs below `parent`, and name them; those of jobs that run stay."""
+def remove_stale_groups(parent: Path) -> list[str]:
+    """Remove the groups of killed jobs below `parent`, and return their names; those of running jobs stay."""
     removed = []
     with suppress(OSError):
         for folder in sorted(parent.glob(f"{PREFIX}*-*")):
             pid, _, start = folder.name.removeprefix(PREFIX).partition("-")
-            if pid.isdigit() and start.isdigit() and _start_of(int(pid)) != int(start):
+            if pid.isdigit() and start.isdigit() and _start_time(int(pid)) != int(start):
                 with suppress(OSError):
                     folder.rmdir()
                     removed.append(folder.name)
     return removed
 
 
-def _made(limit_bytes: int, proc: str) -> Group | Slice:
+def _create_limit(limit_bytes: int, proc: str) -> Group | Slice:
     refused = []
     for version, parent in group_parents(proc):
-        remove_left(parent)
+        remove_stale_groups(parent)
         try:
-            return Group.made(parent, version, limit_bytes)
+            return Group.create(parent, version, limit_bytes)
         except OSError as error:
             refused.append(f"cgroup {version} {parent}: {error.strerror or error}")
     try:
-        return Slice.made(limit_bytes)
+        return Slice.create(limit_bytes)
     except OSError as error:
         refused.append(f"systemd-run --user: {error.strerror or error}")
     what = "; ".join(refused)
     less, command = f"sbatch --mem={limit_bytes >> 20}M", f"systemd-run --scope -p MemoryMax={limit_bytes} ioprof run ..."
-    todo = f"leave --memory-limit out, and ask the scheduler for less ({less}) or start as root: {command}"
+    todo = f"leave --memory-limit out, and request less from the scheduler ({less}) or start as root: {command}"
     raise CommandError(f"--memory-limit: memory cannot be limited here ({what}); {todo}")
 
 
 def group_parents(proc: str = "/proc") -> Iterator[tuple[str, Path]]:
-    """Version, and folder below which a group that limits memory can be made, best first; whether one may is not yet known."""
+    """Version and folder below which a memory group could be created, best first; whether that is permitted is not checked."""
     mounts, own = _hierarchies(proc), _own_groups(proc)
     for kind, controllers, mount in mounts:
         if kind == "cgroup" and "memory" in controllers:
@@ -205,7 +204,10 @@ def group_parents(proc: str = "/proc") -> Iterator[tuple[str, Path]]:
         if kind == "cgroup2":
             folder = _below(mount, own.get("", "/"))
             while True:
-                if "memory" in _words(folder / "cgroup.subtree_control"):
+                delegated = ""
+                with suppress(OSError):
+                    delegated = (folder / "cgroup.subtree_control").read_text()
+                if "memory" in delegated.split():
                     yield "v2", folder
                 if folder == mount or mount not in folder.parents:
                     break
@@ -235,32 +237,26 @@ def _own_groups(proc: str) -> dict[str, str]:
 
 
 def _below(mount: Path, group: str) -> Path:
-    # In a container the path that the kernel names may lie outside of what is mounted: then the mount is the group.
+    # In a container the path that the kernel reports may be outside of the mounted part: then the mount point is the group.
     folder = mount / group.lstrip("/")
     return folder if folder.is_dir() else mount
 
 
-def _words(path: Path) -> list[str]:
-    with suppress(OSError):
-        return path.read_text().split()
-    return []
-
-
-def _start_of(pid: int) -> int | None:
-    """When a process started, in clock ticks since the machine did (man proc_pid_stat, field 22); None if there is none."""
+def _start_time(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot (man proc_pid_stat, field 22); None if there is no such process."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
     return None
 
 
-def _quietly(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=_PATIENCE_S, stdin=subprocess.DEVNULL)
+def _run_quietly(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL)
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
         lines = error.stderr.decode(errors="replace").strip().splitlines()
         return lines[-1][:200] if lines else f"exit code {error.returncode}"
     if isinstance(error, OSError):
         return f"{error.filename or ''} {error.strerror or error}".strip()
-    return f"no answer for {_PATIENCE_S} s"
+    return f"no answer for {_TIMEOUT_S} s"

@@ -1,8 +1,8 @@
 """The stripes of a file on Lustre, from its extended attribute `lustre.lov`, without `lfs` and without root.
 
 The attribute is lov_user_md_v1, lov_user_md_v3 or lov_comp_md_v1 of include/uapi/linux/lustre/lustre_user.h, packed, in the byte
-order of the host that reads it; its first word tells both. A mirrored, progressive or Data-on-MDT file is composite: a table of
-extents, each with a layout of its own. Nothing in it is believed further than its length goes.
+order of the reading host; its first word identifies both. A mirrored, progressive or Data-on-MDT file is composite: a table of
+extents, each with its own layout. All offsets and lengths are checked against the attribute's length.
 """
 
 import struct
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 ALL_OSTS: Final = -1
-"""A stripe count that says: all object storage targets there are when the component is made."""
+"""A stripe count that means all object storage targets that exist when the component is instantiated."""
 
 _V1, _V3, _SPECIFIC, _COMPOSITE, _FOREIGN, _EXTENSION = 0x0BD10BD0, 0x0BD30BD0, 0x0BD50BD0, 0x0BD60BD0, 0x0BD70BD0, 0x0BD80BD0
 _MAGICS: Final = (_V1, _V3, _SPECIFIC, _COMPOSITE, _FOREIGN, _EXTENSION)
@@ -24,36 +24,36 @@ _PATTERNS: Final = {
     0x80000000: "released",
 }
 _STALE, _INSTANTIATED, _IS_EXTENSION = 0x1, 0x10, 0x40
-# Fields that matter, in the words of the module struct; x is a byte that does not.
+# Formats of the module struct; x is an unused byte.
 _HEADER, _POOL_BYTES, _OBJECT = "2I16xI2H", 16, "20xI"
 _COMPOSITE_HEADER, _ENTRY = "3I3H14x", "2I2Q2I16x"
 
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a file with one way of striping; the whole file, where it has only one."""
+    """A part of a file with its own striping; the whole file, where it has only one."""
 
     start_bytes: int
     end_bytes: int | None
-    """None: to the end of the file, however long it gets."""
+    """None: to the end of the file, also when it grows."""
     patterns: tuple[str, ...]
-    """`raid0`, or `mdt` for data on the metadata server; and what else: `overstriping`, `compress`, `released` (on tape only)."""
+    """`raid0`, or `mdt` for data on the metadata server; with flags: `overstriping`, `compress`, `released` (on tape only)."""
     stripe_count: int
-    """Targets that share it; 0: the file system's default, or none (`mdt`); `ALL_OSTS`."""
+    """Number of targets; 0: the file system's default, or none (`mdt`); or `ALL_OSTS`."""
     stripe_size_bytes: int
-    """How much of it goes to one target before the next; 0: the file system's default."""
+    """Bytes on one target before the next; 0: the file system's default."""
     pool: str | None
-    """The pool of targets that it was put in."""
+    """Its OST pool."""
     osts: tuple[int, ...]
-    """The indices of its targets, stripe by stripe; empty for one that has none yet, or none at all."""
+    """Indices of its targets, stripe by stripe; empty if none are assigned."""
     mirror: int = 0
     is_instantiated: bool = True
     """Whether it has been written to."""
     is_stale: bool = False
-    """A mirror that has not yet been brought up to date."""
+    """Whether it is a mirror that is not synchronised."""
 
     def ost_of(self, offset: int) -> int | None:
-        """The target that holds this byte of the file; None where the component has no targets or does not reach there."""
+        """The target that holds this byte of the file; None where the component has no targets or does not contain the byte."""
         inside = self.start_bytes <= offset and (self.end_bytes is None or offset < self.end_bytes)
         if not inside or not self.osts or not self.stripe_size_bytes or "mdt" in self.patterns:
             return None
@@ -62,38 +62,43 @@ class Component:
 
 @dataclass(frozen=True)
 class Layout:
-    """All parts of a file, in the order of the attribute: by mirror, then by place."""
+    """All components of a file, in the order of the attribute: by mirror, then by offset."""
 
     components: tuple[Component, ...]
     num_mirrors: int = 1
 
     @property
     def stripe_count(self) -> int:
-        """The most targets that any part is striped over; `ALL_OSTS` counts most."""
+        """The largest stripe count of any component; `ALL_OSTS` is the largest."""
         counts = [component.stripe_count for component in self.components]
         return ALL_OSTS if ALL_OSTS in counts else max(counts)
 
 
 def layout_of(data: bytes) -> Layout:
-    """The layout that the bytes of the attribute describe; ValueError says what is wrong with them."""
-    order, magic = _order_and_magic(data)
+    """Parse the attribute; raises ValueError for invalid bytes."""
+    for order in "<>":
+        (magic,) = _unpack("I", data, 0, order)
+        if magic in _MAGICS:
+            break
+    else:
+        raise ValueError(f"it begins with {data[:4].hex()}, which is no layout")
     if magic in (_V1, _V3, _SPECIFIC):
-        return Layout((_component(data, order, 0, None),))
+        return Layout((_parse_component(data, order, 0, None),))
     if magic == _FOREIGN:
         raise ValueError("its data is not in Lustre (a foreign layout)")
-    return _composite(data, order)
+    return _parse_composite(data, order)
 
 
-def _composite(data: bytes, order: str) -> Layout:
-    _, _, _, _, num_entries, more_mirrors = _unpacked(_COMPOSITE_HEADER, data, 0, order)
+def _parse_composite(data: bytes, order: str) -> Layout:
+    _, _, _, _, num_entries, more_mirrors = _unpack(_COMPOSITE_HEADER, data, 0, order)
     components = []
     for place in range(num_entries):
-        number, flags, start, end, offset, size = _unpacked(_ENTRY, data, _size(_COMPOSITE_HEADER) + place * _size(_ENTRY), order)
-        if flags & _IS_EXTENSION:  # space that its neighbour may grow into, never data
+        number, flags, start, end, offset, size = _unpack(_ENTRY, data, _size(_COMPOSITE_HEADER) + place * _size(_ENTRY), order)
+        if flags & _IS_EXTENSION:  # space into which the neighbouring component can grow; it holds no data
             continue
         if offset + size > len(data) or start >= end:
             raise ValueError(f"entry {place} is from {start} to {end}, at {offset} of {len(data)} bytes")
-        part = _component(data[offset : offset + size], order, start, None if end == _EOF else end)
+        part = _parse_component(data[offset : offset + size], order, start, None if end == _EOF else end)
         is_instantiated, is_stale = bool(flags & _INSTANTIATED), bool(flags & _STALE)
         components.append(replace(part, mirror=number >> 16 & 0x7FFF, is_instantiated=is_instantiated, is_stale=is_stale))
     if not components:
@@ -101,18 +106,20 @@ def _composite(data: bytes, order: str) -> Layout:
     return Layout(tuple(components), more_mirrors + 1)
 
 
-def _component(data: bytes, order: str, start: int, end: int | None) -> Component:
-    magic, pattern, stripe_size, stripe_count, _ = _unpacked(_HEADER, data, 0, order)
+def _parse_component(data: bytes, order: str, start: int, end: int | None) -> Component:
+    magic, pattern, stripe_size, stripe_count, _ = _unpack(_HEADER, data, 0, order)
     if magic not in (_V1, _V3, _SPECIFIC):
         raise ValueError(f"a component begins with {magic:#010x}, which is no layout")
     pool = b"" if magic == _V1 else data[_size(_HEADER) :][:_POOL_BYTES]
     if magic != _V1 and len(pool) < _POOL_BYTES:
         raise ValueError(f"it is cut: {len(data)} bytes")
     objects = _size(_HEADER) + len(pool)
+    patterns = tuple(name for bit, name in _PATTERNS.items() if pattern & bit)
+    unnamed = pattern & ~sum(_PATTERNS)
     return Component(
         start_bytes=start,
         end_bytes=end,
-        patterns=_patterns(pattern),
+        patterns=patterns if not unnamed else (*patterns, f"{unnamed:#x}"),
         stripe_count=ALL_OSTS if stripe_count == 0xFFFF else stripe_count,
         stripe_size_bytes=stripe_size,
         pool=pool.split(b"\0")[0].decode("utf-8", "backslashreplace") or None,
@@ -121,33 +128,19 @@ def _component(data: bytes, order: str, start: int, end: int | None) -> Componen
 
 
 def _osts(data: bytes, order: str, stripe_count: int) -> tuple[int, ...]:
-    """None at all where the attribute ends with the header: the default layout of a folder, or nothing written yet."""
+    """Empty where the attribute ends with the header: the default layout of a folder, or a file without data."""
     if not data or not stripe_count or stripe_count == 0xFFFF:
         return ()
     if len(data) < stripe_count * _size(_OBJECT):
         raise ValueError(f"it is cut: {len(data)} bytes for {stripe_count} objects")
-    return tuple(_unpacked(_OBJECT, data, place * _size(_OBJECT), order)[0] for place in range(stripe_count))
-
-
-def _patterns(bits: int) -> tuple[str, ...]:
-    names = [name for bit, name in _PATTERNS.items() if bits & bit]
-    rest = bits & ~sum(_PATTERNS)
-    return (*names, *([f"{rest:#x}"] if rest else []))
-
-
-def _order_and_magic(data: bytes) -> tuple[str, int]:
-    for order in "<>":
-        (magic,) = _unpacked("I", data, 0, order)
-        if magic in _MAGICS:
-            return order, magic
-    raise ValueError(f"it begins with {data[:4].hex()}, which is no layout")
+    return tuple(_unpack(_OBJECT, data, place * _size(_OBJECT), order)[0] for place in range(stripe_count))
 
 
 def _size(form: str) -> int:
     return struct.calcsize(f"<{form}")
 
 
-def _unpacked(form: str, data: bytes, offset: int, order: str) -> tuple[int, ...]:
+def _unpack(form: str, data: bytes, offset: int, order: str) -> tuple[int, ...]:
     if offset + _size(form) > len(data):
         raise ValueError(f"it is cut: {len(data)} bytes where there should be {offset + _size(form)} or more")
     return struct.unpack_from(order + form, data, offset)

@@ -1,48 +1,49 @@
-"""What the mount of a network file system says of itself: servers, version, sizes of requests."""
+"""The properties of a network file system's mount: servers, version, request sizes."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ioprof.storage.filesystems import MOOSE_SOURCE
-from ioprof.storage.kernel_text import Unknown, number_in, shown, told
+from ioprof.file_systems import MOOSE_SOURCE
+from ioprof.storage.kernel_text import Unknown, build_with_reasons, parse_number, printable_text
 from ioprof.storage.mounts import Mount
 
 
 @dataclass(frozen=True)
 class Network:
-    """A mount whose files come from servers; for Lustre there is more, see `Lustre`."""
+    """A mount of a network file system other than Lustre, for which see `Lustre`."""
 
     servers: tuple[str, ...] | None
     volume: str | None
-    """What is exported: path, share, bucket or volume."""
+    """The exported path, share, bucket or volume."""
     protocol_version: str | None
     transport: str | None
     """e.g. tcp, rdma, virtio."""
     read_bytes: int | None
-    """The largest read that is one request. Below the size of a record: several round trips for each."""
+    """Maximum size of a read request. Below the size of a record: several round trips per record."""
     num_connections: int | None
     """Connections to the server. 1: all readers of this host share one queue."""
     unknown: dict[str, str] = field(default_factory=dict)
-    """Why a value is None."""
+    """Field → reason why its value is None."""
 
 
 def network_of(mount: Mount) -> Network:
-    """The facts of a mount of any network file system."""
-    servers, volume = _parts(mount)
-    return told(
+    """The properties of a mount of any network file system."""
+    servers, volume = _servers_and_volume(mount)
+    is_nfs = mount.file_system in ("nfs", "nfs4")
+    return build_with_reasons(
         Network,
-        servers=servers or _unsaid(mount, "servers"),
-        volume=volume or _unsaid(mount, "volume"),
-        protocol_version=_first(mount, "vers", "version", what="version"),
-        transport=_first(mount, "proto", "trans", what="transport"),
-        read_bytes=_size(mount),
-        num_connections=_connections(mount),
+        servers=servers or _not_shown(mount, "servers"),
+        volume=volume or _not_shown(mount, "volume"),
+        protocol_version=_first_text(mount, "vers", "version", what="version"),
+        transport=_first_text(mount, "proto", "trans", what="transport"),
+        read_bytes=_first_number(mount, "rsize", "max_read", "msize", what="largest read"),
+        # NFS uses one connection unless nconnect is given.
+        num_connections=_first_number(mount, "nconnect", "max_channels", what="connections", default=1 if is_nfs else None),
     )
 
 
-def _parts(mount: Mount) -> tuple[tuple[str, ...], str]:
-    source = shown(mount.source)
+def _servers_and_volume(mount: Mount) -> tuple[tuple[str, ...], str]:
+    source = printable_text(mount.source)
     kind = mount.file_system
     if kind in ("cifs", "smb3"):
         server, _, share = source.strip("/\\").replace("\\", "/").partition("/")
@@ -51,7 +52,7 @@ def _parts(mount: Mount) -> tuple[tuple[str, ...], str]:
         servers, _, volume = source.rpartition("/")
         return tuple(servers.split(",")) if servers else (), volume
     if kind == "ceph":
-        return _ceph(source, mount)
+        return _ceph_servers_and_volume(source, mount)
     if source.startswith(MOOSE_SOURCE):
         server, _, folder = source.removeprefix(MOOSE_SOURCE).partition("/")
         return (server,) if server else (), f"/{folder}"
@@ -62,34 +63,27 @@ def _parts(mount: Mount) -> tuple[tuple[str, ...], str]:
     return (address,) if address else (), source
 
 
-def _ceph(source: str, mount: Mount) -> tuple[tuple[str, ...], str]:
-    """`mon1:6789,mon2:6789:/folder`, since 5.17 `user@fsid.name=/folder` with the monitors in an option."""
+def _ceph_servers_and_volume(source: str, mount: Mount) -> tuple[tuple[str, ...], str]:
+    """The source is `mon1:6789,mon2:6789:/folder`, since 5.17 `user@fsid.name=/folder` with the monitors in an option."""
     if "=/" in source:
         name, _, folder = source.partition("=/")
         monitors = mount.option("mon_addr") or ""
-        return tuple(filter(None, shown(monitors).split("/"))), f"{name.rpartition('.')[2]}:/{folder}"
+        return tuple(filter(None, printable_text(monitors).split("/"))), f"{name.rpartition('.')[2]}:/{folder}"
     monitors, _, folder = source.rpartition(":/")
     return tuple(filter(None, monitors.split(","))), f"/{folder}"
 
 
-def _first(mount: Mount, *names: str, what: str) -> str | Unknown:
-    values: Iterator[str] = (shown(value) for name in names if (value := mount.option(name)))
-    return next(values, _unsaid(mount, what))
+def _first_text(mount: Mount, *names: str, what: str) -> str | Unknown:
+    values: Iterator[str] = (printable_text(value) for name in names if (value := mount.option(name)))
+    return next(values, _not_shown(mount, what))
 
 
-def _size(mount: Mount) -> int | Unknown:
-    for name in ("rsize", "max_read", "msize"):
+def _first_number(mount: Mount, *names: str, what: str, default: int | None = None) -> int | Unknown:
+    for name in names:
         if (text := mount.option(name)) is not None:
-            return number_in(text, f"option {name} of {mount.point}")
-    return _unsaid(mount, "largest read")
+            return parse_number(text, f"option {name} of {mount.point}")
+    return _not_shown(mount, what) if default is None else default
 
 
-def _connections(mount: Mount) -> int | Unknown:
-    for name in ("nconnect", "max_channels"):
-        if (text := mount.option(name)) is not None:
-            return number_in(text, f"option {name} of {mount.point}")
-    return 1 if re.fullmatch("nfs4?", mount.file_system) else _unsaid(mount, "connections")
-
-
-def _unsaid(mount: Mount, what: str) -> Unknown:
-    return Unknown(f"the mount of {shown(mount.file_system)} does not say ({what})")
+def _not_shown(mount: Mount, what: str) -> Unknown:
+    return Unknown(f"the mount options of {printable_text(mount.file_system)} do not show it ({what})")

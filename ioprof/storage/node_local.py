@@ -1,4 +1,4 @@
-"""Which folder of this node is its own: schedulers name it in the environment, each in its own way."""
+"""Finds this node's local scratch folder: schedulers name it in environment variables, each in its own."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -19,13 +19,13 @@ VARIABLES: Final = (
     ("LOCAL_SCRATCH", "the site's local scratch"),
     ("TMPDIR", "TMPDIR"),
 )
-"""Names and what they are, best first. Sources: the handbooks of Slurm sites, TSUBAME, ABCI, NCI and CSC."""
+"""Variables and their meaning, best first. Sources: the handbooks of Slurm sites, TSUBAME, ABCI, NCI and CSC."""
 
 GIVEN: Final = "given"
-"""How a folder was found that somebody named."""
+"""`NodeLocal.by` of a folder that the user named."""
 
 BEEOND: Final = ("/beeond", "/mnt/beeond", "/data/beeond")
-"""Where BeeOND is mounted by its own default and by sites that name no variable; only a mount of `beegfs` there counts."""
+"""Mount points of BeeOND: its default, and those of sites that set no variable; only a mount of `beegfs` there counts."""
 
 
 @dataclass(frozen=True)
@@ -38,26 +38,29 @@ class NodeLocal:
 
 
 def node_local(environment: Mapping[str, str], kind_of: Callable[[Path], str], type_of: Callable[[Path], str]) -> NodeLocal:
-    """The best folder of this node's own; `CommandError` says what was looked at, and why it would not do.
+    """The best local folder of this node; `CommandError` lists the candidates, and why each was rejected.
 
-    `kind_of` is `ioprof.storage`'s word for what a folder lies on (`local`, `shared`, `memory`, `unknown`), `type_of` its file
-    system. Memory is taken where there is nothing else: what lies there is taken from the job.
+    `kind_of` returns the storage kind of a folder (`local`, `shared`, `memory`, `unknown`), `type_of` its file system. A folder in
+    memory is used only where there is no other: its content takes memory from the job.
     """
     refused = []
     in_memory: NodeLocal | None = None
     for candidate in _candidates(environment, type_of):
-        why = _unusable(candidate.folder)
-        kind = "" if why else kind_of(candidate.folder)
+        folder = candidate.folder
+        why = None if folder.is_absolute() and folder.is_dir() else "is not a folder"
+        if why is None and not os.access(folder, os.W_OK | os.X_OK):
+            why = "cannot be written"
+        kind = "" if why else kind_of(folder)
         if not why and (kind in ("local", "unknown") or "BeeOND" in candidate.by):
             return candidate
         if not why and kind == "memory" and in_memory is None:
             in_memory = candidate
-        refused.append(f"{candidate.by}: {candidate.folder} {why or f'is {kind}'}")
+        refused.append(f"{candidate.by}: {folder} {why or f'is {kind}'}")
     if in_memory is not None:
         return in_memory
     looked = ", ".join(name for name, _ in VARIABLES)
     found = "; ".join(refused) if refused else f"none of {looked} is set, and no BeeOND is mounted"
-    raise CommandError(f"--stage-to auto: no folder of this node's own ({found}); name one: --stage-to /local/scratch")
+    raise CommandError(f"--stage-to auto: no local folder of this node found ({found}); name one: --stage-to /local/scratch")
 
 
 def _candidates(environment: Mapping[str, str], type_of: Callable[[Path], str]) -> Iterator[NodeLocal]:
@@ -67,9 +70,3 @@ def _candidates(environment: Mapping[str, str], type_of: Callable[[Path], str]) 
     for place in map(Path, BEEOND):
         if place.is_dir() and type_of(place) == "beegfs":
             yield NodeLocal(place, f"BeeOND at {place}")
-
-
-def _unusable(folder: Path) -> str | None:
-    if not folder.is_absolute() or not folder.is_dir():
-        return "is no folder"
-    return None if os.access(folder, os.W_OK | os.X_OK) else "cannot be written"

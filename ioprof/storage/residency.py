@@ -1,15 +1,15 @@
-"""How much of a dataset's files this machine's page cache holds, and getting them out of it or into it.
+"""Residency: how much of a dataset's files is in this machine's page cache; eviction and preloading of files.
 
-Asked in the first of these ways that the kernel allows for a file, and said which one it was:
+Residency is queried by the first of these methods that the kernel permits for a file, and the result names the method:
 
-1. `cachestat` (system call 451, Linux 6.5): counts pages; refused to those who neither own the file nor may write it.
-2. `mincore` on a mapping: since Linux 5.2 it tells the same people that everything is resident, so they are not believed.
-3. `preadv2(RWF_NOWAIT)` (ext4, xfs, btrfs): reads what is cached and refuses the rest; allowed to everybody. But it begins to read
-   what it refuses (seen on Linux 6.18), so only a sample of pages is asked for, and those that were not there are dropped again.
+1. `cachestat` (system call 451, Linux 6.5): counts pages; refused to users who neither own the file nor may write it.
+2. `mincore` on a mapping: since Linux 5.2 it reports everything as resident to the same users, so it is not used for them.
+3. `preadv2(RWF_NOWAIT)` (ext4, xfs, btrfs): reads cached pages and refuses others; permitted to every reader. But it starts to
+   fetch what it refuses (seen on Linux 6.18), so only a sample of pages is tried, and uncached pages are dropped again.
 4. None: the residency is unknown, never 0.
 
-Getting a file out is `posix_fadvise(POSIX_FADV_DONTNEED)`, which needs no rights, and leaves what is dirty, mapped or locked. So it
-is tried, what stayed is brought to the storage by `fsync`, and it is tried again.
+Eviction is `posix_fadvise(POSIX_FADV_DONTNEED)`, which needs no privileges, and skips pages that are dirty, mapped or locked. So
+after a first try the file is written back by `fsync`, and evicted again.
 """
 
 import ctypes
@@ -20,15 +20,14 @@ import resource
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 from ioprof.errors import CommandError
 from ioprof.file_systems import file_system_on
-
-Advance = Callable[[int], object]
-"""Is told how many more bytes are done."""
+from ioprof.reporter import Advance, ignore_progress
 
 PAGE_BYTES: Final = mmap.PAGESIZE
 THREADS: Final = 16
@@ -36,7 +35,7 @@ _CHUNK_FILES: Final = 64
 _READ_BYTES: Final = 1 << 20
 _PART_BYTES: Final = 1 << 26
 _TRIES: Final = 3
-_PROBES: Final = 1 << 14  # of one call, for all files together: each that finds nothing costs a read
+_PROBES: Final = 1 << 14  # of one call, for all files together: each probe of an uncached page costs a read
 _PROBES_OF_FILE: Final = 16
 _PROBES_OF_LARGE_FILE: Final = 1024
 _LARGE_PAGES: Final = 1 << 12
@@ -48,23 +47,23 @@ _CAP_FOWNER: Final = 3
 
 @dataclass(frozen=True)
 class Residency:
-    """What part of some files was in the page cache."""
+    """The part of a set of files that is in the page cache."""
 
     files: int
     bytes: int
-    """Of the whole pages of those files whose residency could be told."""
+    """Size in whole pages of the files whose residency is known."""
     resident_bytes: int
-    """Those of them that were in the page cache."""
+    """The part of `bytes` in the page cache."""
     methods: dict[str, int]
-    """How many files were asked in which way: `cachestat`, `mincore`, `RWF_NOWAIT sampled`."""
+    """Number of files per method: `cachestat`, `mincore`, `RWF_NOWAIT sampled`."""
     unknown_files: int
-    """Files of which nothing can be told, or that were not in the sample; they are not in `bytes`."""
+    """Number of files whose residency is unknown, or that were not in the sample; they are not in `bytes`."""
     reason: str | None
-    """Why not, of the first of them."""
+    """The reason for the first unknown file."""
 
     @property
     def ratio(self) -> float | None:
-        """Part of the bytes that is resident; null where nothing could be told."""
+        """Resident part of the bytes; None where nothing is known."""
         return self.resident_bytes / self.bytes if self.bytes else None
 
     def facts(self) -> dict[str, Any]:
@@ -88,43 +87,105 @@ class _Answer:
     reason: str | None = None
 
 
-def residency(paths: Sequence[str], advance: Advance = lambda _: None) -> Residency:
-    """What of these files is in the page cache; raises `CommandError` for one that cannot be opened."""
-    return _summed(_each(_Files().asked, paths, advance))
+class _Range(ctypes.Structure):
+    _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
 
 
-def evict(paths: Sequence[str], advance: Advance = lambda _: None) -> Residency:
-    """Get these files out of the page cache, and say what stayed; raises `CommandError` for one that cannot be opened."""
-    return _summed(_each(_Files().evicted, paths, advance))
+class _Cachestat(ctypes.Structure):
+    # <linux/mman.h>, struct cachestat
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted"))
 
 
-def warm(paths: Sequence[str], advance: Advance = lambda _: None) -> Residency:
-    """Read all of these files once, in parallel, and say what is in the page cache then; raises `CommandError` as above."""
-    sizes = [(path, _size(path)) for path in paths]
-    parts = [(path, start, size) for path, size in sizes for start in range(0, max(size, 1), _PART_BYTES)]
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def cached_pages(descriptor: int, offset: int, length: int) -> int | None:
+    """Pages of a range in the page cache, by cachestat; None where kernel, file system or permissions do not allow it.
+
+    Length 0 means to the end of the file.
+    """
+    found = _Cachestat()
+    arguments = (ctypes.c_uint(descriptor), ctypes.byref(_Range(offset, length)), ctypes.byref(found), ctypes.c_uint(0))
+    return int(found.cache) if _libc.syscall(ctypes.c_long(_CACHESTAT), *arguments) == 0 else None
+
+
+class CacheQueries:
+    """The kernel's answers about one open file; tests replace single methods by a subclass."""
+
+    def file_system(self, device: int) -> str:
+        """Type of the file system with this `st_dev`."""
+        return file_system_on(device)
+
+    def resident_pages(self, descriptor: int) -> int | None:
+        """`cached_pages` of the whole file."""
+        return cached_pages(descriptor, 0, 0)
+
+    def may_use_mincore(self, descriptor: int, status: os.stat_result) -> bool:
+        """The kernel's own condition (can_do_mincore in mm/mincore.c): owner, write permission, or CAP_FOWNER."""
+        if status.st_uid == os.geteuid():
+            return True
+        with suppress(OSError, ValueError, IndexError), open("/proc/self/status", "rb") as lines:
+            if any(line.startswith(b"CapEff:") and int(line.split()[1], 16) >> _CAP_FOWNER & 1 for line in lines):
+                return True
+        return os.access(f"/proc/self/fd/{descriptor}", os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+    def is_cached(self, descriptor: int, place: int) -> bool:
+        """Whether the page at this offset is cached, by RWF_NOWAIT; raises OSError where that is not supported."""
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
+        try:
+            got = os.preadv(descriptor, [bytearray(1)], place, getattr(os, "RWF_NOWAIT", 0))
+            # Linux 6.18 starts to fetch an uncached page, and a fast device may deliver it before the call returns.
+            return got > 0 and resource.getrusage(resource.RUSAGE_THREAD).ru_inblock == before
+        except BlockingIOError:
+            return False
+
+
+_KERNEL: Final = CacheQueries()
+
+
+def residency(paths: Sequence[str], advance: Advance = ignore_progress, queries: CacheQueries = _KERNEL) -> Residency:
+    """The part of these files in the page cache; raises `CommandError` for a file that cannot be opened."""
+    return _total(_each(_Files(queries).query, paths, advance))
+
+
+def evict(paths: Sequence[str], advance: Advance = ignore_progress) -> Residency:
+    """Evict these files from the page cache, and return what remains; raises `CommandError` for a file that cannot be opened."""
+    return _total(_each(_Files(_KERNEL).evict, paths, advance))
+
+
+def warm(paths: Sequence[str], advance: Advance = ignore_progress) -> Residency:
+    """Read all of these files once, in parallel, and return what is in the page cache then; raises `CommandError` as above."""
+    parts = []
+    for path in paths:
+        try:
+            size = os.stat(path).st_size
+        except OSError as error:
+            raise CommandError(f"{path}: cannot be read ({error.strerror})", exit_code=1) from None
+        parts += [(path, start, size) for start in range(0, max(size, 1), _PART_BYTES)]
     for count in _parallel(_read_parts, parts):
         advance(count)
     return residency(paths)
 
 
-def mapped_by(paths: Iterable[str], proc: str = "/proc") -> dict[int, str]:
-    """Processes that map any of these files, which keeps what they touched in memory: number to command; those that one may see."""
+def mapping_processes(paths: Iterable[str], proc: str = "/proc") -> dict[int, str]:
+    """Processes that map any of these files, whose touched pages cannot be evicted: pid → command; only visible processes."""
     wanted = {(status.st_dev, status.st_ino) for status in map(os.stat, paths)}
     found = {}
     for pid in filter(str.isdigit, os.listdir(proc)):
         try:
             with open(f"{proc}/{pid}/maps", "rb") as lines:
                 if any(_mapped_file(line) in wanted for line in lines):
-                    found[int(pid)] = _command(f"{proc}/{pid}/comm")
-        except OSError:  # ended meanwhile, or not to be seen by us
+                    with open(f"{proc}/{pid}/comm", encoding="utf-8", errors="replace") as stream:
+                        found[int(pid)] = stream.read().strip()
+        except OSError:  # ended meanwhile, or not visible to this user
             continue
     return found
 
 
 def proactive_reclaim(sys: str = "/sys") -> str | None:
-    """What drops pages from this machine's page cache though there is memory left; None if nothing is known to.
+    """What reclaims page cache on this machine although memory is free; None if nothing is known to.
 
-    DAMON's `pageout` schemes and its module for reclaim (kernel: admin-guide/mm/damon) take what nobody touched for some seconds.
+    DAMON's `pageout` schemes and its reclaim module (kernel: admin-guide/mm/damon) reclaim pages not accessed for some seconds.
     """
     if _text(f"{sys}/module/damon_reclaim/parameters/enabled") == "Y":
         return "DAMON reclaims idle memory (module damon_reclaim)"
@@ -151,7 +212,7 @@ def _each(function: Callable[[str], _Answer], paths: Sequence[str], advance: Adv
 
 
 def _parallel(function: Callable[[Sequence[Any]], Any], items: Sequence[Any]) -> Iterable[Any]:
-    # One call of a function per file would be most of the time that a million small files take.
+    # In chunks: submitting each of a million small files would take longer than the work itself.
     chunks = (items[start : start + _CHUNK_FILES] for start in range(0, len(items), _CHUNK_FILES))
     with ThreadPoolExecutor(THREADS) as pool:
         while waiting := [pool.submit(function, chunk) for chunk in islice(chunks, 4 * THREADS)]:
@@ -159,7 +220,7 @@ def _parallel(function: Callable[[Sequence[Any]], Any], items: Sequence[Any]) ->
                 yield future.result()
 
 
-def _summed(answers: Iterable[_Answer]) -> Residency:
+def _total(answers: Iterable[_Answer]) -> Residency:
     pages = resident = files = unknown = 0
     methods: Counter[str] = Counter()
     reason = None
@@ -178,19 +239,19 @@ def _summed(answers: Iterable[_Answer]) -> Residency:
 
 
 class _Files:
-    """The files of one call: they share what may be spent on probing."""
+    """The files of one call, which share a maximum number of probes."""
 
-    def __init__(self) -> None:
-        self._probes = _PROBES
+    def __init__(self, queries: CacheQueries) -> None:
+        self._queries, self._probes = queries, _PROBES
 
-    def asked(self, path: str) -> _Answer:
+    def query(self, path: str) -> _Answer:
         descriptor = _open(path)
         try:
             return self._answer(descriptor)
         finally:
             os.close(descriptor)
 
-    def evicted(self, path: str) -> _Answer:
+    def evict(self, path: str) -> _Answer:
         descriptor = _open(path)
         try:
             for number in range(_TRIES):
@@ -209,22 +270,37 @@ class _Files:
     def _answer(self, descriptor: int) -> _Answer:
         status = os.fstat(descriptor)
         pages = -(-status.st_size // PAGE_BYTES)
-        if reason := _OWN_CACHE.get(file_system_on(status.st_dev)):
+        if reason := _OWN_CACHE.get(self._queries.file_system(status.st_dev)):
             return _Answer(reason=reason)
         if not pages:
             return _Answer(0, 0, "cachestat")
-        resident = _by_cachestat(descriptor)
+        resident = self._queries.resident_pages(descriptor)
         if resident is not None:
             return _Answer(pages, min(resident, pages), "cachestat")
-        if _may_trust_mincore(descriptor, status):
-            resident = _by_mincore(descriptor, status.st_size)
+        if self._queries.may_use_mincore(descriptor, status):
+            resident = mincore_pages(descriptor, status.st_size)
             if resident is not None:
                 return _Answer(pages, resident, "mincore")
         wanted = min(pages, _PROBES_OF_LARGE_FILE if pages > _LARGE_PAGES else _PROBES_OF_FILE)
         if self._probes < wanted:
-            return _Answer(reason="its residency is found out by probing, and it was not in the sample")
+            return _Answer(reason="its residency can only be probed, and it was not in the sample")
         self._probes -= wanted
-        return _by_nowait(descriptor, pages, wanted)
+        return self._by_nowait(descriptor, pages, wanted)
+
+    def _by_nowait(self, descriptor: int, pages: int, probes: int) -> _Answer:
+        places = [number * pages // probes * PAGE_BYTES for number in range(probes)]
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # so that no probe reads more than its own page
+        try:
+            absent = [place for place in places if not self._queries.is_cached(descriptor, place)]
+        except OSError as error:
+            reason = "this user neither owns nor may write it, so the kernel does not report what is cached"
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                reason = f"cannot be read ({error.strerror})"
+            return _Answer(reason=reason)
+        for place in absent:
+            os.pread(descriptor, 1, place)  # waits for the fetch that the probe started: a page being read cannot be dropped
+            os.posix_fadvise(descriptor, place, PAGE_BYTES, os.POSIX_FADV_DONTNEED)
+        return _Answer(pages, (probes - len(absent)) * pages // probes, "RWF_NOWAIT sampled")
 
 
 def _read_parts(parts: Sequence[tuple[str, int, int]]) -> int:
@@ -243,43 +319,8 @@ def _read_parts(parts: Sequence[tuple[str, int, int]]) -> int:
     return done
 
 
-class _Range(ctypes.Structure):
-    _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
-
-
-class _Cachestat(ctypes.Structure):
-    # <linux/mman.h>, struct cachestat
-    _fields_ = tuple((name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted"))
-
-
-_libc: Final = ctypes.CDLL(None, use_errno=True)
-
-
-def _by_cachestat(descriptor: int) -> int | None:
-    """Pages of the file in the page cache; None where this kernel, this file system or this user is refused."""
-    found = _Cachestat()
-    arguments = (ctypes.c_uint(descriptor), ctypes.byref(_Range(0, 0)), ctypes.byref(found), ctypes.c_uint(0))
-    if _libc.syscall(ctypes.c_long(_CACHESTAT), *arguments) != 0:
-        return None
-    return int(found.cache)
-
-
-def _may_trust_mincore(descriptor: int, status: os.stat_result) -> bool:
-    """As the kernel decides (can_do_mincore in mm/mincore.c): the owner, who may write, or who may act as any owner."""
-    if status.st_uid == os.geteuid() or _has_capability(_CAP_FOWNER):
-        return True
-    return os.access(f"/proc/self/fd/{descriptor}", os.W_OK, effective_ids=os.access in os.supports_effective_ids)
-
-
-def _has_capability(number: int) -> bool:
-    try:
-        with open("/proc/self/status", "rb") as lines:
-            return any(line.startswith(b"CapEff:") and int(line.split()[1], 16) >> number & 1 for line in lines)
-    except (OSError, ValueError, IndexError):
-        return False
-
-
-def _by_mincore(descriptor: int, size: int) -> int | None:
+def mincore_pages(descriptor: int, size: int) -> int | None:
+    """Pages of a file of `size` bytes in the page cache, by mincore; None where it cannot be mapped."""
     _libc.mmap.restype = ctypes.c_void_p
     arguments = (ctypes.c_size_t(size), mmap.PROT_READ, mmap.MAP_SHARED, descriptor, ctypes.c_long(0))
     address = _libc.mmap(None, *arguments)
@@ -294,44 +335,11 @@ def _by_mincore(descriptor: int, size: int) -> int | None:
         _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
 
 
-def _by_nowait(descriptor: int, pages: int, probes: int) -> _Answer:
-    places = [number * pages // probes * PAGE_BYTES for number in range(probes)]
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # so that no probe reads more than its own page
-    try:
-        absent = [place for place in places if not _is_cached(descriptor, place)]
-    except OSError as error:
-        reason = "neither its owner nor allowed to write it, so the kernel does not say what is cached"
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-            reason = f"cannot be read ({error.strerror})"
-        return _Answer(reason=reason)
-    for place in absent:
-        os.pread(descriptor, 1, place)  # waits for the read that the probe began: a page that is being read cannot be dropped
-        os.posix_fadvise(descriptor, place, PAGE_BYTES, os.POSIX_FADV_DONTNEED)
-    return _Answer(pages, (probes - len(absent)) * pages // probes, "RWF_NOWAIT sampled")
-
-
-def _is_cached(descriptor: int, place: int) -> bool:
-    before = resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
-    try:
-        got = os.preadv(descriptor, [bytearray(1)], place, getattr(os, "RWF_NOWAIT", 0))
-        # Linux 6.18 starts to fetch what is not there, and has it at once from a fast device.
-        return got > 0 and resource.getrusage(resource.RUSAGE_THREAD).ru_inblock == before
-    except BlockingIOError:
-        return False
-
-
 def _open(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not block here
     except OSError as error:
         raise CommandError(f"{path}: cannot be opened ({error.strerror})", exit_code=1) from None
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError as error:
-        raise CommandError(f"{path}: cannot be read ({error.strerror})", exit_code=1) from None
 
 
 # ------------------------------------------------------------------------------------------------ the text files of /proc
@@ -357,8 +365,3 @@ def _text(path: str) -> str:
             return stream.read(100).strip()
     except OSError:
         return ""
-
-
-def _command(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as stream:
-        return stream.read().strip()

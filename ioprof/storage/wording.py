@@ -1,36 +1,39 @@
-"""A description of storage for people, as lines of a label and a text; and for machines, as plain data."""
+"""Formats the description of storage: for people as lines of a label and a text, for programs as plain data."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from ioprof.storage.blockdevices import BlockDevice
-from ioprof.storage.described import PathStorage
-from ioprof.storage.kernel_text import shown
+from ioprof.storage.description import PathStorage
+from ioprof.storage.kernel_text import printable_text
 from ioprof.storage.lustre import Lustre
 from ioprof.storage.lustre_layout import ALL_OSTS, Component, Layout
 from ioprof.storage.network import Network
 
 _KINDS = {
-    "local": "this host's own",
+    "local": "local to this host",
     "shared": "shared with other hosts",
     "memory": "memory, no storage",
-    "unknown": "whether other hosts share it is not known",
+    "unknown": "unknown whether other hosts share it",
 }
 
 
 def plain(storage: PathStorage) -> dict[str, Any]:
-    """The whole description as JSON can hold it, in any encoding."""
+    """The whole description as JSON-compatible data."""
     found: dict[str, Any] = printable(asdict(storage))
     return found
 
 
 def lines(storage: PathStorage) -> list[tuple[str, str]]:
-    """What to print, in order: where it is, on what, and what can be known of its reads."""
-    why: dict[str, list[str]] = {}
-    for name, reason in _reasons(storage):
-        why.setdefault(reason, []).append(name.replace("_", " "))
-    return [*_lines(storage), *(("not known", f"{', '.join(names)}: {reason}") for reason, names in why.items())]
+    """The lines to print, in order: mount, devices, servers, and whether the source of a read can be known."""
+    reasons = [*storage.unknown.items()]
+    reasons += ((f"{device.name} {name}", reason) for device in storage.devices for name, reason in device.unknown.items())
+    reasons += storage.network.unknown.items() if storage.network else ()
+    names_by_reason: dict[str, list[str]] = {}
+    for name, reason in reasons:
+        names_by_reason.setdefault(reason, []).append(name.replace("_", " "))
+    return [*_lines(storage), *(("not known", f"{', '.join(names)}: {reason}") for reason, names in names_by_reason.items())]
 
 
 def _lines(storage: PathStorage) -> Iterator[tuple[str, str]]:
@@ -57,10 +60,10 @@ def _source_of_reads(storage: PathStorage) -> str:
     if storage.kind == "memory":
         return "all reads are from memory"
     if storage.answers_nowait:
-        return "RWF_NOWAIT answers: each read is told to be from storage or from the page cache, exactly"
+        return "RWF_NOWAIT is supported: the source of each read (storage or page cache) is known exactly"
     if storage.counts_blocks:
-        return "the kernel counts what a thread fetched: most reads can be told to be from storage or from the page cache"
-    return "neither RWF_NOWAIT nor the kernel's counts say where a read's bytes came from; its time is all there is"
+        return "the kernel counts the blocks that a thread fetched: the source of most reads (storage or page cache) is known"
+    return "neither RWF_NOWAIT nor the kernel's counters show the source of a read; only its duration is known"
 
 
 def _device_lines(device: BlockDevice, label: str = "device") -> Iterator[tuple[str, str]]:
@@ -70,16 +73,16 @@ def _device_lines(device: BlockDevice, label: str = "device") -> Iterator[tuple[
 
 
 def _device(device: BlockDevice) -> str:
-    rotational = {True: "rotational (as the kernel believes)", False: "not rotational", None: None}[device.rotational]
+    rotational = {True: "rotational (according to the kernel)", False: "not rotational", None: None}[device.rotational]
     words = (
         device.transport,
         device.model,
         None if device.size_bytes is None else f"{device.size_bytes / 1e9:,.0f} GB",
         rotational,
         device.scheduler and f"scheduler {device.scheduler}",
-        None if device.read_ahead_bytes is None else f"reads {size(device.read_ahead_bytes)} ahead",
+        None if device.read_ahead_bytes is None else f"readahead {size(device.read_ahead_bytes)}",
         None if device.logical_block_bytes is None else f"blocks of {size(device.logical_block_bytes)}",
-        None if device.num_requests is None else f"{device.num_requests} requests queue",
+        None if device.num_requests is None else f"queue of {device.num_requests} requests",
         device.partition and f"partition {device.partition}",
     )
     return f"{device.name}: " + ", ".join(word for word in words if word)
@@ -91,8 +94,8 @@ def _lustre_lines(lustre: Lustre, path: str) -> Iterator[tuple[str, str]]:
         lustre.file_system,
         None if lustre.num_osts is None else f"{lustre.num_osts} OSTs",
         None if lustre.num_mdts is None else f"{lustre.num_mdts} MDTs",
-        None if lustre.read_ahead_per_file_bytes is None else f"reads {size(lustre.read_ahead_per_file_bytes)} of a file ahead",
-        None if lustre.read_ahead_bytes is None else f"{size(lustre.read_ahead_bytes)} in all",
+        None if lustre.read_ahead_per_file_bytes is None else f"readahead {size(lustre.read_ahead_per_file_bytes)} per file",
+        None if lustre.read_ahead_bytes is None else f"readahead {size(lustre.read_ahead_bytes)} in total",
         lustre.locks,
     )
     yield "servers", ", ".join(word for word in words if word)
@@ -101,7 +104,7 @@ def _lustre_lines(lustre: Lustre, path: str) -> Iterator[tuple[str, str]]:
 
 
 def layout_text(layout: Layout) -> str:
-    """Part by part, e.g. `0 to 64 KiB on the MDT; from 64 KiB 4 stripes of 1 MiB on OSTs 3 7 0 5`."""
+    """The components, e.g. `0 to 64 KiB on the MDT; from 64 KiB 4 stripes of 1 MiB on OSTs 3 7 0 5`."""
     text = "; ".join(map(_component, layout.components))
     return text if layout.num_mirrors == 1 else f"{layout.num_mirrors} mirrors: {text}"
 
@@ -135,24 +138,17 @@ def _network(network: Network) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes in the largest binary unit that leaves no fraction: these are settings, which are powers of two."""
+    """Bytes in the largest binary unit without a fraction: these are settings, mostly powers of two."""
     for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count and count % unit == 0:
             return f"{count // unit} {name}"
     return f"{count} B" if count else "0"
 
 
-def _reasons(storage: PathStorage) -> Iterator[tuple[str, str]]:
-    yield from storage.unknown.items()
-    yield from ((f"{device.name} {name}", why) for device in storage.devices for name, why in device.unknown.items())
-    if storage.network:
-        yield from storage.network.unknown.items()
-
-
 def printable(value: Any) -> Any:
-    """Plain data whose texts any stream can take."""
+    """Plain data whose texts can be written to any UTF-8 stream."""
     if isinstance(value, str):
-        return shown(value)
+        return printable_text(value)
     if isinstance(value, dict):
-        return {shown(str(key)): printable(inner) for key, inner in value.items()}
+        return {printable_text(str(key)): printable(inner) for key, inner in value.items()}
     return [printable(inner) for inner in value] if isinstance(value, list | tuple) else value

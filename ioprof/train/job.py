@@ -1,46 +1,45 @@
-"""One rank of the built-in job: `python -m ioprof.train.job CONFIG PID`, started by torch's elastic launcher, whose number is PID.
-
-The loop is the usual one with copies ahead: wait for batch i, start its copy and its step, then wait for the device to finish step
-i - 1. So the device always has the next step queued, and the loader's wait runs under the step before.
-"""
+"""One rank of the built-in job: `python -m ioprof.train.job CONFIG PID`, started by ioprof, whose process id is PID."""
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import Final
 
 import torch
 import torch.distributed as dist
 
-from ioprof.clock import monotonic_ns
-from ioprof.dataset import write_json_atomically
+from ioprof.dataset import Dataset, write_json_atomically
 from ioprof.errors import IoprofError, LoaderError
+from ioprof.instrument import manual
 from ioprof.loaders import make_loader
-from ioprof.loaders.base import Batch
+from ioprof.loaders.base import Loader, LoadingFacts
 from ioprof.process import die_with_parent
-from ioprof.record import recorder
-from ioprof.record.span import emit
-from ioprof.train.accelerators import Accelerator, make_accelerator
-from ioprof.train.config import JobConfig
+from ioprof.train.accelerators import make_accelerator
+from ioprof.train.config import JobConfig, loading_path, network_path
+from ioprof.train.loop import Loop
+from ioprof.train.network import SIZES, measure_network
+from ioprof.train.rendezvous import clock_offset_ns, join
+
+MOST_LEFT_OUT: Final = 1000
+"""Images of each rank that run.json names; further ones are counted."""
 
 
 class Stopped(BaseException):
-    """The launcher told this rank to stop, because of Ctrl-C or because another rank failed."""
+    """ioprof stopped this rank by a signal, because of Ctrl-C or because another rank failed."""
 
 
 def main() -> int:
-    """Run the rank that the launcher's environment names; 0 when all steps are done."""
+    """Run the rank that the environment names; 0 when all steps are done."""
     config = JobConfig.load(Path(sys.argv[1]))
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     die_with_parent(parent=int(sys.argv[2]))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
-    recorder.start(config.spool, rank=rank, role="rank")
+    manual.start_rank(gpu_window="off")  # the accelerator times what the device does, in every step
     try:
         train(config, rank, local_rank)
         outcome = "done"
@@ -51,10 +50,10 @@ def main() -> int:
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
     _disarm()
-    recorder.stop()
-    with suppress(OSError):  # on a full disk the exit status alone says how the rank ended
+    manual.stop()
+    with suppress(OSError):  # on a full disk there is only the exit status
         write_json_atomically(status_path(config.spool, rank), {"rank": rank, "outcome": outcome})
-    # The peers may be gone or hang: leave without the process group's orderly farewell, which could wait for them for ever.
+    # Other ranks may be gone or hang, and to destroy the process group could wait for them without end.
     sys.stdout.flush()
     os._exit(0 if outcome == "done" else 1)
 
@@ -65,49 +64,67 @@ def status_path(spool: Path, rank: int) -> Path:
 
 
 def progress_path(spool: Path) -> Path:
-    """A file that rank 0 makes one byte longer with each step."""
+    """A file that the first rank of this ioprof makes one byte longer with each step, see `Loop.progress`."""
     return spool / "progress"
 
 
 def train(config: JobConfig, rank: int, local_rank: int) -> None:
     """All steps of one rank."""
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.ranks))
+    torch.set_num_threads(config.threads or max(1, (os.cpu_count() or 1) // _ranks_here(config)))
     dataset = config.open_dataset()
     device_id = local_rank if config.device == "cuda" else None  # a loader may decode on the rank's own GPU
-    loader = make_loader(config.loader, dataset, replace(config.loader_options(rank), device_id=device_id))
+    loader = _loader(config, dataset, rank, device_id)
     batches = iter(loader)
     if config.ranks > 1:
-        dist.init_process_group("nccl" if config.device == "cuda" else "gloo")
-    accelerator = make_accelerator(config, len(dataset.classes) if dataset else 1000, local_rank)
-    if config.ranks > 1:
-        dist.barrier()
-    with open(progress_path(config.spool), "ab") if rank == 0 else nullcontext() as progress:
+        join(config, rank, os.environ)
+    num_classes = len(dataset.classes) if dataset else 1000
+    is_apart = config.is_task and config.ranks > 1 and config.device.startswith("emulated:")
+    offset_ns = clock_offset_ns(rank, config.ranks) if is_apart else 0
+    accelerator = make_accelerator(config, num_classes, rank, local_rank, offset_ns)
+    with open(progress_path(config.spool), "ab") if rank == config.first_rank else nullcontext() as progress:
+        if config.probe_network and config.ranks > 1:
+            found = measure_network(config, rank, local_rank, _sizes(config))
+            if rank == config.first_rank:
+                write_json_atomically(network_path(config.spool), found)
+        loop = Loop(config, rank, accelerator, progress)
+        loop.restore()
+        if config.ranks > 1:
+            dist.barrier()
         try:
-            _train_steps(batches, accelerator, config.steps, progress)
+            loop.train(batches)
         except (RuntimeError, OSError, EOFError):  # what is raised, and where, depends on what a lost worker was doing
             if lost := loader.lost_worker():
                 raise LoaderError(lost) from None
             raise
+        finally:
+            with suppress(OSError):  # a full disk loses this, not the job
+                _save_facts(config.spool, rank, loader.facts(), tuple(loop.left_out))
     accelerator.close()
     if config.ranks > 1:
         dist.barrier()
 
 
-def _train_steps(batches: Iterator[Batch], accelerator: Accelerator, steps: int, progress: IO[bytes] | None) -> None:
-    begin_ns = monotonic_ns()
-    for step in range(steps):
-        batch = next(batches)
-        accelerator.launch(batch, step)
-        if step > 0:
-            accelerator.synchronize(step - 1)
-        if step == steps - 1:
-            accelerator.synchronize(step)
-        end_ns = monotonic_ns()
-        emit("step", begin_ns, end_ns, step=step, batch=batch.number)
-        begin_ns = end_ns
-        if progress:
-            with suppress(OSError):  # a full disk stops the progress that is shown, not the job
-                os.write(progress.fileno(), b".")
+def _loader(config: JobConfig, dataset: Dataset | None, rank: int, device_id: int | None) -> Loader:
+    if config.reads(rank):
+        return make_loader(config.loader, dataset, replace(config.loader_options(rank), device_id=device_id))
+    from ioprof.train.accelerators.pipeline import NoBatches  # jobs with stages load torch's pipelining
+
+    return NoBatches(config.first_step, config.steps)
+
+
+def _save_facts(spool: Path, rank: int, facts: LoadingFacts, left_out: tuple[str, ...]) -> None:
+    found = {**asdict(facts), "num_left_out": len(left_out), "left_out": left_out[:MOST_LEFT_OUT]}
+    write_json_atomically(loading_path(spool, rank), found)
+
+
+def _sizes(config: JobConfig) -> tuple[int, ...]:
+    """A small one, and that of the gradients."""
+    return (SIZES[0], config.model_facts.gradient_bytes)
+
+
+def _ranks_here(config: JobConfig) -> int:
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(local) if config.is_task and local.isdigit() and int(local) else config.ranks
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

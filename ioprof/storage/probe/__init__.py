@@ -1,23 +1,23 @@
-"""What a path delivers at a dataset's own record sizes: cold, by concurrency, through the page cache and past it.
+"""Measures the read throughput and latency of a path at a dataset's record sizes: cold, by concurrency, buffered and direct.
 
-    material = WholeFiles(paths, np.random.default_rng())      # or Ranges(paths, sizes, random)
-    found = probe(material, Allowance(seconds=30, bytes=2 << 30), Plan(clients=(1, 2, 4)))
+    targets = WholeFiles(paths, np.random.default_rng())      # or Ranges(paths, sizes, random)
+    found = probe(targets, Allowance(seconds=30, bytes=2 << 30), Plan(clients=(1, 2, 4)))
     found.best("random").operations_per_s
 
-    sizes, ranges, whole_files   what is read             budget, probing   which levels, and how much each may take
-    clients, threads             who reads, and times it   measure, result   what the numbers of a level are
+    sizes, ranges, whole_files   what is read               budget, probing   the levels, and the budget of each
+    clients, threads             the readers, with times    measure, result   the numbers of a level
 
-The loop is closed: a client begins its next read when the last one has ended, so nothing is said of what happens to requests that
-arrive on their own. Other nodes, and what they do to a shared storage at another hour, are not in the numbers.
+The loop is closed: a client starts its next read when the last one has ended, so the results say nothing about requests that arrive
+independently (an open loop). Nor do they include the load of other nodes on a shared storage at other times.
 """
 
 from ioprof.storage.probe.budget import Allowance
 from ioprof.storage.probe.clients import ENGINE, MAX_CLIENTS
-from ioprof.storage.probe.material import Material
 from ioprof.storage.probe.probing import Plan, clients_up_to, probe
 from ioprof.storage.probe.ranges import Ranges
 from ioprof.storage.probe.result import SCHEMA, Harness, Latency, Level, Missing, Probe
 from ioprof.storage.probe.sizes import MAX_RECORD_BYTES, RecordSizes
+from ioprof.storage.probe.targets import ReadTargets
 from ioprof.storage.probe.whole_files import WholeFiles
 
 __all__ = [
@@ -29,11 +29,11 @@ __all__ = [
     "Harness",
     "Latency",
     "Level",
-    "Material",
     "Missing",
     "Plan",
     "Probe",
     "Ranges",
+    "ReadTargets",
     "RecordSizes",
     "WholeFiles",
     "clients_up_to",

@@ -1,16 +1,16 @@
-"""Time and bytes that a probe may take, and what is left of them for each level."""
+"""The time and bytes that a probe may use, and their distribution to its levels."""
 
 from dataclasses import dataclass
 
 from ioprof.clock import monotonic_ns
-from ioprof.storage.probe.material import Limits
+from ioprof.storage.probe.targets import Limits
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a probe may take by itself; more is for the user to ask for, since others may share the storage.
+    """The default limits of a probe. A user can request more; others may share the storage.
 
-    Not in it: listing a folder, writing scratch files, and dropping large files from memory for the first time.
+    Not included: listing a folder, writing scratch files, and the first eviction of large files.
     """
 
     seconds: float = 30.0
@@ -18,7 +18,7 @@ class Allowance:
 
 
 class Budget:
-    """Gives each level an equal part of what is left, so that what one does not use goes to those after it."""
+    """Gives each level an equal part of what remains, so that later levels get what earlier ones did not use."""
 
     def __init__(self, allowance: Allowance, levels: int) -> None:
         self._begun_ns = monotonic_ns()
@@ -28,11 +28,11 @@ class Budget:
 
     @property
     def seconds(self) -> float:
-        """Since the begin."""
+        """Seconds since the start."""
         return (monotonic_ns() - self._begun_ns) / 1e9
 
     def next_level(self) -> tuple[Limits, int] | None:
-        """What the next level may take: half of its time for emptying the cache, and when it is to end; null if no time is left."""
+        """Limits of the next level, with half of its time for eviction, and its end; None if no time is left."""
         now, levels = monotonic_ns(), max(self._levels, 1)
         self._levels -= 1
         share = (self._end_ns - now) // levels
@@ -41,5 +41,5 @@ class Budget:
         return Limits((self._bytes - self.spent_bytes) // levels, now + share // 2), now + share
 
     def spend(self, num_bytes: int) -> None:
-        """Note what a level has read."""
+        """Subtract the bytes that a level has read."""
         self.spent_bytes += num_bytes

@@ -1,4 +1,4 @@
-"""From what the clients found to the numbers of a level."""
+"""Computes the numbers of a level from the outcomes of its clients."""
 
 import errno
 from collections import Counter
@@ -8,41 +8,44 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ioprof.storage.probe.material import Cold
-from ioprof.storage.probe.outcomes import Ending, Kind, Numbers, Outcomes, Visit
+from ioprof.storage.probe.outcomes import ClientRun, Ending, Kind, Numbers, Outcomes
 from ioprof.storage.probe.result import Latency, Level, Missing
+from ioprof.storage.probe.targets import ColdPieces
 
-_LEAST: Final = {95: 20, 99: 100}
-"""Fewest values of which such a percentile is said."""
+_MIN_VALUES: Final = {95: 20, 99: 100}
+"""Percentile → minimum number of values from which it is computed."""
 
 Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Run:
-    """A level as it was run."""
+class LevelRun:
+    """A level after its clients have run."""
 
     test: str
     mode: str
-    cold: Cold
-    visit: Visit
+    cold: ColdPieces
+    visit: ClientRun
     kept_ratio: float | None
 
 
-def level_of(run: Run, harness_ns: float) -> Level | Missing:
-    """The numbers of a level; `Missing` where no operation came to its end."""
+def level_of(run: LevelRun, harness_ns: float) -> Level | Missing:
+    """The numbers of a level; `Missing` where no operation succeeded."""
     visit, kind, before = run.visit, run.cold.pieces.kind, run.cold.before
     done = visit.read
     if not len(done):
-        why = ", ".join(failures_of(visit)) or "the budget does not suffice for one record of each client"
+        why = ", ".join(failures_of(visit)) or "the budget is too small for one record per client"
         return Missing(run.test, run.mode, visit.clients, f"every read failed: {why}" if len(visit.outcomes) else why)
-    # In order, most reads find what was read ahead for them: there the bytes that were fetched tell, and not the single read.
-    told = kind != Kind.OPENS and not run.cold.pieces.in_order
-    cached = from_cache(done, run.cold.pieces.direct) if told else np.zeros(len(done), np.bool_)
-    # Where nothing is known to have needed the storage, memory is what the path delivers; the level says so.
+    # Sequential reads mostly hit pages that readahead has fetched: there only the total of fetched bytes is meaningful.
+    is_known = kind != Kind.OPENS and not run.cold.pieces.in_order
+    cached = served_from_cache(done, run.cold.pieces.direct) if is_known else np.zeros(len(done), np.bool_)
+    # Where no read is known to have needed the storage, all are counted; `cached_operations` shows it.
     counted = done[~cached] if not cached.all() else done
     taken, parts = durations_ns(counted), share_within(counted, visit)
-    seconds = _seconds_at_work(visit, done[cached] if not cached.all() else done[:0])
+    # The time in which all clients read from the storage: without the mean client's time for reads from memory.
+    from_memory = done[cached] if not cached.all() else done[:0]
+    memory_ns = float((durations_ns(from_memory) * share_within(from_memory, visit)).sum()) / visit.clients
+    seconds = max(visit.idle_ns - visit.start_ns - memory_ns, 1.0) / 1e9
     return Level(
         test=run.test,
         mode=run.mode,
@@ -56,8 +59,8 @@ def level_of(run: Run, harness_ns: float) -> Level | Missing:
         latency=latency_of(taken, harness_ns),
         open_latency=latency_of(counted["opened_ns"] - counted["start_ns"], harness_ns) if kind == Kind.FILES else None,
         in_flight=float((parts * taken).sum() / 1e9 / seconds),
-        cached_operations=int(cached.sum()) if told else None,
-        cached_by=told_by(done) if told else None,
+        cached_operations=int(cached.sum()) if is_known else None,
+        cached_by=cache_evidence(done) if is_known else None,
         stayed_bytes=before.resident_bytes if before and not before.unknown_files else None,
         stayed_by=(before.reason if before.unknown_files else ", ".join(sorted(before.methods))) if before else None,
         kept_ratio=run.kept_ratio,
@@ -66,48 +69,41 @@ def level_of(run: Run, harness_ns: float) -> Level | Missing:
     )
 
 
-def _seconds_at_work(visit: Visit, cached: Outcomes) -> float:
-    """Time in which all clients were at work on the storage: without what the mean client spent on reads from memory."""
-    aside = float((durations_ns(cached) * share_within(cached, visit)).sum()) / visit.clients
-    return max(visit.idle_ns - visit.start_ns - aside, 1.0) / 1e9
-
-
 def durations_ns(outcomes: Outcomes) -> Numbers:
-    """Of each operation, without the question about the cache between opening and reading."""
+    """Duration of each operation, without the cachestat call between opening and reading."""
     taken: Numbers = outcomes["opened_ns"] - outcomes["start_ns"] + outcomes["end_ns"] - outcomes["begin_ns"]
     return taken
 
 
-def from_cache(outcomes: Outcomes, direct: bool) -> Flags:
+def served_from_cache(outcomes: Outcomes, direct: bool) -> Flags:
     """Which reads were served from memory.
 
-    By the answer of cachestat before the read, where it may be asked. Else by what the kernel counted for the thread: it waited for
-    nothing; blocks that it had fetched without waiting are readahead that the read began for others, or, of O_DIRECT, came from a
-    fast device.
+    By cachestat before the read, where it is permitted. Otherwise by the thread's counters: it did not wait; blocks that it fetched
+    without waiting are readahead that it started for later reads, or, with O_DIRECT, came from a fast device.
     """
-    quiet = outcomes["waits"] == 0
+    no_wait = outcomes["waits"] == 0
     if direct:
-        quiet &= outcomes["device_bytes"] == 0
-    found: Flags = np.where(_was_asked(outcomes), outcomes["cached_bytes"] >= np.maximum(outcomes["bytes"], 1), quiet)
+        no_wait &= outcomes["device_bytes"] == 0
+    found: Flags = np.where(_has_cachestat(outcomes), outcomes["cached_bytes"] >= np.maximum(outcomes["bytes"], 1), no_wait)
     return found
 
 
-def _was_asked(outcomes: Outcomes) -> Flags:
-    asked: Flags = outcomes["cached_bytes"] >= 0
-    return asked
+def _has_cachestat(outcomes: Outcomes) -> Flags:
+    permitted: Flags = outcomes["cached_bytes"] >= 0
+    return permitted
 
 
-def told_by(outcomes: Outcomes) -> str:
-    """How `from_cache` knows."""
-    return "cachestat" if _was_asked(outcomes).all() else "counters"
+def cache_evidence(outcomes: Outcomes) -> str:
+    """The method of `served_from_cache`."""
+    return "cachestat" if _has_cachestat(outcomes).all() else "counters"
 
 
 def latency_of(taken_ns: Numbers, harness_ns: float) -> Latency:
-    """Of operations that took so long; at least one."""
+    """The latency of operations with these durations; at least one."""
     ordered = np.sort(np.maximum(taken_ns - harness_ns, 1)) / 1e9
 
     def percentile(percent: int) -> float | None:
-        enough = len(ordered) >= _LEAST.get(percent, 1)
+        enough = len(ordered) >= _MIN_VALUES.get(percent, 1)
         return float(ordered[-(-len(ordered) * percent // 100) - 1]) if enough else None
 
     return Latency(
@@ -119,21 +115,21 @@ def latency_of(taken_ns: Numbers, harness_ns: float) -> Latency:
     )
 
 
-def share_within(outcomes: Outcomes, visit: Visit) -> npt.NDArray[np.float64]:
-    """How much of each operation lay within the time in which all clients were at work: 1, or less if under way at its end."""
+def share_within(outcomes: Outcomes, visit: ClientRun) -> npt.NDArray[np.float64]:
+    """The share of each operation within the time in which all clients were active: 1, or less if in progress at its end."""
     inside = np.clip(visit.idle_ns - outcomes["start_ns"], 0, None)
     whole = np.maximum(outcomes["end_ns"] - outcomes["start_ns"], 1)
     shares: npt.NDArray[np.float64] = np.minimum(inside / whole, 1.0)
     return shares
 
 
-def device_bytes_of(visit: Visit, kind: Kind) -> int | None:
-    """What the kernel fetched; null where reads waited, and yet it counted nothing (FUSE)."""
+def device_bytes_of(visit: ClientRun, kind: Kind) -> int | None:
+    """Bytes that the kernel fetched; None where reads waited although it counted nothing (FUSE)."""
     fetched = int(visit.outcomes["device_bytes"].sum())
     return None if kind == Kind.OPENS or (not fetched and visit.outcomes["waits"].any()) else fetched
 
 
-def failures_of(visit: Visit) -> dict[str, int]:
-    """How many operations failed, by the name of the error."""
+def failures_of(visit: ClientRun) -> dict[str, int]:
+    """Number of failed operations by the name of the error."""
     counted = Counter(visit.failed.tolist())
     return {errno.errorcode.get(number, str(number)): times for number, times in counted.most_common()}

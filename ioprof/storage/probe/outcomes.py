@@ -1,4 +1,4 @@
-"""What clients are told to read, and what they found: the rows that both the C reader and its Python twin fill in."""
+"""Input and output of the clients: the places to read, and the rows that both the C and the Python reader fill in."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -8,22 +8,22 @@ import numpy as np
 import numpy.typing as npt
 
 PLACE: Final = np.dtype([("target", "<i8"), ("offset", "<i8"), ("length", "<i8")])
-"""One place to read: the number of its file among the targets, and which of its bytes."""
+"""One place to read: index of its file among the targets, offset and length."""
 
 OUTCOME: Final = np.dtype(
     [
-        ("start_ns", "<i8"),  # 0: never begun
+        ("start_ns", "<i8"),  # 0: not started
         ("opened_ns", "<i8"),  # after open and fstat; start_ns where nothing is opened
-        ("begin_ns", "<i8"),  # of the read; later than opened_ns by the question about the cache
+        ("begin_ns", "<i8"),  # begin of the read; later than opened_ns by the cachestat call
         ("end_ns", "<i8"),
-        ("bytes", "<i8"),  # read, or -errno
-        ("device_bytes", "<i8"),  # that the kernel charged to this thread meanwhile
-        ("cached_bytes", "<i8"),  # of the place's pages that were in the page cache before; -1: cannot be asked
-        ("waits", "<i4"),  # how often the thread gave up the processor while it read
+        ("bytes", "<i8"),  # bytes read, or -errno
+        ("device_bytes", "<i8"),  # bytes that the kernel charged to this thread meanwhile
+        ("cached_bytes", "<i8"),  # bytes of the place's pages in the page cache before; -1: cachestat not permitted
+        ("waits", "<i4"),  # voluntary context switches during the read
         ("client", "<i4"),
     ]
 )
-"""What became of one place, in the place's own row; `struct outcome` in native/probe.c."""
+"""The outcome of one place, in the row of the same index; `struct outcome` in native/probe.c."""
 
 Places = npt.NDArray[np.void]
 Outcomes = npt.NDArray[np.void]
@@ -34,11 +34,11 @@ class Kind(IntEnum):
     """How a place is read; the numbers are those of native/probe.c."""
 
     RANGES = 0
-    """By pread from a file that is open already."""
+    """By pread from an open file."""
     FILES = 1
     """By open, fstat, read, close, as a loader of single files does."""
     OPENS = 2
-    """Not at all: open, fstat, close."""
+    """Without a read: open, fstat, close."""
 
 
 class Ending(IntEnum):
@@ -53,28 +53,28 @@ class Ending(IntEnum):
 
 @dataclass(frozen=True)
 class Pieces:
-    """What the clients of one level read."""
+    """The input of one level's clients."""
 
     kind: Kind
     targets: tuple[bytes, ...] | tuple[int, ...]
     """Paths of FILES and OPENS, descriptors of RANGES."""
     places: Places
     in_order: bool = False
-    """Each client goes through a part of its own, in order; else all take the next place from one list."""
+    """Each client reads its own part in order; otherwise all take the next place from one list."""
     direct: bool = False
-    """O_DIRECT: the descriptors were opened with it, or the files are to be."""
+    """O_DIRECT: the descriptors were opened with it, or the files will be."""
 
 
 @dataclass(frozen=True)
-class Visit:
-    """What clients did with `Pieces`."""
+class ClientRun:
+    """The output of one level's clients."""
 
     outcomes: Outcomes
-    """Of the places that were begun."""
+    """Rows of the places that were started."""
     start_ns: int
-    """When all clients were let go."""
+    """Start of all clients."""
     idle_ns: int
-    """When the first of them had nothing left to do: from `start_ns` to here all were at work."""
+    """When the first client finished: from `start_ns` to here all were active."""
     ending: Ending
     clients: int
 

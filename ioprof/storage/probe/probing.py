@@ -1,4 +1,4 @@
-"""The probe itself: which levels there are, and running them one after the other."""
+"""The probe: plans the levels, and runs them one after the other."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -8,28 +8,28 @@ from typing import Final
 from ioprof.clock import monotonic_ns
 from ioprof.storage.probe import harness
 from ioprof.storage.probe.budget import Allowance, Budget
-from ioprof.storage.probe.clients import visit
-from ioprof.storage.probe.material import Cold, Limits, Material
-from ioprof.storage.probe.measure import Run, level_of
+from ioprof.storage.probe.clients import run_clients
+from ioprof.storage.probe.measure import LevelRun, level_of
 from ioprof.storage.probe.outcomes import Kind, Numbers
 from ioprof.storage.probe.result import MODES, TESTS, Level, Missing, Probe
+from ioprof.storage.probe.targets import ColdPieces, ReadTargets
 from ioprof.storage.residency import residency
 
 _KEPT_FILES: Final = 256
-"""Of so many files of a direct level it is asked what the page cache holds afterwards."""
+"""Maximum number of files of a direct level whose residency is queried afterwards."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be measured."""
+    """What to measure."""
 
     clients: tuple[int, ...] = (1, 2, 4, 8, 16)
-    """Of the random test; the others are run with the first and the last."""
+    """Numbers of clients of the random test; the other tests use the first and the last."""
     tests: tuple[str, ...] = TESTS
     modes: tuple[str, ...] = MODES
 
     def steps(self) -> Iterator[tuple[str, str, int]]:
-        """Test, mode and clients of each level. Opening comes first: names must not have been looked up before."""
+        """Test, mode and clients of each level. The open test comes first: its names must not have been looked up before."""
         ends = tuple(dict.fromkeys((self.clients[0], self.clients[-1])))
         for test in (test for test in TESTS if test in self.tests):
             modes = MODES[:1] if test == "open" else self.modes
@@ -47,23 +47,23 @@ def clients_up_to(most: int) -> tuple[int, ...]:
 
 
 def probe(
-    material: Material,
+    targets: ReadTargets,
     allowance: Allowance = _USUAL,
     plan: Plan = _WHOLE,
-    told: Callable[[Level | Missing], object] = lambda _: None,
+    report: Callable[[Level | Missing], object] = lambda _: None,
 ) -> Probe:
-    """What the material's path delivers. `told` is given each level when it has ended.
+    """Measure the throughput and latency of reads from `targets`. `report` is called with each level when it has ended.
 
-    Empties the page cache of the files that it reads. Raises `CommandError` for a file that cannot be opened.
+    Evicts the files that it reads from the page cache. Raises `CommandError` for a file that cannot be opened.
     """
     steps = list(plan.steps())
-    cost = harness.measured()
-    material.prepare()
-    probing = _Probing(material, Budget(allowance, len(steps)), cost.latency_ns, steps)
+    cost = harness.measure_harness()
+    targets.prepare()
+    probing = _Probing(targets, Budget(allowance, len(steps)), cost.latency_ns, steps)
     found: list[Level | Missing] = []
     for test, mode, clients in steps:
         found.append(probing.level(test, mode, clients))
-        told(found[-1])
+        report(found[-1])
     levels = tuple(level for level in found if isinstance(level, Level))
     return Probe(
         levels=levels,
@@ -77,8 +77,8 @@ def probe(
 
 
 class _Probing:
-    def __init__(self, material: Material, budget: Budget, harness_ns: float, steps: Sequence[tuple[str, str, int]]) -> None:
-        self.material, self.budget, self.harness_ns = material, budget, harness_ns
+    def __init__(self, targets: ReadTargets, budget: Budget, harness_ns: float, steps: Sequence[tuple[str, str, int]]) -> None:
+        self.targets, self.budget, self.harness_ns = targets, budget, harness_ns
         self.opens = sum(test == "open" for test, _, _ in steps)
         self.record_bytes: list[Numbers] = []
 
@@ -93,31 +93,29 @@ class _Probing:
             return Missing(test, mode, clients, "the time of the budget was over; give more with --seconds")
         limits, end_ns = share
         try:
-            cold = self._cold(test, mode == "direct", clients, limits)
+            if test == "open":
+                cold = self.targets.opens(self.opens)
+            elif test == "sequential":
+                cold = self.targets.sequential(mode == "direct", clients, limits)
+            else:
+                cold = self.targets.random(mode == "direct", limits)
         except OSError as error:
             return Missing(test, mode, clients, f"the file system refuses it ({error.strerror})")
         if cold is None:
-            return Missing(test, mode, clients, "needs many small files that nothing here has opened yet")
+            return Missing(test, mode, clients, "needs many small files that no process here has opened yet")
         if test == "random" and mode == "buffered":
             self.record_bytes.append(cold.pieces.places["length"])
-        found = visit(cold.pieces, clients, max(end_ns - monotonic_ns(), 1), limits.bytes)
+        found = run_clients(cold.pieces, clients, max(end_ns - monotonic_ns(), 1), limits.bytes)
         self.budget.spend(int(found.read["bytes"].sum()))
-        kept = _kept_ratio(self.material, cold) if cold.pieces.direct and len(found.read) else None
-        return level_of(Run(test, mode, cold, found, kept), self.harness_ns)
-
-    def _cold(self, test: str, direct: bool, clients: int, limits: Limits) -> Cold | None:
-        if test == "open":
-            return self.material.opens(self.opens)
-        if test == "sequential":
-            return self.material.sequential(direct, clients, limits)
-        return self.material.random(direct, limits)
+        kept = _kept_ratio(self.targets, cold) if cold.pieces.direct and len(found.read) else None
+        return level_of(LevelRun(test, mode, cold, found, kept), self.harness_ns)
 
 
-def _kept_ratio(material: Material, cold: Cold) -> float | None:
-    """Bytes of the level's files in the page cache after it, over those that it was to read; null where nobody may know."""
+def _kept_ratio(targets: ReadTargets, cold: ColdPieces) -> float | None:
+    """Bytes of the level's files in the page cache after it / bytes to read; None where the residency is unknown."""
     pieces = cold.pieces
     if pieces.kind == Kind.RANGES:
-        kept, read = residency(material.paths), int(pieces.places["length"].sum())
+        kept, read = residency(targets.paths), int(pieces.places["length"].sum())
     else:
         names = [os.fsdecode(target) for target in pieces.targets[:_KEPT_FILES] if isinstance(target, bytes)]
         kept, read = residency(names), int(pieces.places["length"][:_KEPT_FILES].sum())

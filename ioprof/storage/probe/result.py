@@ -1,72 +1,72 @@
-"""What a probe found: plain data, and the same as JSON."""
+"""The result of a probe, and its JSON form."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 SCHEMA: Final = "ioprof.probe/1"
 TESTS: Final = ("open", "sequential", "random")
-"""`open`: open, fstat and close of files that nothing here has opened before. `sequential`: a part of the data for each client, in
-order. `random`: records in an order of chance."""
+"""`open`: open, fstat and close of files that no process here has opened before. `sequential`: each client reads its own part of
+the data in order. `random`: random record reads."""
 MODES: Final = ("buffered", "direct")
-"""Through the page cache, as a training job reads, and past it (O_DIRECT)."""
+"""Through the page cache, as a training job reads, or bypassing it (O_DIRECT)."""
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Of single operations, in seconds, the harness's own part taken off; exact values of the sorted times (nearest rank)."""
+    """Latency of single operations in seconds, without the harness's part; percentiles by nearest rank."""
 
     mean_s: float
     p50_s: float
     p95_s: float | None
-    """Null with fewer than 20 operations."""
+    """None with fewer than 20 operations."""
     p99_s: float | None
-    """Null with fewer than 100: the greatest of fewer is no percentile."""
+    """None with fewer than 100: the maximum of fewer is not a percentile."""
     max_s: float
 
 
 @dataclass(frozen=True)
 class Level:
-    """One test with so many clients, each of which begins the next operation when the last has ended (a closed loop)."""
+    """One test with `clients` clients, each of which starts the next operation when the last has ended (a closed loop)."""
 
     test: str
     mode: str
     clients: int
     operations: int
-    """Reads, or opens."""
+    """Number of reads, or opens."""
     bytes: int
     device_bytes: int | None
-    """That the kernel fetched for them, readahead and metadata included; null where it does not count (FUSE). More than `bytes`:
-    the kernel read ahead. Fewer: some were in memory."""
+    """Bytes that the kernel fetched for them, including readahead and metadata; None where it does not count them (FUSE). More than
+    `bytes`: the kernel read ahead. Fewer: some were in memory."""
     seconds: float
-    """In which all clients were at work. The rates are those of this time."""
+    """Time in which all clients were active, on which the rates are based."""
     operations_per_s: float
     bytes_per_s: float
     latency: Latency
-    """Of the reads that needed the storage; of all, where none is known to have needed it."""
+    """Latency of the reads that needed the storage; of all reads, where none is known to have needed it."""
     open_latency: Latency | None
-    """The part of `latency` that was open and fstat, of files that are read whole; their names were known to the kernel by then."""
+    """The part of `latency` spent in open and fstat, for files that are read whole; their names were in the dentry cache."""
     in_flight: float
-    """Operations under way in the mean (rate × latency, Little's law): near `clients`, or the harness itself was the limit."""
+    """Mean number of operations in progress (rate × latency, Little's law): near `clients`, unless the harness was the limit."""
     cached_operations: int | None
-    """Reads that were served from memory although the cache had been emptied; not in the rates. Null of opens, and of the
-    sequential test, whose reads are meant to find what was read ahead for them."""
+    """Reads served from memory although the files had been evicted; excluded from the rates. None for opens, and for the sequential
+    test, in which reads are expected to hit pages fetched by readahead."""
     cached_by: str | None
-    """How that was told: `cachestat` (the cache was asked before each read) or `counters` (the read waited for nothing)."""
+    """How that was determined: `cachestat` (before each read) or `counters` (the read did not wait)."""
     stayed_bytes: int | None
-    """Still in the page cache after the eviction, just before the level; null where the kernel does not say, or of opens."""
+    """Bytes in the page cache after the eviction, just before the level; None where that is unknown, and for opens."""
     stayed_by: str | None
-    """How that is known, or why not."""
+    """The method by which that is known, or the reason why not."""
     kept_ratio: float | None
-    """Of direct reads: part of their files that was in the page cache afterwards. Near 1, O_DIRECT was not what it says."""
+    """For direct reads: the part of their files in the page cache afterwards. Near 1: O_DIRECT did not bypass the page cache."""
     failed: dict[str, int]
-    """Operations that failed, by their error."""
+    """Number of failed operations by error."""
     ended_by: str
-    """`time` or `bytes`: the level's part of the budget; `places`: everything was read once."""
+    """`time` or `bytes`: the level's part of the budget; `places`: all places were read once."""
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A level that there is none of."""
+    """A level without results."""
 
     test: str
     mode: str
@@ -76,34 +76,34 @@ class Missing:
 
 @dataclass(frozen=True)
 class Harness:
-    """What the measuring itself takes, measured by the same loop on /dev/null."""
+    """The overhead of the measurement, measured by the same loop on /dev/null."""
 
     engine: str
     """`C threads` or `Python threads`."""
     latency_ns: float
-    """Within the time of a read; taken off each."""
+    """Within the duration of a read; subtracted from each."""
     between_ns: float
-    """From the end of a read to the begin of the next: not in latencies, but in rates."""
+    """From the end of a read to the start of the next: included in rates, but not in latencies."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a path delivers."""
+    """The measured performance of a path."""
 
     levels: tuple[Level, ...]
     missing: tuple[Missing, ...]
     harness: Harness
     record_bytes_mean: float | None
-    """Of the records that the random test read; null where none was."""
+    """Mean size of the records in the random test; None without that test."""
     seconds: float
-    """That all took, emptying the cache included."""
+    """Total time, including eviction."""
     bytes: int
-    """Read by all levels together."""
+    """Bytes read by all levels."""
     exhausted: str | None
-    """`time` or `bytes`: the part of the budget that ended a level before everything was read; null: none."""
+    """`time` or `bytes`: the limit that ended a level before everything was read; None: none did."""
 
     def best(self, test: str) -> Level | None:
-        """The level of the test with the most operations per second."""
+        """The level of this test with the most operations per second."""
         return max((level for level in self.levels if level.test == test), key=lambda level: level.operations_per_s, default=None)
 
     def facts(self) -> dict[str, Any]:

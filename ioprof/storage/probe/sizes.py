@@ -1,4 +1,4 @@
-"""How long the records of a dataset are, drawn from what its manifest says of them."""
+"""Random record lengths with the distribution given by a dataset's manifest."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,34 +19,34 @@ Shares = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RecordSizes:
-    """Lengths of records: between known quantiles growing by equal factors, in the last part so steeply that the mean is right."""
+    """A distribution of record lengths: log-linear between known quantiles; the last part is steeper, so that the mean is right."""
 
     shares: tuple[float, ...]
     """Rising from 0 to 1."""
     values: tuple[float, ...]
     """Bytes at these shares, at least 1."""
     steepness: float = 1.0
-    """Of the last part, from a to b bytes: a record at u of the way has a · (b / a) ** (u ** steepness)."""
+    """Of the last part, from a to b bytes: a record at the fraction u has a · (b / a) ** (u ** steepness) bytes."""
 
     @classmethod
     def fixed(cls, num_bytes: int) -> "RecordSizes":
-        """All of the same length."""
+        """All records have the same length."""
         return cls((0.0, 1.0), (num_bytes, num_bytes))
 
     @classmethod
     def of_quantiles(cls, quantiles: Mapping[str, int]) -> "RecordSizes":
-        """Of a manifest's `record_bytes_quantiles`, mended where they do not rise."""
+        """From a manifest's `record_bytes_quantiles`; values that decrease are raised to the previous one."""
         values = np.maximum.accumulate(np.clip([quantiles[name] for name in _SHARES], 1, MAX_RECORD_BYTES))
         return _with_mean(cls(tuple(_SHARES.values()), tuple(values.tolist())), quantiles["mean"])
 
     def draw(self, number: int, random: np.random.Generator) -> Numbers:
-        """Lengths in bytes of so many records."""
+        """Lengths in bytes of `number` random records."""
         lengths: Numbers = np.rint(self._at(random.random(number))).astype(np.int64)
         return lengths
 
     @property
     def mean(self) -> float:
-        """Bytes of the mean record."""
+        """Mean length in bytes."""
         middles = (np.arange(_STEPS) + 0.5) / _STEPS
         parts = zip(self.shares, self.shares[1:], strict=False)
         return float(sum((end - start) * self._at(start + (end - start) * middles).mean() for start, end in parts))
@@ -61,7 +61,7 @@ class RecordSizes:
 
 
 def _with_mean(sizes: RecordSizes, mean: int) -> RecordSizes:
-    """With the last part as steep as the mean asks for: the largest image of ImageNet is 40 times the 99th percentile."""
+    """The distribution with the steepness that gives this mean: ImageNet's largest image is 40 times the 99th percentile."""
     low, high = 1 / _STEEPEST, _STEEPEST  # the steeper, the fewer large records, the smaller the mean
     for _ in range(40):
         middle = (low * high) ** 0.5

@@ -1,9 +1,8 @@
-"""The Python twin of native/probe.c, for an ioprof that was installed without a compiler: same rows, by Python's threads.
+"""The reader of native/probe.c in Python threads, for an ioprof installed without a C compiler; it fills in the same rows.
 
-Their waits for each other's turn at the interpreter are counted as waits of the reads.
+Waits for the global interpreter lock are counted as waits of the reads.
 """
 
-import ctypes
 import errno
 import mmap
 import os
@@ -15,11 +14,10 @@ from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
 from ioprof.storage.probe.outcomes import Ending, Kind
+from ioprof.storage.residency import cached_pages
 
 _BUFFER_BYTES: Final = 4 << 20
 _WAKE_S: Final = 0.05
-_CACHESTAT: Final = 451
-_libc: Final = ctypes.CDLL(None)
 
 
 def visit(
@@ -34,7 +32,7 @@ def visit(
     limit_ns: int,
     limit_bytes: int,
 ) -> tuple[int, int, int]:
-    """As `ioprof._probe.visit`: fill in `outcomes`; when all began, when the first had nothing to do, and why."""
+    """The same as `ioprof._probe.visit`: fills in `outcomes`; returns when all began, when the first finished, and why."""
     job = _Job(kind, targets, places, outcomes, clients, direct, ask, in_order, limit_ns, limit_bytes)
     workers = [threading.Thread(target=job.work, args=(number,), name=f"ioprof-probe-{number}") for number in range(clients)]
     try:
@@ -47,7 +45,7 @@ def visit(
                 worker.join(_WAKE_S)
     finally:
         job.stop = True
-        job.go.set()  # a signal may come before all were started, and who waits would wait for ever
+        job.go.set()  # an exception before all were started must not leave the others waiting forever
         for worker in workers:
             if worker.is_alive():
                 worker.join()
@@ -58,7 +56,7 @@ class _Job:
     def __init__(self, kind: int, targets: tuple[Any, ...], places: Any, outcomes: Any, clients: int, *rest: Any) -> None:
         self.kind, self.targets, self.outcomes, self.clients = kind, targets, outcomes, clients
         self.direct, self.ask, self.in_order, self.limit_ns, self.limit_bytes = rest
-        self.places: list[tuple[int, int, int]] = places.tolist()  # reading a cell of an array takes longer than a read
+        self.places: list[tuple[int, int, int]] = places.tolist()  # accessing a cell of a NumPy array takes longer than a read
         longest = max((length for _, _, length in self.places), default=1)
         self.buffer_bytes = -(-min(max(longest, 1), _BUFFER_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
         self.go, self.lock, self.numbers = threading.Event(), threading.Lock(), count()
@@ -67,7 +65,7 @@ class _Job:
         self.ends: list[tuple[int, int]] = []
 
     def work(self, client: int) -> None:
-        buffer = memoryview(mmap.mmap(-1, self.buffer_bytes))  # whole pages, as O_DIRECT asks for
+        buffer = memoryview(mmap.mmap(-1, self.buffer_bytes))  # page-aligned, as O_DIRECT requires
         self.go.wait()
         own = iter(range(*(len(self.places) * part // self.clients for part in (client, client + 1))))
         deadline, now = self.start_ns + self.limit_ns, self.start_ns
@@ -95,7 +93,7 @@ class _Job:
 
     def _visit(self, number: int, client: int, buffer: memoryview) -> int:
         target, offset, length = self.places[number]
-        blocks_before, waits_before = _counts()
+        blocks_before, waits_before = _usage()
         start = monotonic_ns()
         try:
             descriptor = self.targets[target] if self.kind == Kind.RANGES else self._open(self.targets[target])
@@ -107,15 +105,16 @@ class _Job:
         cached, read = -1, 0
         try:
             if self.kind != Kind.OPENS:
-                cached = _cached_bytes(descriptor, offset, length) if self.ask else -1
-                waits_before = _counts()[1] if self.kind == Kind.FILES else waits_before
+                pages = cached_pages(descriptor, offset, length) if self.ask and length else None
+                cached = -1 if pages is None else pages * mmap.PAGESIZE
+                waits_before = _usage()[1] if self.kind == Kind.FILES else waits_before
                 begin, read, end = _timed_read(descriptor, buffer, offset, length)
         finally:
             if self.kind != Kind.RANGES:
                 os.close(descriptor)
         if self.kind == Kind.RANGES:
             start = opened = begin
-        blocks, waits = _counts()
+        blocks, waits = _usage()
         device_bytes = (blocks - blocks_before) * 512
         with self.lock:
             self.device_bytes += device_bytes
@@ -131,27 +130,14 @@ class _Job:
         return descriptor
 
 
-def _counts() -> tuple[int, int]:
-    """Blocks that this thread had read, and how often it waited."""
+def _usage() -> tuple[int, int]:
+    """Blocks read and voluntary context switches of this thread."""
     used = resource.getrusage(resource.RUSAGE_THREAD)
     return used.ru_inblock, used.ru_nvcsw
 
 
-class _Range(ctypes.Structure):
-    _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
-
-
-def _cached_bytes(descriptor: int, offset: int, length: int) -> int:
-    """As `cached_bytes_of` of native/probe.c; -1 where it may not be asked."""
-    pages = (ctypes.c_uint64 * 5)()
-    arguments = (ctypes.c_uint(descriptor), ctypes.byref(_Range(offset, length)), ctypes.byref(pages), ctypes.c_uint(0))
-    if not length or _libc.syscall(ctypes.c_long(_CACHESTAT), *arguments) != 0:
-        return -1
-    return int(pages[0]) * mmap.PAGESIZE
-
-
 def _timed_read(descriptor: int, buffer: memoryview, offset: int, length: int) -> tuple[int, int, int]:
-    """When it began, the bytes or -errno, when it ended."""
+    """Begin of the read, bytes or -errno, end of the read."""
     begin, done = monotonic_ns(), 0
     try:
         while done < length and (got := os.preadv(descriptor, [buffer[: min(length - done, len(buffer))]], offset + done)):

@@ -1,32 +1,19 @@
-"""What the job trains on. All have one interface: `copy` a batch, launch a `train_step`, `synchronize` with it."""
+"""The devices of the built-in job: `launch` a step on a batch, `synchronize` with it. `interface.py` has what they share."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ioprof.errors import CommandError
-from ioprof.loaders.base import Batch
-from ioprof.train.config import JobConfig, emulated_device
+from ioprof.train.config import JobConfig
+from ioprof.train.devices import check_device_name, emulated_device
 
-COMPUTE_STREAM = 0
-COPY_STREAM = 1
-COMM_STREAM = 2
-
-
-class Accelerator(Protocol):
-    """One rank's device. Work is launched and goes on by itself; spans of it are recorded as it ends."""
-
-    def launch(self, batch: Batch, step: int) -> None:
-        """Start the copy of `batch` and the training step on it; returns once `batch` may be overwritten."""
-
-    def synchronize(self, step: int) -> None:
-        """Wait until `step` has been computed and its gradients exchanged; raises what went wrong on the device."""
-
-    def close(self) -> None:
-        """Stop the device's threads; what is still under way is dropped."""
+if TYPE_CHECKING:
+    from ioprof.train.accelerators.interface import Accelerator
 
 
 def check_device(device: str, ranks: int) -> None:
     """CommandError unless this host has what `--device` names, once for each rank; imports torch for `cuda` only."""
-    if emulated_device(device) is not None or device != "cuda":
+    check_device_name(device)
+    if device != "cuda":
         return
     import torch
 
@@ -38,18 +25,34 @@ def check_device(device: str, ranks: int) -> None:
         raise CommandError(f"--ranks {ranks}: each rank needs a GPU of its own, and torch finds {found} here; use --ranks {found}")
 
 
-def make_accelerator(config: JobConfig, num_classes: int, local_rank: int) -> Accelerator:
-    """The accelerator that `config.device` names, for the rank with that place on its host; needs the process group."""
-    batch_shape = config.loader_options(0).largest_batch
-    device = emulated_device(config.device)
-    if device is not None:
-        from ioprof.train.accelerators.emulated import EmulatedAccelerator
+def make_accelerator(config: JobConfig, num_classes: int, rank: int, local_rank: int, clock_offset_ns: int = 0) -> "Accelerator":
+    """The accelerator that `config.device` names, for the rank with that place on its host; needs the process group.
 
-        return EmulatedAccelerator(device, config.ranks, batch_shape)
+    `clock_offset_ns` is what a time of rank 0's clock has more than one of this rank's.
+    """
+    batch_shape = config.loader_options(0).largest_batch
+    device = emulated_device(config.device, config.model_facts)
+    if device is not None:
+        from ioprof.train.accelerators.emulated import EmulatedAccelerator, latest_over_ranks
+        from ioprof.train.accelerators.exchange import Exchange
+
+        return EmulatedAccelerator(
+            device,
+            Exchange(config.exchange, config.ranks, config.ranks_per_node or config.ranks, device.links),
+            batch_shape,
+            parameters=config.model_facts.parameters,
+            copy=config.copy,
+            is_constant=config.loader == "null",
+            latest=lambda times_ns: latest_over_ranks(times_ns, clock_offset_ns),
+        )
     if config.device == "cuda":
         from ioprof.train.accelerators.cuda import CudaAccelerator
 
-        return CudaAccelerator(num_classes, config.ranks, local_rank, batch_shape)
+        return CudaAccelerator(config, num_classes, rank, local_rank, batch_shape)
+    if config.is_pipeline:
+        from ioprof.train.accelerators.pipeline import PipelineAccelerator
+
+        return PipelineAccelerator(config, num_classes, rank)
     from ioprof.train.accelerators.cpu import CpuAccelerator
 
-    return CpuAccelerator(num_classes, config.ranks)
+    return CpuAccelerator(config, num_classes, rank)

@@ -1,52 +1,52 @@
 """The real model on the CPU: nothing is copied to a device, and the gradients are exchanged over Gloo."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from ioprof.clock import monotonic_ns
+from ioprof.instrument import manual
 from ioprof.loaders.base import Batch
-from ioprof.record.span import emit
-from ioprof.train.accelerators import COMM_STREAM
-from ioprof.train.accelerators.ddp import exchanging
-from ioprof.train.models import make_model
+from ioprof.train.accelerators.interface import Score
+from ioprof.train.config import JobConfig
+from ioprof.train.learner import Learner
 
 
 class CpuAccelerator:
-    """Trains where it is launched: `launch` returns when the step is done."""
+    """Trains where it is launched: `launch` returns when the step is done. The hooks record what it computes and exchanges."""
 
-    def __init__(self, num_classes: int, ranks: int) -> None:
-        torch.manual_seed(0)
-        self._model = make_model("cpu", num_classes)
-        if ranks > 1:
-            self._model = exchanging(self._model, self._bucket_ready, self._bucket_done)
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01, momentum=0.9)
-        self._loss = nn.CrossEntropyLoss()
-        self._step = 0
-        self._ready_ns: dict[int, int] = {}
-        self._last_ready_ns = 0
+    def __init__(self, config: JobConfig, num_classes: int, rank: int) -> None:
+        parallel: Callable[[nn.Module], nn.Module] = DistributedDataParallel
+        if config.is_sharded:
+            from ioprof.train.accelerators.sharded import sharded  # jobs with sharded parameters load it
+
+            parallel = sharded
+        self._learner = Learner(config, num_classes, torch.device("cpu"), parallel, rank)
+        self._rank = rank
+        self._losses: dict[int, torch.Tensor] = {}
 
     def launch(self, batch: Batch, step: int) -> None:
         """Do the whole training step: forward, backward with the exchange under it, optimizer."""
-        self._step, self._last_ready_ns = step, 0
-        begin_ns = monotonic_ns()
-        loss = self._loss(self._model(batch.images), batch.labels)
-        loss.backward()
-        # The backward pass has computed its last gradient when the last bucket is ready; what follows is waiting for the exchange.
-        exchanged_ns = monotonic_ns()
-        emit("compute", begin_ns, self._last_ready_ns or exchanged_ns, batch=batch.number, step=step)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        emit("compute", exchanged_ns, monotonic_ns(), batch=batch.number, step=step)
+        self._losses[step] = self._learner.train_step(batch.images, batch.labels)
 
-    def synchronize(self, step: int) -> None:
+    def synchronize(self, step: int) -> float | None:
         """Nothing to wait for: the step was done when `launch` returned."""
+        return float(self._losses.pop(step))
+
+    def evaluate(self, batch: Batch, step: int) -> Score:
+        """What the model makes of `batch`."""
+        return self._learner.evaluate(batch.images, batch.labels)
+
+    def state(self) -> dict[str, Any]:
+        """The model's, the optimizer's, and that of the random numbers."""
+        return self._learner.state(self._rank)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._learner.restore(state, self._rank)
 
     def close(self) -> None:
-        """Nothing to stop."""
-
-    def _bucket_ready(self, index: int, num_bytes: int) -> None:
-        self._ready_ns[index] = self._last_ready_ns = monotonic_ns()
-
-    def _bucket_done(self, index: int, num_bytes: int) -> None:
-        begin_ns = self._ready_ns[index]
-        emit("comm", begin_ns, monotonic_ns(), f"gradients {index}", bytes=num_bytes, step=self._step, stream=COMM_STREAM)
+        """Nothing to stop; but the hooks need the model to know when the last gradients were exchanged."""
+        manual.flush()

@@ -1,19 +1,20 @@
-"""A CUDA device: ResNet-50, page-locked double-buffered copies on their own stream, every span timed by CUDA events."""
+"""A CUDA device: the real model, batches copied in one of three ways (`ioprof.train.copies`), every span timed by CUDA events."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import torch
-from torch import nn
 
 from ioprof.clock import monotonic_ns
+from ioprof.instrument.span import emit
 from ioprof.loaders.base import Batch
-from ioprof.record.span import emit
-from ioprof.train.accelerators import COMM_STREAM, COMPUTE_STREAM, COPY_STREAM
 from ioprof.train.accelerators.ddp import exchanging
-from ioprof.train.accelerators.staging import StagingBuffers
-from ioprof.train.models import make_model
+from ioprof.train.accelerators.host_buffers import StagingBuffers
+from ioprof.train.accelerators.interface import COMM_STREAM, COMPUTE_STREAM, COPY_STREAM, Score
+from ioprof.train.config import JobConfig
+from ioprof.train.learner import Learner
 
 _ANCHOR_EVERY_NS: Final = 10_000_000_000  # elapsed_time is a 32-bit float of milliseconds: after 10 s its step is 1 µs
 
@@ -25,6 +26,8 @@ class _Timed:
     pieces: list[tuple[torch.cuda.Event, torch.cuda.Event, Callable[[int, int], None]]] = field(default_factory=list)
     copied: torch.cuda.Event | None = None
     done: torch.cuda.Event | None = None
+    loss: torch.Tensor | None = None
+    """In page-locked memory, from `done` on."""
 
 
 class EventClock:
@@ -61,18 +64,16 @@ class EventClock:
 class CudaAccelerator:
     """One rank's CUDA device: the one of its place among the host's ranks."""
 
-    def __init__(self, num_classes: int, ranks: int, local_rank: int, batch_shape: tuple[int, ...]) -> None:
+    def __init__(self, config: JobConfig, num_classes: int, rank: int, local_rank: int, batch_shape: tuple[int, ...]) -> None:
         torch.cuda.set_device(local_rank)
-        torch.manual_seed(0)
-        model: nn.Module = make_model("cuda", num_classes).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._model = exchanging(model, self._bucket_ready, self._bucket_done) if ranks > 1 else model
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.1, momentum=0.9)
-        self._loss = nn.CrossEntropyLoss()
-        self._staging = StagingBuffers(batch_shape, pinned=True)
-        self._copy_stream = torch.cuda.Stream()
+        parallel = partial(exchanging, ready=self._bucket_ready, done=self._bucket_done)
+        self._learner = Learner(config, num_classes, torch.device("cuda", local_rank), parallel, rank)
+        self._rank = rank
+        self._staging = None if config.copy == "pageable" else StagingBuffers(batch_shape, pinned=True)
+        self._copy_stream = torch.cuda.Stream() if config.copy == "overlapped" else torch.cuda.current_stream()
         self._clock = EventClock()
         self._steps: dict[int, _Timed] = {}
-        self._step = 0
+        self._step = -1
         self._ready: dict[int, torch.cuda.Event] = {}
 
     def launch(self, batch: Batch, step: int) -> None:
@@ -81,26 +82,40 @@ class CudaAccelerator:
         self._step = step
         images, labels = self._copy(batch, step, timed)
         begin = _recorded()
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = self._loss(self._model(images), labels)
-        loss.backward()
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        loss = self._learner.train_step(images, labels)
+        computed = _recorded()
+        timed.loss = torch.empty((), pin_memory=True)
+        timed.loss.copy_(loss, non_blocking=True)
         timed.done = _recorded()
         number = batch.number
-        timed.pieces.append((begin, timed.done, lambda b, e: emit("compute", b, e, batch=number, step=step, stream=COMPUTE_STREAM)))
+        timed.pieces.append((begin, computed, lambda b, e: emit("compute", b, e, batch=number, step=step, stream=COMPUTE_STREAM)))
 
-    def synchronize(self, step: int) -> None:
-        """Wait until `step` is done, and record what the device did in it."""
+    def synchronize(self, step: int) -> float | None:
+        """Wait until `step` is done, and record what the device did in it; its loss."""
         timed = self._steps[step]
         assert timed.done is not None
+        assert timed.loss is not None
         timed.done.synchronize()
         for begin, end, record in timed.pieces:
             end.synchronize()
             begin_ns = self._clock.time_ns(begin)
             record(begin_ns, max(begin_ns, self._clock.time_ns(end)))
+        timed.pieces.clear()
         self._clock.refresh()
         self._steps.pop(step - 2, None)
+        return float(timed.loss)
+
+    def evaluate(self, batch: Batch, step: int) -> Score:
+        """What the model makes of `batch`."""
+        return self._learner.evaluate(batch.images.cuda(), batch.labels.cuda())
+
+    def state(self) -> dict[str, Any]:
+        """The model's, the optimizer's, and that of the random numbers."""
+        return self._learner.state(self._rank)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._learner.restore(state, self._rank)
 
     def close(self) -> None:
         """Wait for what is under way."""
@@ -108,13 +123,14 @@ class CudaAccelerator:
 
     def _copy(self, batch: Batch, step: int, timed: _Timed) -> tuple[torch.Tensor, torch.Tensor]:
         # What was decoded on this GPU is there already; only its labels are copied.
-        staged = batch.images if batch.images.is_cuda else self._staging.stage(batch.images, step, self._wait_for_copy)
+        is_staged = self._staging is not None and not batch.images.is_cuda
+        staged = self._staging.stage(batch.images, step, self._wait_for_copy) if self._staging and is_staged else batch.images
         begin = _event()
         timed.copied = _event()
         with torch.cuda.stream(self._copy_stream):
             begin.record()
             images = staged.cuda(non_blocking=True)
-            labels = batch.labels.pin_memory().cuda(non_blocking=True)
+            labels = (batch.labels.pin_memory() if self._staging is not None else batch.labels).cuda(non_blocking=True)
             timed.copied.record()
         torch.cuda.current_stream().wait_event(timed.copied)
         for tensor in (images, labels):
@@ -123,18 +139,20 @@ class CudaAccelerator:
         timed.pieces.append(
             (begin, timed.copied, lambda b, e: emit("h2d", b, e, bytes=size, batch=number, step=step, stream=COPY_STREAM))
         )
-        return images.contiguous(memory_format=torch.channels_last), labels
+        return images, labels
 
     def _wait_for_copy(self, step: int) -> None:
-        copied = self._steps[step].copied
-        assert copied is not None
-        copied.synchronize()
+        timed = self._steps.get(step)
+        if timed is not None and timed.copied is not None:
+            timed.copied.synchronize()
 
     def _bucket_ready(self, index: int, num_bytes: int) -> None:
         self._ready[index] = _recorded()
 
     def _bucket_done(self, index: int, num_bytes: int) -> None:
         step, begin, end = self._step, self._ready[index], _recorded()
+        if step < 0:  # before the first step, see `Learner`
+            return
         name = f"gradients {index}"
         record: Callable[[int, int], None] = lambda b, e: emit("comm", b, e, name, bytes=num_bytes, step=step, stream=COMM_STREAM)  # noqa: E731
         self._steps[step].pieces.append((begin, end, record))

@@ -1,4 +1,4 @@
-"""DistributedDataParallel that tells when each bucket of gradients was ready and when its exchange was done."""
+"""DistributedDataParallel with callbacks for when a bucket of gradients is ready and when its exchange is done."""
 
 from collections.abc import Callable
 

@@ -1,9 +1,12 @@
 """A device that is a clock: copy engine, compute engine and gradient exchange as real threads that take the time a device would.
 
 Loading, reading, decoding, ranks and waiting are real. An operation begins when it was launched, its engine is free and all that
-it depends on has ended, and ends that much later on the device's own clock; a late wake-up of the engine's thread is the host's
-affair and does not slow the device. Each bucket of gradients becomes ready during the backward pass, as in DistributedDataParallel;
-its exchange begins when the slowest rank has it ready, and takes 2L(p-1)/p over the link (ring all-reduce of L bytes, p ranks).
+it depends on has ended, and ends that much later on the device's own clock; a late wake-up of the engine's thread does not slow
+the device. Each bucket of gradients becomes ready during the backward pass, as in DistributedDataParallel;
+its exchange begins when the slowest rank has it ready, and takes the time of its scheme (`exchange.py`).
+
+Batches are copied in one of three ways (`ioprof.train.copies`): on an engine of their own while the device computes, on that of
+the computation between two steps, or the same from pageable memory while the host waits.
 """
 
 import queue
@@ -11,32 +14,43 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
 from ioprof.clock import monotonic_ns
+from ioprof.instrument.manual import unrecorded_collectives
+from ioprof.instrument.span import emit as emit_span
 from ioprof.loaders.base import Batch
-from ioprof.record.span import emit
-from ioprof.train.accelerators import COMM_STREAM, COMPUTE_STREAM, COPY_STREAM
-from ioprof.train.accelerators.staging import StagingBuffers
-from ioprof.train.config import EmulatedDevice
+from ioprof.train.accelerators.exchange import Exchange
+from ioprof.train.accelerators.host_buffers import StagingBuffers
+from ioprof.train.accelerators.interface import COMM_STREAM, COMPUTE_STREAM, COPY_STREAM, Score
+from ioprof.train.copies import COPIES
+from ioprof.train.devices import EmulatedDevice
+from ioprof.train.models import MODELS
 
-RESNET50_GRADIENT_BYTES: Final = 25_557_032 * 4
-"""Parameters of ResNet-50 in 32 bits (He et al., arXiv 1512.03385)."""
 _FIRST_BUCKET_BYTES: Final = 1 << 20  # DistributedDataParallel's defaults
 _BUCKET_BYTES: Final = 25 << 20
+_BYTES_PER_PARAMETER: Final = 4
 _FORWARD: Final = 1 / 3  # of a step's compute: the backward pass does twice the forward's arithmetic
 
 
 class Completion:
-    """When an operation began and ended, in monotonic ns of the device's clock, for those who wait for it."""
+    """When an operation began and ended, in monotonic ns of the device's clock."""
 
     def __init__(self) -> None:
         self._begun, self._ended = threading.Event(), threading.Event()
         self._begin_ns = self._end_ns = 0
         self._error: BaseException | None = None
+
+    @classmethod
+    def at(cls, time_ns: int) -> "Completion":
+        """That of something which ended at `time_ns`."""
+        completion = cls()
+        completion.begin(time_ns)
+        completion.end(time_ns)
+        return completion
 
     def begin(self, time_ns: int) -> None:
         """The operation occupies its engine from `time_ns` on."""
@@ -49,20 +63,20 @@ class Completion:
         self._ended.set()
 
     def fail(self, error: BaseException) -> None:
-        """The operation will never end; whoever waits gets `error`."""
+        """The operation will never end; `begin_ns` and `end_ns` raise `error`."""
         self._error = error
         self._begun.set()
         self._ended.set()
 
     def begin_ns(self) -> int:
-        """Wait until the operation has begun, and say when."""
+        """Wait until the operation has begun; the time at which it did."""
         self._begun.wait()
         if self._error:
             raise self._error
         return self._begin_ns
 
     def end_ns(self) -> int:
-        """Wait until the operation has ended, and say when."""
+        """Wait until the operation has ended; the time at which it did."""
         self._ended.wait()
         if self._error:
             raise self._error
@@ -72,7 +86,9 @@ class Completion:
 class Engine:
     """One queue of a device: does one operation at a time, in the order of their launch."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, now_ns: Callable[[], int] = monotonic_ns) -> None:
+        """`now_ns` reads the clock by which operations are launched."""
+        self._now_ns = now_ns
         self._work: queue.SimpleQueue[tuple[Callable[[int], None], Completion] | None] = queue.SimpleQueue()
         self._free_ns = 0
         self._thread = threading.Thread(target=self._run, name=f"emulated {name}", daemon=True)
@@ -80,7 +96,7 @@ class Engine:
 
     def launch(self, operation: Callable[[int], int], completion: Completion) -> None:
         """Queue `operation(earliest_ns)`, which returns the device time at which it ended."""
-        launched_ns = monotonic_ns()
+        launched_ns = self._now_ns()
 
         def run(free_ns: int) -> None:
             self._free_ns = operation(max(launched_ns, free_ns))
@@ -98,7 +114,7 @@ class Engine:
             run, completion = work
             try:
                 run(self._free_ns)
-            except Exception as error:  # handed to whoever synchronises
+            except Exception as error:  # raised by `synchronize`
                 completion.fail(error)
 
 
@@ -124,37 +140,86 @@ def gradient_buckets(total_bytes: int) -> list[Bucket]:
     ]
 
 
-class EmulatedAccelerator:
-    """One rank's emulated device. `ranks` > 1 needs torch's process group."""
+def latest_over_ranks(times_ns: list[int], clock_offset_ns: int = 0) -> list[int]:
+    """The latest of each time over all ranks; rank 0's clock shows that much more than this rank's."""
+    times = torch.tensor(times_ns) + clock_offset_ns
+    with unrecorded_collectives():  # the device's clock, and not this rendezvous, says how long the exchange takes
+        dist.all_reduce(times, dist.ReduceOp.MAX)
+    return [int(time_ns) - clock_offset_ns for time_ns in times.tolist()]
 
-    def __init__(self, device: EmulatedDevice, ranks: int, batch_shape: tuple[int, ...]) -> None:
-        self._device, self._ranks = device, ranks
-        self._staging = StagingBuffers(batch_shape, pinned=False)
-        self._buckets = gradient_buckets(RESNET50_GRADIENT_BYTES)
-        self._copy_engine, self._compute_engine = Engine("copy engine"), Engine("compute engine")
-        self._comm_engine = Engine("gradient exchange") if ranks > 1 else None
+
+class EmulatedAccelerator:
+    """One rank's emulated device. More than one rank needs torch's process group, unless another `latest` is given.
+
+    `is_constant` says that all batches are one, which is never overwritten. `emit` records a span, `now_ns` reads the clock by
+    which operations are launched, and `latest` is called with the times at which this rank has its buckets of gradients ready,
+    and returns when the slowest rank has.
+    """
+
+    def __init__(
+        self,
+        device: EmulatedDevice,
+        exchange: Exchange,
+        batch_shape: tuple[int, ...],
+        *,
+        parameters: int = MODELS["resnet50"].parameters,
+        copy: str = COPIES[0],
+        is_constant: bool = False,
+        emit: Callable[..., None] = emit_span,
+        now_ns: Callable[[], int] = monotonic_ns,
+        latest: Callable[[list[int]], list[int]] = latest_over_ranks,
+    ) -> None:
+        self._device, self._exchange_plan, self._parameters = device, exchange, parameters
+        self._emit, self._latest = emit, latest
+        self._is_overlapped, self._is_pageable = copy == "overlapped", copy == "pageable"
+        self._staging = None if is_constant or self._is_pageable else StagingBuffers(batch_shape, pinned=False)
+        self._buckets = gradient_buckets(parameters * _BYTES_PER_PARAMETER)
+        self._copy_engine, self._compute_engine = Engine("copy engine", now_ns), Engine("compute engine", now_ns)
+        self._comm_engine = Engine("gradient exchange", now_ns) if exchange.num_ranks > 1 else None
         self._copies: dict[int, Completion] = {}
-        self._steps: dict[int, Completion] = {-1: Completion()}
-        self._steps[-1].end(0)
+        self._steps: dict[int, Completion] = {}
+        self._state: dict[str, Any] = {}
 
     def launch(self, batch: Batch, step: int) -> None:
         """Start the copy of `batch` and the training step on it; returns once `batch` may be overwritten."""
-        staged = self._staging.stage(batch.images, step, lambda earlier: self._wait_for_copy(earlier))
-        num_bytes = staged.nbytes + batch.labels.nbytes
-        copied, computed = Completion(), Completion()
-        self._copies[step] = copied
-        self._copy_engine.launch(lambda earliest: self._copy(earliest, num_bytes, batch.number, step), copied)
-        previous, samples, number = self._steps[step - 1], len(staged), batch.number
+        if self._staging is not None:
+            self._staging.stage(batch.images, step, self._wait_for_copy)
+        previous = self._steps.get(step - 1) or Completion.at(0)
+        copied, computed = self._launch_copy(batch, step, previous), Completion()
+        samples, number = len(batch.images), batch.number
         self._compute_engine.launch(
             lambda earliest: self._compute(max(earliest, copied.end_ns(), previous.end_ns()), samples, number, step, computed),
             computed,
         )
         self._steps[step] = self._launch_exchange(computed, samples, step) if self._comm_engine else computed
+        if self._is_pageable:
+            copied.end_ns()
 
-    def synchronize(self, step: int) -> None:
+    def synchronize(self, step: int) -> float | None:
         """Wait until `step` has been computed and its gradients exchanged; raises what went wrong in an engine."""
         self._steps[step].end_ns()
         self._steps.pop(step - 2, None)
+        return None
+
+    def evaluate(self, batch: Batch, step: int) -> Score:
+        """Copy `batch`, and take the time of a forward pass: a third of a step."""
+        previous, computed, samples = self._steps[step], Completion(), len(batch.images)
+        copied = self._launch_copy(batch, step, previous)
+        self._compute_engine.launch(
+            lambda earliest: self._compute(max(earliest, copied.end_ns()), samples, batch.number, step, computed, _FORWARD),
+            computed,
+        )
+        computed.end_ns()
+        return Score(samples)
+
+    def state(self) -> dict[str, Any]:
+        """As many bytes as the weights and a momentum for each of them: all zero."""
+        if not self._state:
+            self._state = {name: torch.zeros(self._parameters) for name in ("model", "optimizer")}
+        return self._state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Nothing depends on it."""
 
     def close(self) -> None:
         """Stop the engines' threads."""
@@ -163,17 +228,31 @@ class EmulatedAccelerator:
                 engine.close()
 
     def _wait_for_copy(self, step: int) -> None:
-        self._copies.pop(step).end_ns()
+        if copied := self._copies.get(step):
+            copied.end_ns()
 
-    def _copy(self, earliest_ns: int, num_bytes: int, batch: int, step: int) -> int:
-        end_ns = _spend(earliest_ns, num_bytes / self._device.h2d_bytes_per_s)
-        emit("h2d", earliest_ns, end_ns, bytes=num_bytes, batch=batch, step=step, stream=COPY_STREAM)
+    def _launch_copy(self, batch: Batch, step: int, previous: Completion) -> Completion:
+        copied, num_bytes, number = Completion(), batch.images.nbytes + batch.labels.nbytes, batch.number
+        self._copies[step] = copied
+        self._copies.pop(step - 3, None)
+        if self._is_overlapped:
+            self._copy_engine.launch(lambda earliest: self._copy(earliest, num_bytes, number, step), copied)
+        else:
+            self._compute_engine.launch(
+                lambda earliest: self._copy(max(earliest, previous.end_ns()), num_bytes, number, step), copied
+            )
+        return copied
+
+    def _copy(self, begin_ns: int, num_bytes: int, batch: int, step: int) -> int:
+        bytes_per_s = self._device.pageable_bytes_per_s if self._is_pageable else self._device.h2d_bytes_per_s
+        end_ns = _spend(begin_ns, num_bytes / bytes_per_s)
+        self._emit("h2d", begin_ns, end_ns, bytes=num_bytes, batch=batch, step=step, stream=COPY_STREAM)
         return end_ns
 
-    def _compute(self, begin_ns: int, samples: int, batch: int, step: int, computed: Completion) -> int:
+    def _compute(self, begin_ns: int, samples: int, batch: int, step: int, computed: Completion, share: float = 1.0) -> int:
         computed.begin(begin_ns)
-        end_ns = _spend(begin_ns, samples / self._device.samples_per_s)
-        emit("compute", begin_ns, end_ns, batch=batch, step=step, stream=COMPUTE_STREAM)
+        end_ns = _spend(begin_ns, share * samples / self._device.samples_per_s)
+        self._emit("compute", begin_ns, end_ns, batch=batch, step=step, stream=COMPUTE_STREAM)
         return end_ns
 
     def _launch_exchange(self, computed: Completion, samples: int, step: int) -> Completion:
@@ -187,22 +266,14 @@ class EmulatedAccelerator:
         compute_ns = round(samples / self._device.samples_per_s * 1e9)
         begin_ns = computed.begin_ns()
         own = [begin_ns + round(bucket.ready_ratio * compute_ns) for bucket in self._buckets]
-        slowest = _latest_over_ranks(own)
+        slowest = self._latest(own)
         free_ns = earliest_ns
         for bucket, own_ns, ready_ns in zip(self._buckets, own, slowest, strict=True):
             own_ns, ready_ns = max(own_ns, free_ns), max(ready_ns, free_ns)
-            seconds = 2 * bucket.num_bytes * (self._ranks - 1) / self._ranks / self._device.exchange_bytes_per_s
-            free_ns = _spend(ready_ns, seconds)
-            emit("comm", own_ns, free_ns, bucket.name, bytes=bucket.num_bytes, step=step, stream=COMM_STREAM)
+            free_ns = _spend(ready_ns, self._exchange_plan.seconds(bucket.num_bytes))
+            self._emit("comm", own_ns, free_ns, bucket.name, bytes=bucket.num_bytes, step=step, stream=COMM_STREAM)
         computed.end_ns()
         return free_ns
-
-
-def _latest_over_ranks(times_ns: list[int]) -> list[int]:
-    """The latest of each time over all ranks: the ranks of an emulated job share a host, and so a clock."""
-    times = torch.tensor(times_ns)
-    dist.all_reduce(times, dist.ReduceOp.MAX)
-    return [int(time_ns) for time_ns in times.tolist()]
 
 
 def _spend(begin_ns: int, seconds: float) -> int:

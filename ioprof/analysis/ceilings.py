@@ -1,0 +1,133 @@
+"""Two ceilings of a training loop: what the workers can make, and what the consumer can take.
+
+Per step, over steady steps only (after the warm-up):
+
+    supply      the time that workers fetch for the batches of a step, over the number of workers
+    consumer    the step without its waits for batches, but with its sampler, which runs in the same thread; or what its device
+                computes, if that is longer
+
+The loop cannot be faster than the slower of the two; without workers it takes both, one after the other. What remains is the
+residual: epochs that begin, workers that are slower than the mean, batches on their way, and variation from batch to batch.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from ioprof.analysis.gpu_windows import observed
+from ioprof.analysis.intervals import Intervals, covered, overlaps, pack, subtract, total, union
+from ioprof.analysis.lineage import with_worker
+from ioprof.analysis.selection import COMPUTE, by_rank, intervals, kind_in, on_stream
+from ioprof.analysis.steps import steps, warmup
+from ioprof.analysis.training_process import main_threads
+from ioprof.run_record import Ceilings, Residual
+from ioprof.trace import Trace
+
+RESIDUALS: Final = ("epoch starts", "imbalance of workers", "delivery", "variation")
+"""What the two ceilings do not explain, in the order in which it is named; the last is what remains."""
+_KINDS: Final = (*COMPUTE, "step", "wait", "fetch", "sampler")
+
+
+@dataclass
+class _Sums:
+    """Nanoseconds over all steady steps of all ranks."""
+
+    steps: int = 0
+    wall: int = 0
+    supply: float = 0.0
+    consumer: float = 0.0
+    predicted: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)
+    workers: int = 0
+    is_serial: bool = True
+
+
+def ceilings(trace: Trace) -> Ceilings | None:
+    """Means over the steady steps of all ranks; None where the work for the batches of no rank is known."""
+    table = steps(trace)
+    table = table.filter(pl.Series(observed(trace, table)))
+    sums = _Sums()
+    for rank, spans in by_rank(trace, _KINDS, ("pid", "tid", "stream", "batch", "name")):
+        own = table.filter(pl.col("rank") == rank)
+        _add_rank(sums, intervals(own[warmup(len(own)) :]), with_worker(spans))
+    if not sums.steps:
+        return None
+    scale = 1e9 * sums.steps
+    residual, parts = (sums.wall - sums.predicted) / scale, []
+    left = max(residual, 0.0)
+    for name in RESIDUALS[:-1]:
+        seconds = min(left, sums.parts.get(name, 0.0) / scale)
+        left -= seconds
+        parts.append(Residual(name, seconds))
+    parts.append(Residual(RESIDUALS[-1], left))
+    return Ceilings(
+        step_s=sums.wall / scale,
+        supply_s=sums.supply / scale,
+        consumer_s=sums.consumer / scale,
+        workers=sums.workers,
+        is_serial=sums.is_serial,
+        predicted_s=sums.predicted / scale,
+        residual_s=residual,
+        residuals=tuple(part for part in parts if part.seconds > 0),
+    )
+
+
+def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame) -> None:
+    steady, wall_ns = union(windows), total(windows)
+    waits = spans.filter(pl.col("kind") == "wait")
+    received = waits.filter(pl.Series(covered(_ends(waits), steady) > 0), pl.col("batch").is_not_null())
+    fetches = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
+    fetched = fetches.filter(pl.Series(covered(_ends(fetches), steady) > 0))
+    if not wall_ns or received.is_empty() or fetched.is_empty():
+        return
+    length = pl.col("end_ns") - pl.col("start_ns")
+    by_worker = fetched.group_by("worker").agg(
+        pl.col("start_ns").min(), pl.col("end_ns").max(), busy=length.sum(), batches=pl.col("batch").n_unique()
+    )
+    workers, batches = _most_at_once(intervals(by_worker)), received["batch"].n_unique()
+    per_batch = int(by_worker["busy"].sum()) / fetched["batch"].n_unique()
+    is_serial = bool(by_worker["worker"].is_in(main_threads(spans).implode()).all())
+    supply = batches * per_batch / workers
+    on_device = intervals(spans.filter(kind_in(COMPUTE), on_stream))
+    others = subtract(intervals(waits), intervals(spans.filter(pl.col("kind") == "sampler")))
+    consumer = max(wall_ns - int(covered(windows, others).sum()), int(covered(windows, on_device).sum()))
+    slowest = max(busy / count for busy, count in by_worker.select("busy", "batches").iter_rows())
+    ready = waits.join(fetches.group_by("batch").agg(ready_ns=pl.col("end_ns").max()), on="batch")
+    sent = pack(np.maximum(ready["start_ns"].to_numpy(), ready["ready_ns"].to_numpy()), ready["end_ns"].to_numpy())
+    parts = {
+        "epoch starts": _epoch_starts(waits, steady),
+        "imbalance of workers": (slowest - per_batch) * batches / workers,
+        "delivery": total(overlaps(union(sent), steady)),
+    }
+    sums.steps += len(windows)
+    sums.wall += wall_ns
+    sums.supply += supply
+    sums.consumer += consumer
+    sums.predicted += supply + consumer if is_serial else max(supply, consumer)
+    sums.workers = max(sums.workers, 0 if is_serial else workers)
+    sums.is_serial &= is_serial
+    for name, took_ns in parts.items():
+        sums.parts[name] = sums.parts.get(name, 0.0) + took_ns
+
+
+def _most_at_once(lives: Intervals) -> int:
+    """Workers that there were at the same time: those of another epoch are others."""
+    starts, ends = np.sort(lives[:, 0]), np.sort(lives[:, 1])
+    at_once = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")
+    return max(1, int(at_once.max()))  # a life may be empty
+
+
+def _ends(spans: pl.DataFrame) -> Intervals:
+    """The last nanosecond of each span."""
+    ends = spans["end_ns"].to_numpy()
+    return pack(ends - 1, ends)
+
+
+def _epoch_starts(waits: pl.DataFrame, steady: Intervals) -> int:
+    """Waits for workers to start and for the end of a loader, and for the first batch after these."""
+    name = pl.col("name").cast(pl.String)
+    ordered = waits.sort("start_ns", "end_ns").with_columns(is_edge=name.is_in(["start", "end"]).fill_null(False))
+    first = ordered.filter(pl.col("is_edge") | pl.col("is_edge").shift().fill_null(False))
+    return total(overlaps(union(intervals(first)), steady))

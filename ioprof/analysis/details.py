@@ -1,0 +1,173 @@
+"""Named parts of causes: which files, peers, ranks, spans and stages their time went to."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from ioprof.analysis.intervals import Intervals, overlaps, pack, pieces_within, subtract, total, union, union_all
+from ioprof.analysis.lineage import fetchers, with_worker
+from ioprof.analysis.selection import WORK, Activity, from_peer, intervals, on_stream
+from ioprof.analysis.training_process import in_main_thread, main_threads
+from ioprof.trace import Trace
+
+NUM_DETAILS: Final = 5
+"""Parts that are named."""
+_LEAST_RATIO: Final = 0.5
+"""Share of a cause below which its five largest files are too few to name: their folders are named."""
+_OF_FILES: Final = ("storage", "page_cache")
+WORKER_START: Final = "start of workers"
+EPOCH_END: Final = "end of epoch"
+SAMPLER: Final = "sampler"
+WORKER_GC: Final = "garbage collection in workers"
+BEFORE_FORWARD: Final = "Python before the forward pass"
+AFTER_COMPUTE: Final = "Python after the computation of a step"
+PLACES: Final = (BEFORE_FORWARD, AFTER_COMPUTE)
+"""Parts of `host` by where in a step they are: no names of what it was."""
+_WAIT_NAMES: Final = {"start": WORKER_START, "end": EPOCH_END}
+"""What a wait is called that is for no batch, by the name of its span."""
+_SPAN_NAMES: Final = {"sampler": SAMPLER, "gc": WORKER_GC}
+
+
+def starting(spans: pl.DataFrame) -> pl.DataFrame:
+    """The parts of one rank's waits in which the worker that was to make the batch had not begun to make its first one."""
+    fetches = with_worker(spans).filter(pl.col("kind") == "fetch", ~pl.col("worker").is_in(main_threads(spans).implode()))
+    first = fetches.group_by("worker").agg(until=pl.col("start_ns").min())
+    worker = pl.col("pid").cast(pl.Int64) * 2**32 + pl.col("thread")
+    waits = fetchers(spans).with_columns(worker=worker).join(first, on="worker").filter(pl.col("start_ns") < pl.col("until"))
+    return waits.select("start_ns", end_ns=pl.min_horizontal("end_ns", "until"), name=pl.lit(WORKER_START))
+
+
+def host_places(spans: pl.DataFrame) -> dict[str, Intervals]:
+    """Where in the steps of one rank its main thread was outside of waits and computations on the CPU, by `PLACES`.
+
+    `spans` are its waits and computations. Empty where it computes on a device, of which the host's time says nothing.
+    """
+    mine = spans.filter(in_main_thread(spans), pl.col("kind") != "step")
+    is_wait, gives_batch = pl.col("kind") == "wait", (pl.col("kind") == "wait") & pl.col("batch").is_not_null()
+    waits, batches, computed = (union(intervals(mine.filter(which))) for which in (is_wait, gives_batch, ~is_wait))
+    if not len(waits) or not len(computed) or not spans.filter(on_stream, pl.col("kind") != "step").is_empty():
+        return {}
+    busy = union_all([waits, computed])
+    gaps = pack(busy[:-1, 1], busy[1:, 0])
+    is_before = np.isin(gaps[:, 0], batches[:, 1]) & np.isin(gaps[:, 1], computed[:, 0])
+    is_after = np.isin(gaps[:, 0], computed[:, 1]) & np.isin(gaps[:, 1], waits[:, 0])
+    return {BEFORE_FORWARD: gaps[is_before], AFTER_COMPUTE: gaps[is_after & ~is_before]}
+
+
+class Details:
+    """Nanoseconds of named parts, summed over ranks as they are added."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, dict[str, int]] = {}
+        self._files: dict[str, dict[int, int]] = {cause: {} for cause in _OF_FILES}
+        self.explained_ns: dict[str, int] = {}
+        """Time of causes that the names of spans cover."""
+
+    def add(self, spans: pl.DataFrame, exclusive: Sequence[Activity], activities: Sequence[Activity]) -> None:
+        """The parts of one rank. `exclusive`: what each cause was charged with; `activities`: all that was going on."""
+        by_main = in_main_thread(spans)
+        fetches_itself = not spans.filter(pl.col("kind") == "fetch", by_main).is_empty()
+        for activity in exclusive:
+            if activity.cause in _OF_FILES and len(activity.times):
+                # While it waits, the main thread receives batches of its workers, unless it fetches them itself.
+                waited = ~by_main | ~from_peer | pl.lit(fetches_itself)
+                self._add_files(activity, spans.filter(WORK[activity.cause], by_main if activity.origin == "main" else waited))
+        host, loader, checkpoints, collections, validation = (
+            union_all([activity.times for activity in exclusive if activity.cause == cause])
+            for cause in ("host", "loader", "checkpoint", "gc", "validation")
+        )
+        is_user = pl.col("kind") == "user"
+        self._add_spans("host", host, spans.filter(is_user, by_main))
+        waits = spans.filter(pl.col("kind") == "wait").with_columns(
+            name=pl.col("name").cast(pl.String).replace_strict(_WAIT_NAMES, default=None)
+        )
+        of_kind = spans.filter(pl.col("kind").is_in(list(_SPAN_NAMES)))
+        of_kind = of_kind.with_columns(name=pl.col("kind").cast(pl.String).replace_strict(_SPAN_NAMES, return_dtype=pl.String))
+        users = spans.filter(is_user).with_columns(pl.col("name").cast(pl.String))
+        columns = ["start_ns", "end_ns", "name"]
+        parts = (waits, starting(spans), of_kind, users) if len(loader) else (waits,)
+        self._add_spans("loader", loader, pl.concat([part.select(columns) for part in parts]))
+        for cause in ("decode", "transform"):
+            charged = union_all([activity.times for activity in exclusive if activity.cause == cause])
+            self._add_spans(cause, charged, spans.filter(pl.col("kind") == cause))
+        self._add_spans("checkpoint", checkpoints, spans.filter(pl.col("kind") == "checkpoint", by_main))
+        self._add_spans("gc", collections, spans.filter(pl.col("kind") == "gc", by_main))
+        self._add_validation(validation, activities)
+
+    def add_places(self, host: Intervals, places: Mapping[str, Intervals]) -> None:
+        """The parts of `host` at these places of the steps."""
+        for name, times in places.items():
+            self._add("host", name, total(overlaps(times, host)))
+
+    def add_stragglers(self, waits_ns: Mapping[int, Mapping[str, int]], bubbles_ns: Mapping[int, Mapping[str, int]]) -> None:
+        """What `straggler_waits` found, in all and of bubbles of a pipeline alone."""
+        for rank, causes in waits_ns.items():
+            for cause, waited_ns in causes.items():
+                what, bubble_ns = f"rank {rank}: {cause.replace('_', ' ')}", bubbles_ns.get(rank, {}).get(cause, 0)
+                self._add("straggler", f"bubble, {what}", bubble_ns)
+                self._add("straggler", what, waited_ns - bubble_ns)
+
+    def of_cause(self, cause: str, charged_ns: int, trace: Trace) -> list[tuple[str, int]]:
+        """The largest parts of a cause and their nanoseconds. Of files that are many and small their folders."""
+        named = self._named.get(cause, {})
+        if cause in _OF_FILES:
+            named = self._file_names(cause, charged_ns, trace)
+        return sorted(((name, ns) for name, ns in named.items() if ns), key=lambda part: (-part[1], part[0]))[:NUM_DETAILS]
+
+    def _add(self, cause: str, name: str, took_ns: int) -> None:
+        if took_ns:
+            of_cause = self._named.setdefault(cause, {})
+            of_cause[name] = of_cause.get(name, 0) + took_ns
+
+    def _add_spans(self, cause: str, charged: Intervals, spans: pl.DataFrame) -> None:
+        """Spans by their names, where the cause was charged."""
+        spans = spans.filter(pl.col("name").is_not_null())
+        if not len(charged) or spans.is_empty():
+            return
+        for (name,), part in spans.group_by("name"):
+            self._add(cause, str(name), total(overlaps(intervals(part), charged)))
+        if explained_ns := total(overlaps(intervals(spans), charged)):
+            self.explained_ns[cause] = self.explained_ns.get(cause, 0) + explained_ns
+
+    def _add_files(self, activity: Activity, reads: pl.DataFrame) -> None:
+        reads = reads.filter(pl.col("file").is_not_null())
+        place, pieces = pieces_within(intervals(reads), activity.times)
+        found = pl.DataFrame({"file": reads["file"].to_numpy()[place], "start_ns": pieces[:, 0], "end_ns": pieces[:, 1]})
+        sums = self._files[activity.cause]
+        so_far = pl.col("end_ns").cum_max().shift().over("file").fill_null(pl.col("start_ns"))
+        added = (pl.col("end_ns") - pl.max_horizontal("start_ns", so_far)).clip(lower_bound=0)
+        of_file = found.sort("file", "start_ns").with_columns(added_ns=added).group_by("file").agg(pl.col("added_ns").sum())
+        for file, took_ns in of_file.iter_rows():
+            sums[file] = sums.get(file, 0) + took_ns
+
+    def _add_validation(self, validation: Intervals, activities: Sequence[Activity]) -> None:
+        if not len(validation):
+            return
+        so_far = validation
+        for activity in activities:
+            if activity.cause != "validation":
+                inside = union(overlaps(activity.times, so_far))
+                self._add("validation", activity.cause.replace("_", " "), total(inside))
+                so_far = subtract(so_far, inside)
+        self._add("validation", "host", total(so_far))
+
+    def _file_names(self, cause: str, charged_ns: int, trace: Trace) -> dict[str, int]:
+        sums = self._files[cause]
+        paths = dict(
+            trace.files.filter(pl.col("file").is_in(list(sums)), pl.col("path").is_not_null()).select("file", "path").iter_rows()
+        )
+        named: dict[str, int] = {}
+        for file, took_ns in sums.items():
+            if file in paths:
+                named[paths[file]] = named.get(paths[file], 0) + took_ns
+        largest = sorted(named.values(), reverse=True)[:NUM_DETAILS]
+        if len(named) <= NUM_DETAILS or sum(largest) >= _LEAST_RATIO * charged_ns:
+            return named
+        folders: dict[str, int] = {}
+        for path, took_ns in named.items():
+            name = f"{PurePosixPath(path).parent}/"
+            folders[name] = min(folders.get(name, 0) + took_ns, charged_ns)
+        return folders

@@ -1,0 +1,218 @@
+"""All that a verdict may be based on, and what of it is asked for in more than one place."""
+
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Final
+
+from ioprof.analysis.demand import Fetched
+from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, PLACES, SAMPLER
+from ioprof.analysis.options import JobOptions, options_of
+from ioprof.run_record import (
+    CauseDetail,
+    CauseShare,
+    Ceilings,
+    CodeShare,
+    CpuEvidence,
+    DatasetRecord,
+    Demand,
+    FileReads,
+    ImageRecord,
+    LoaderTime,
+    Overlap,
+    QueueDepth,
+    ReadPattern,
+    RunRecord,
+    Steps,
+    Storage,
+)
+from ioprof.schema import CAUSES
+
+EXCHANGE: Final = ("exchange", "straggler")
+"""Causes of time that a rank spends with other ranks."""
+
+UNEVEN_RATIO: Final = 1.1
+"""How much longer a rank computes than the fastest one before its load is called uneven."""
+
+MOSTLY_ONE: Final = 0.8
+"""Part of a cause from which on one rank or file is named for it."""
+_LEAST_OF_PLACE: Final = 0.6
+"""Part of `host` from which on a place in the step is named for it."""
+_FEWEST_FILES: Final = 10
+"""Files that were read, from which on one of them is an exception."""
+_PLACES: Final = {BEFORE_FORWARD: ", most of it before the forward pass", AFTER_COMPUTE: ", most of it after the computation"}
+
+LEAST_NAMED_RATIO: Final = 0.3
+"""Part of a cause from which on a file, a span or a line of code is named as its reason."""
+LEAST_BUSY_RATIO: Final = 0.9
+"""Part of the steps' time in which workers fetch from which on they are called busy."""
+FEWEST_SAMPLES: Final = 4
+"""Samples of a line of code below which it is not named in the verdict."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a verdict may be based on."""
+
+    run: RunRecord
+    steps: Steps
+    storage: Storage
+    demand: Demand
+    overlap: dict[str, Overlap]
+    fetched: Fetched
+    wall_s: float
+    """From the first step's start to the last step's end."""
+    warmup_ratio: dict[str, float]
+    """For each cause, the share of its time that lies in the warm-up steps."""
+    making: dict[str, int]
+    """What the workers spent their time on, see `workers_time.making`."""
+    own: dict[str, float] = field(default_factory=dict)
+    """For each cause, the share of the steps' time that the training process itself spent on it, outside of waits for a loader."""
+    cpu: CpuEvidence | None = None
+    """Whether ranks and workers got the CPU time that they could use."""
+    code: tuple[CodeShare, ...] = ()
+    """Lines of Python by samples of stacks, see `stacks.unexplained`."""
+    ceilings: Ceilings | None = None
+    """What the workers can make and what the loop can take."""
+    depth: QueueDepth | None = None
+    """How many reads from storage were in progress, and what bounds them."""
+    patterns: tuple[ReadPattern, ...] = ()
+    """Costly ways in which the job read."""
+    files: tuple[FileReads, ...] = ()
+    """Files that took most of the time of reading."""
+    loaders: tuple[LoaderTime, ...] = ()
+    """The job's loaders, most waiting first."""
+    longest_batch_s: float = 0.0
+    """The longest time in which a batch was made."""
+
+    @property
+    def options(self) -> JobOptions:
+        """How the job's options are written."""
+        return options_of(self.run.job_kind)
+
+    @property
+    def dataset(self) -> DatasetRecord:
+        """What is known of the dataset."""
+        return self.run.dataset or DatasetRecord()
+
+    @property
+    def stores_originals(self) -> bool:
+        """Whether the dataset stores images at their original size."""
+        return (self.dataset.image or ImageRecord()).transform == "original"
+
+    @property
+    def charged(self) -> dict[str, CauseShare]:
+        """The causes that were measured, by name."""
+        return {entry.cause: entry for entry in self.steps.causes if entry.seconds is not None}
+
+    @property
+    def straggler_wait(self) -> dict[str, float]:
+        """Share of the steps' time that ranks waited for stragglers, by what those did, or by what had delayed them.
+
+        A straggler that computes has either more to compute, which `straggler` names best, or has begun later than the others.
+        """
+        total_s = sum(entry.seconds or 0.0 for entry in self.charged.values())
+        found: dict[str, float] = {}
+        for rank, causes in self.steps.straggler_wait_s.items():
+            for cause, waited_s in causes.items():
+                parts = self._delays_of(int(rank)) if cause == "compute" else {cause: 1.0}
+                for part, ratio in parts.items():
+                    if part not in EXCHANGE and total_s:
+                        found[part] = found.get(part, 0.0) + ratio * waited_s / total_s
+        return found
+
+    def _delays_of(self, rank: int) -> dict[str, float]:
+        """What makes a rank start to compute later than others: its own causes outside compute and exchange, as shares of 1.
+
+        Nothing if it computes longer than the others do: then its load is uneven.
+        """
+        rows = {row.rank: row for row in self.steps.per_rank}
+        computed = {other: row.compute_s or 0.0 for other, row in rows.items()}
+        if rank not in rows or computed[rank] > UNEVEN_RATIO * min(computed.values()):
+            return {}
+        own = {cause: rows[rank].seconds(cause) or 0.0 for cause in CAUSES if cause not in ("compute", *EXCHANGE)}
+        total_s = sum(own.values())
+        return {cause: seconds / total_s for cause, seconds in own.items()} if total_s else {}
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of the steps' time by cause, where waiting for a slower rank counts as what that rank did."""
+        own = {cause: entry.share or 0.0 for cause, entry in self.charged.items()}
+        moved = self.straggler_wait
+        own |= {cause: own.get(cause, 0.0) + share for cause, share in moved.items()}
+        return own | ({"straggler": own.get("straggler", 0.0) - sum(moved.values())} if moved else {})
+
+    @property
+    def workers_are_busy(self) -> bool:
+        """Whether the workers fetch nearly all of the time: then what the loop waits for is their work, however it reaches it."""
+        found = self.ceilings
+        return found is not None and not found.is_serial and found.supply_s >= LEAST_BUSY_RATIO * found.step_s
+
+    @property
+    def has_loader(self) -> bool:
+        """Whether batches came from a loader that was recorded."""
+        return "loader" in self.charged or self.run.config.workers is not None
+
+    def largest_detail(self, cause: str, least_ratio: float = 0.5) -> CauseDetail | None:
+        """The largest named part of a cause, if it is at least that part of it."""
+        entry = self.charged.get(cause)
+        first = next((detail for detail in entry.details if detail.name not in PLACES), None) if entry else None
+        return first if entry and first and first.share >= least_ratio * (entry.share or 0.0) else None
+
+    def largest_line(self, cause: str) -> CodeShare | None:
+        """The line of the user's own code that took most of a cause, if that is not too little or too uncertain to be named."""
+        total_s = self.charged[cause].seconds if cause in self.charged else None
+        own = [line for line in self.code if line.cause == cause and line.is_own and line.samples >= FEWEST_SAMPLES]
+        largest = max(own, key=lambda line: line.seconds, default=None)
+        return largest if largest and total_s and largest.seconds >= LEAST_NAMED_RATIO * total_s else None
+
+    def most(self, cause: str) -> str:
+        """The largest part of a cause, as a clause: a file, a span, or a line of code. Empty: none that is large enough."""
+        detail = self.largest_detail(cause, LEAST_NAMED_RATIO)
+        line = self.largest_line(cause)
+        if line and (not detail or cause == "transform"):
+            return f", {line.share or 0.0:.1%} at {line_text(line)}"
+        # An idle worker is sampled too, in the loop that started it: of the sampler, which runs elsewhere, it says nothing.
+        within = f" ({line_text(line)})" if line and detail and detail.name != SAMPLER else ""
+        return f", {detail.share:.1%} on {shortened(detail.name)}{within}" if detail else ""
+
+    @property
+    def slow_file(self) -> FileReads | None:
+        """One file of many that took most of the time of reading."""
+        spent_s = sum(file.seconds for file in self.files)
+        is_one = len(self.files) >= _FEWEST_FILES and self.files[0].seconds >= MOSTLY_ONE * spent_s
+        return self.files[0] if is_one else None
+
+    @property
+    def place_of_host(self) -> str:
+        """Where in a step most of `host` is, as a clause; empty: not known, or at several places."""
+        entry = self.charged["host"]
+        for detail in entry.details:
+            if detail.name in _PLACES and detail.seconds >= _LEAST_OF_PLACE * (entry.seconds or 0.0):
+                return _PLACES[detail.name]
+        return ""
+
+    def named_ratio(self, cause: str) -> float:
+        """The part of a cause that details or lines of code name, 0 to 1."""
+        entry = self.charged[cause]
+        details_s = sum(detail.seconds for detail in entry.details if detail.name not in PLACES)
+        lines_s = sum(line.seconds for line in self.code if line.cause == cause)
+        return min(1.0, max(details_s, lines_s) / entry.seconds) if entry.seconds else 1.0
+
+    def seconds_per_step(self, cause: str) -> float:
+        """Mean of a cause over all steps of all ranks."""
+        count = sum(row.steps for row in self.steps.per_rank)
+        return (self.charged[cause].seconds or 0.0) / count if cause in self.charged and count else 0.0
+
+
+def shortened(name: str, longest: int = 44) -> str:
+    """A path without its first folders."""
+    parts = PurePosixPath(name.lstrip("/")).parts
+    while len(parts) > 1 and len("/".join(parts)) > longest:
+        parts = parts[1:]
+    slash = "/" if name.endswith("/") else ""
+    return name if len(name) <= longest or "/" not in name else f"…/{'/'.join(parts)}{slash}"
+
+
+def line_text(line: CodeShare) -> str:
+    """A line of code: `train.py:42 in main`."""
+    return f"{shortened(line.file, 30)}:{line.line} in {line.function}"

@@ -1,0 +1,26 @@
+"""What an analysis finds besides the causes: loaders, the workers' time, how the job read, and how waits and epochs vary."""
+
+import polars as pl
+
+from ioprof.analysis.loaders import loaders
+from ioprof.analysis.queue_depth import DepthOverTime
+from ioprof.analysis.read_patterns import of_data, reads
+from ioprof.analysis.reads import counted_reads
+from ioprof.analysis.skew import skew
+from ioprof.analysis.storage_bytes import storage_bytes
+from ioprof.analysis.variation import epochs, steps_bounds, trend, waiting
+from ioprof.analysis.workers_time import Making, workers_time
+from ioprof.run_record import Findings
+from ioprof.trace import Trace
+
+
+def findings(trace: Trace, charged: pl.DataFrame, received: pl.DataFrame, made: Making) -> Findings:
+    """All of them. `charged` is `blame(trace)`, `received` is `loaders.batches(trace)`, `made` is `workers_time.making(trace)`."""
+    of_batch = epochs(trace, received)
+    numbered = of_batch.select("rank", "batch", "epoch").unique(["rank", "batch"])
+    first_ns, last_ns = steps_bounds(trace)
+    is_counted = of_data(trace, counted_reads(trace), first_ns)
+    found, of_epochs = reads(trace, is_counted, DepthOverTime(first_ns, last_ns), numbered, made.total_ns, storage_bytes(trace))
+    return Findings(
+        loaders(received), workers_time(made), found, waiting(received), trend(charged, of_batch, of_epochs), skew(trace)
+    )

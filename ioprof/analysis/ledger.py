@@ -1,0 +1,131 @@
+"""What the whole job's time went to, from the start of its command to its end: start-up, steps, and what lies between and after.
+
+An instant of a rank's part of the job belongs to the first of `PHASES` that covers it:
+
+    checkpoint      the training thread saved or loaded a checkpoint
+    validation      from the first batch of a validation to its end, with the forward passes between
+    first batch     from the first wait for a batch to the end of it, starting the workers included
+    epoch start     later waits for workers to start, and to learn that a loader has no more batches
+    steps           training steps, as far as they are none of the above
+    process group   `init_process_group`, which waits for all ranks
+    imports         the outermost imports of 10 ms or more
+    interpreter     from the start of the process to the start of recording in it
+    start-up        the rank's process before its first wait or step: own code, models, indices of datasets
+    end             the rank's process after its last step
+    launch          before the rank's process was started: launcher, shell
+    exit            after the rank's process last recorded anything
+    between         none of these: between two steps
+"""
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from ioprof.analysis.intervals import EMPTY, Intervals, charge, pack, union
+from ioprof.analysis.selection import intervals
+from ioprof.analysis.validation import validations
+from ioprof.run_record import Ledger, Phase, ProcessRecord
+from ioprof.trace import Trace
+
+PHASES: Final = (
+    "checkpoint", "validation", "first batch", "epoch start", "steps", "process group", "imports", "interpreter", "start-up",
+    "end", "launch", "exit", "between",
+)  # fmt: skip
+"""In the order of precedence."""
+SHOWN: Final = (
+    "launch", "interpreter", "imports", "process group", "start-up", "first batch", "steps", "epoch start", "validation",
+    "checkpoint", "between", "end", "exit",
+)  # fmt: skip
+"""In the order in which reports show them: about that of time."""
+
+_KINDS: Final = ("wait", "step", "checkpoint", "phase")
+
+
+def phases(trace: Trace) -> pl.DataFrame:
+    """One row per rank: `rank`, `wall_ns`, and `<phase>_ns` for each of `PHASES`, which sum to `wall_ns` exactly."""
+    spans = trace.rows(pl.col("rank").is_not_null(), kinds=_KINDS)
+    ranks = sorted(spans.filter(pl.col("kind").is_in(["wait", "step"]))["rank"].unique().to_list())
+    rows = [(rank, *_phases_of(trace, rank, spans.filter(pl.col("rank") == rank))) for rank in ranks]
+    columns = ("rank", "wall_ns", *(f"{phase}_ns" for phase in PHASES))
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.Int64), orient="row")
+
+
+def ledger(trace: Trace) -> Ledger:
+    """The mean over all ranks. Without ranks there is none."""
+    table = phases(trace)
+    wall_ns = int(table["wall_ns"].sum())
+    if not wall_ns:
+        return Ledger()
+    found = [(phase, int(table[f"{phase}_ns"].sum())) for phase in SHOWN]
+    entries = tuple(Phase(phase, spent_ns / len(table) / 1e9, spent_ns / wall_ns) for phase, spent_ns in found if spent_ns)
+    return Ledger(wall_ns / len(table) / 1e9, trace.run.times is not None, entries, _imports(trace))
+
+
+def _phases_of(trace: Trace, rank: int, spans: pl.DataFrame) -> tuple[int, ...]:
+    """The wall time of a rank's part of the job, and its phases in the order of `PHASES`, in ns."""
+    known = [process for process in trace.run.processes if process.rank == rank and process.role == "rank"]
+    first_ns, last_ns = _lifetime(known, spans)
+    times = trace.run.times
+    begin_ns = times.start_ns if times and times.start_ns is not None else first_ns
+    end_ns = max(begin_ns, times.end_ns) if times and times.end_ns is not None else last_ns
+    own = _of_training_thread(spans)
+    steps = intervals(own.filter(pl.col("kind") == "step"))
+    waits = own.filter(pl.col("kind") == "wait").sort("start_ns", "end_ns")
+    first_batch, epochs = _first_batch(waits), waits.filter(pl.col("name").cast(pl.String).is_in(["start", "end"]).fill_null(False))
+    active = union(np.concatenate([steps, intervals(waits)]))
+    before, after = (int(active[0, 0]), int(active[-1, 1])) if len(active) else (last_ns, last_ns)
+    named = own.filter(pl.col("kind") == "phase").with_columns(pl.col("name").cast(pl.String))
+    classes: dict[str, Intervals] = {
+        "checkpoint": intervals(own.filter(pl.col("kind") == "checkpoint")),
+        "validation": validations(own),
+        "first batch": first_batch,
+        "epoch start": intervals(epochs),
+        "steps": steps,
+        "process group": intervals(named.filter(pl.col("name") == "process group")),
+        "imports": intervals(named.filter(pl.col("name").str.starts_with("import "))),
+        "interpreter": intervals(named.filter(pl.col("name") == "interpreter")),
+        "start-up": _single(first_ns, before),
+        "end": _single(after, last_ns),
+        "launch": _single(begin_ns, first_ns),
+        "exit": _single(last_ns, end_ns),
+    }
+    spent = charge(_single(begin_ns, end_ns), [classes[phase] for phase in PHASES[:-1]])
+    return end_ns - begin_ns, *(int(each) for each in spent[0])
+
+
+def _lifetime(known: list[ProcessRecord], spans: pl.DataFrame) -> tuple[int, int]:
+    """From the first to the last thing that a rank's process recorded."""
+    times = [time_ns for process in known for time_ns in (process.first_ns, process.last_ns) if time_ns is not None]
+    bounds = [int(spans["start_ns"].min()), int(spans["end_ns"].max())]  # type: ignore[arg-type]  # there is at least one
+    return min(times + bounds), max(times + bounds)
+
+
+def _of_training_thread(spans: pl.DataFrame) -> pl.DataFrame:
+    """The spans of the thread that makes most steps, or else most waits, of the rank."""
+    for kind in ("step", "wait"):
+        threads = spans.filter(pl.col("kind") == kind).group_by("host", "pid", "tid").len().sort("len", "tid", descending=True)
+        if len(threads):
+            return spans.join(threads.head(1), on=["host", "pid", "tid"], how="semi", nulls_equal=True)
+    return spans
+
+
+def _first_batch(waits: pl.DataFrame) -> Intervals:
+    """From the first wait to the end of the first one that ended with a batch."""
+    with_batch = waits.filter(pl.col("batch").is_not_null())
+    if not len(with_batch):
+        return EMPTY
+    return _single(int(waits["start_ns"][0]), int(with_batch["end_ns"][0]))
+
+
+def _imports(trace: Trace) -> tuple[Phase, ...]:
+    """The longest imports of ranks: means over ranks, at most three."""
+    name = pl.col("name").cast(pl.String)
+    spans = trace.rows(name.str.starts_with("import "), pl.col("rank").is_not_null(), kinds=["phase"])
+    took = spans.group_by(module=name.str.strip_prefix("import ")).agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    longest = took.sort("ns", "module", descending=True).head(3)
+    return tuple(Phase(module, took_ns / len(trace.ranks) / 1e9, None) for module, took_ns in longest.rows())
+
+
+def _single(start_ns: int, end_ns: int) -> Intervals:
+    return pack(np.array([start_ns]), np.array([max(start_ns, end_ns)]))

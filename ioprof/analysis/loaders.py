@@ -1,0 +1,74 @@
+"""The loaders of a job, told apart: how many batches and samples each gave, and how long the ranks waited for them."""
+
+from typing import Final
+
+import polars as pl
+
+from ioprof.run_record import LoaderTime
+from ioprof.trace import Trace
+
+_LEAST_KNOWN: Final = 0.99
+"""Part of the batches whose samples must be known for a rate in samples."""
+UNNAMED: Final = "loader"
+"""A loader whose library tells no name."""
+
+
+def batches(trace: Trace) -> pl.DataFrame:
+    """One row per batch that a rank received: `rank`, `batch`, `start_ns` and `end_ns` of the wait for it, `validates`, and, where
+    known, `samples`, `making_ns` and `loader`.
+    """
+    spans = trace.rows(pl.col("rank").is_not_null(), pl.col("batch").is_not_null(), kinds=["wait", "fetch", "sampler"])
+    spans = spans.select("rank", "batch", "kind", "start_ns", "end_ns", "offset", pl.col("name").cast(pl.String))
+    waits = (
+        spans.filter(pl.col("kind") == "wait")
+        .sort("start_ns", "end_ns", "name")
+        .unique(["rank", "batch"], keep="first", maintain_order=True)
+    )
+    length = pl.col("end_ns") - pl.col("start_ns")
+    fetches = spans.filter(pl.col("kind") == "fetch").group_by("rank", "batch")
+    samplers = spans.filter(pl.col("kind") == "sampler").group_by("rank", "batch")
+    found = waits.join(fetches.agg(samples=pl.col("offset").max(), making_ns=length.sum()), on=["rank", "batch"], how="left")
+    found = found.join(samplers.agg(loader=pl.col("name").min()), on=["rank", "batch"], how="left")
+    validates = (pl.col("name") == "validate").fill_null(value=False)
+    return found.select("rank", "batch", "start_ns", "end_ns", "samples", "making_ns", "loader", validates=validates)
+
+
+def loaders(received: pl.DataFrame) -> tuple[LoaderTime, ...]:
+    """What the rows of `batches` say of each loader, most waiting first."""
+    length = pl.col("end_ns") - pl.col("start_ns")
+    sums = received.group_by(pl.col("loader").fill_null(UNNAMED), "validates").agg(
+        pl.len(), pl.col("samples").null_count().alias("unknown"), pl.col("samples").sum(),
+        pl.col("samples").min().alias("fewest"), pl.col("samples").max().alias("most"),
+        waited=length.sum(), making=pl.col("making_ns").sum(),
+    )  # fmt: skip
+    return tuple(
+        LoaderTime(
+            name=row["loader"],
+            purpose="validate" if row["validates"] else "train",
+            batches=row["len"],
+            samples=None if row["unknown"] else row["samples"],
+            fewest_samples=row["fewest"],
+            most_samples=row["most"],
+            waited_s=row["waited"] / 1e9,
+            making_s=row["making"] / 1e9,
+        )
+        for row in sums.sort(-pl.col("waited"), "loader", "validates").iter_rows(named=True)
+    )
+
+
+def samples_in(received: pl.DataFrame, windows: pl.DataFrame) -> tuple[int, int | None]:
+    """Batches to train on that ranks received in these steps (rows of `steps`), and their samples; None: not known of all.
+
+    A step of an optimizer may take several batches, and a loop may take from several loaders.
+    """
+    bounds = windows.group_by("rank").agg(first=pl.col("start_ns").min(), last=pl.col("end_ns").max())
+    inside = received.filter(~pl.col("validates")).join(bounds, on="rank")
+    inside = inside.filter(pl.col("end_ns") > pl.col("first"), pl.col("end_ns") <= pl.col("last"))
+    return len(inside), known_samples(inside["samples"])
+
+
+def known_samples(of_batches: pl.Series) -> int | None:
+    """The sum of the samples of batches; None: not known of nearly all of them."""
+    if not len(of_batches) or of_batches.null_count() > (1 - _LEAST_KNOWN) * len(of_batches):
+        return None
+    return int(of_batches.fill_null(of_batches.median()).sum())

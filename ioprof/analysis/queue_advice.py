@@ -1,0 +1,78 @@
+"""When more workers, or more batches ahead, would help: from the two ceilings, and from what workers do to make a batch."""
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Final
+
+from ioprof.analysis.cpu_verdict import overrides_workers
+from ioprof.analysis.evidence import Evidence
+from ioprof.run_record import Advice, JobChange
+
+_MOST_RUNNING: Final = 0.5
+"""Cores that a worker uses on average, up to which it is said to wait most of the time."""
+_MOST_TIMES: Final = 4
+"""As many workers as there are now, at most."""
+_MOST_USED: Final = 0.85
+"""Part of the cores that they may use."""
+_MOST_SUPPLY: Final = 0.8
+"""Time in which workers make a batch over that in which the loop takes one, up to which they would keep up with a longer queue."""
+_LEAST_VARIATION: Final = 0.1
+"""Of a step, from which on the variation from batch to batch is a reason for a longer queue."""
+_MOST_AHEAD: Final = 64
+"""Batches per worker."""
+
+
+def waiting_workers(evidence: Evidence, why: str) -> Advice | None:
+    """More workers where those that there are mostly wait, for anything but a core. None: they do not, or they keep up."""
+    ceilings, cpu, workers = evidence.ceilings, evidence.cpu, evidence.run.config.workers
+    running = cpu.worker_running_threads if cpu else None
+    if ceilings is None or cpu is None or running is None or not workers or running > _MOST_RUNNING:
+        return None
+    if ceilings.is_serial or ceilings.supply_s <= ceilings.consumer_s or not evidence.workers_are_busy:
+        return None
+    wanted = min(_MOST_TIMES * workers, ceil(workers * ceilings.supply_s / max(ceilings.consumer_s, 1e-9)))
+    can_run = int(_MOST_USED * (cpu.cores or 1) / max(running, 0.01) / max(evidence.run.config.ranks or 1, 1))
+    number = min(wanted, can_run)
+    if number <= workers:
+        return None
+    waits = f"a worker uses {running:.2f} cores and waits for the rest of the time, so more of them need few cores"
+    text = f"Use {evidence.options.with_workers.format(number)} instead of {workers}: {waits}"
+    return Advice(f"{text}; {why}" if why else text, change=JobChange(workers=number))
+
+
+def more_workers(evidence: Evidence, why: str) -> Iterator[str | Advice]:
+    """More workers while there are free cores. One core per rank is left to the rank itself."""
+    ranks, workers, cpus = evidence.run.config.ranks, evidence.run.config.workers, evidence.run.cpus
+    if workers is None and evidence.run.config.loader is not None and not overrides_workers(evidence.cpu):
+        yield f"Raise {evidence.options.workers.rstrip('=')} while cores are idle: {why}"
+    if workers is None or ranks is None or cpus is None or overrides_workers(evidence.cpu):
+        return
+    free = cpus // max(ranks, 1) - 1
+    now = f"{ranks} rank{'s' if ranks > 1 else ''} with {workers} worker{'s' if workers != 1 else ''} each"
+    options = evidence.options
+    if free > workers:
+        text = f"Use {options.with_workers.format(free)} instead of {workers}: {cpus} cores serve {now}, and {why}"
+        yield Advice(text, change=JobChange(workers=free))
+    elif found := waiting_workers(evidence, why):
+        yield found
+
+
+def deeper_queue(evidence: Evidence) -> Iterator[Advice]:
+    """More batches ahead, where the workers are fast enough on average and some batches take long."""
+    found, config = evidence.ceilings, evidence.run.config
+    if found is None or found.is_serial or not config.prefetch or not found.workers:
+        return
+    variation = next((part.seconds for part in found.residuals if part.name == "variation"), 0.0)
+    largest = max((part.seconds for part in found.residuals), default=0.0)
+    if found.supply_s > _MOST_SUPPLY * found.consumer_s or variation < max(largest, _LEAST_VARIATION * found.step_s):
+        return
+    number = ceil(evidence.longest_batch_s / found.consumer_s / found.workers) + 1
+    if not config.prefetch < number <= _MOST_AHEAD:
+        return
+    yield Advice(
+        f"Prepare more batches ahead ({evidence.options.prefetch}{number} instead of {config.prefetch} per worker): the workers "
+        f"make a batch in {found.supply_s * 1e3:,.1f} ms on average and the loop takes {found.consumer_s * 1e3:,.1f} ms, but a "
+        f"batch took up to {evidence.longest_batch_s * 1e3:,.0f} ms",
+        change=JobChange(prefetch=number),
+        costs=f"memory for {(number - config.prefetch) * found.workers} more batches per rank",
+    )

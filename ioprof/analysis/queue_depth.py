@@ -1,0 +1,91 @@
+"""How many reads were in progress at a time. By Little's law the mean is their rate times the mean time of one."""
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ioprof.analysis.duration_classes import NUM_CLASSES, duration_class, quantiles_ns
+from ioprof.analysis.storage_bound import WAITED_NS, WINDOW_NS, StorageBound, storage_bound
+from ioprof.run_record import QueueDepth
+
+_NUM_SHOWN: Final = 60
+_MOST_WINDOWS: Final = 4096
+_LEAST_READS: Final = 100
+_LEAST_BUSY: Final = 0.5
+
+
+class DepthOverTime:
+    """Reads of an interval of time, added up as they come."""
+
+    def __init__(self, start_ns: int, end_ns: int) -> None:
+        self._start_ns, self._end_ns = start_ns, max(end_ns, start_ns + 1)
+        self._window_ns = max(WINDOW_NS, (self._end_ns - start_ns) // _MOST_WINDOWS + 1)
+        num_windows = (self._end_ns - start_ns) // self._window_ns
+        """Those of full length; the rest of the time is left out."""
+        self._edges = np.linspace(start_ns, self._end_ns, _NUM_SHOWN + 1).astype(np.int64)
+        self._open_ns = np.zeros(_NUM_SHOWN + 1)
+        """Summed over reads, up to each edge."""
+        self._bytes, self._reads = np.zeros(num_windows), np.zeros(num_windows)
+        self._classes = np.zeros(NUM_CLASSES, np.int64)
+        """Reads that waited, by their duration."""
+        self._sums = [0, 0, 0]
+        """Reads, bytes, nanoseconds."""
+        self._readers: set[tuple[int, int]] = set()
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Reads from storage: `start_ns`, `end_ns`, `took_ns`, `size`, `pid`, `tid`."""
+        rows = rows.filter(pl.col("end_ns") > self._start_ns, pl.col("start_ns") < self._end_ns)
+        starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+        self._open_ns += _elapsed(starts, self._edges) - _elapsed(ends, self._edges)
+        waited = rows.filter(pl.col("took_ns") >= WAITED_NS)
+        self._bytes += self._by_window(ends, rows["size"].to_numpy())
+        self._reads += self._by_window(ends)
+        self._classes += np.bincount(waited.select(duration_class(pl.col("took_ns")))["took_ns"].to_numpy(), minlength=NUM_CLASSES)
+        self._sums = [
+            so_far + int(more)
+            for so_far, more in zip(self._sums, (len(rows), rows["size"].sum(), rows["took_ns"].sum()), strict=True)
+        ]
+        self._readers |= set(rows.select("pid", "tid").unique().iter_rows())
+
+    def _by_window(self, ends: NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        place = np.minimum((ends - self._start_ns) // self._window_ns, len(self._bytes))
+        return np.bincount(place, weights, len(self._bytes) + 1)[:-1].astype(np.float64)
+
+    def found(self) -> QueueDepth | None:
+        """What that shows; None: of too few reads."""
+        number, num_bytes, took_ns = self._sums
+        if number < _LEAST_READS:
+            return None
+        seconds = (self._end_ns - self._start_ns) / 1e9
+        depths = np.diff(self._open_ns) / np.maximum(np.diff(self._edges), 1)
+        bound, reason = self._bound(depths)
+        return QueueDepth(
+            # Rounded, since the last digits depend on the order in which parts are added up.
+            mean=round(float(self._open_ns[-1] - self._open_ns[0]) / (self._end_ns - self._start_ns), 6),
+            most=round(float(depths.max()), 3),
+            over_time=tuple(round(float(depth), 3) for depth in depths),
+            reads_per_s=number / seconds,
+            bytes_per_s=num_bytes / seconds,
+            latency_s=took_ns / number / 1e9,
+            readers=len(self._readers),
+            bound=bound,
+            reason=reason,
+        )
+
+    def _bound(self, depths: NDArray[np.float64]) -> StorageBound:
+        busy = float((depths >= _LEAST_BUSY).mean())
+        number = int(self._classes.sum())
+        if busy < _LEAST_BUSY or number < _LEAST_READS:
+            return StorageBound(None, f"reads were in progress in {busy:.0%} of the time only")
+        low, middle, high = quantiles_ns(np.arange(NUM_CLASSES), self._classes, (0.25, 0.5, 0.75))
+        return storage_bound((low, middle, high), self._reads, self._bytes)
+
+
+def _elapsed(instants: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.float64]:
+    """For each edge, the time since each of these instants that lies before it; summed."""
+    place = np.searchsorted(edges, instants, side="left")
+    counts, sums = (np.bincount(place, weights, len(edges) + 1).cumsum()[:-1] for weights in (None, instants - edges[0]))
+    found: NDArray[np.float64] = counts * (edges - edges[0]).astype(np.float64) - sums
+    return found

@@ -1,0 +1,53 @@
+"""A run with what the analysis says of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from ioprof.analysis.kept import kept_analysis
+from ioprof.analysis.summary import summarise
+from ioprof.analysis.totals import totals
+from ioprof.errors import RunError
+from ioprof.run_record import Summary
+from ioprof.trace import SPANS, Trace
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: what was recorded, what its steps' time is charged to, and the summary.
+
+    >>> run = Run.load("runs/first")
+    >>> run.summary.verdict.text
+    """
+
+    trace: Trace
+    steps: pl.DataFrame
+    """One row per rank and step, see `ioprof.analysis.blame.blame`."""
+    summary: Summary
+    folder: Path | None = None
+    """The run folder; None: there is none."""
+
+    @classmethod
+    def of(cls, trace: Trace, folder: Path | None = None) -> "Run":
+        """The analysis of a trace."""
+        found = totals(trace)
+        return cls(trace, found.charged.steps, summarise(trace, found), folder)
+
+    @classmethod
+    def in_folder(cls, trace: Trace, folder: Path) -> "Run":
+        """The analysis of a trace that was loaded from a run folder."""
+        if trace.is_stored and (kept := kept_analysis(folder)):
+            return cls(trace, *kept, folder)
+        return cls.of(trace, folder)
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Run":
+        """The run in a run folder; `RunError` says what is wrong with the folder.
+
+        It is analysed anew, unless it is large and this version of ioprof has done so before.
+        """
+        try:
+            return cls.in_folder(Trace.load(path), Path(path))
+        except pl.exceptions.PolarsError as error:  # of a table that is only read now
+            raise RunError(f"{Path(path) / SPANS}: damaged ({str(error).splitlines()[0]})") from None

@@ -1,0 +1,167 @@
+"""Which lines of Python the time went to that no span explains, from samples of stacks.
+
+A sample counts where its thread was what the step waited for at that instant: the rank's own thread where the instant is charged to
+`host`; the thread of the worker that made the awaited batch where it is charged to `loader` or `transform`. So the samples of a
+cause are spread over the time of that cause, and a line's part of them is its part of that time.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from math import sqrt
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from ioprof.analysis.blame import exposed
+from ioprof.analysis.intervals import Intervals, subtract, total
+from ioprof.analysis.lineage import fetchers
+from ioprof.analysis.selection import intervals
+from ioprof.run_record import CodeShare
+from ioprof.trace import Trace
+
+CAUSES: Final = ("host", "loader", "transform")
+"""Causes that code of the user's own may be behind."""
+START: Final = "start"
+"""What the rank's thread did before its first step; that is not a cause of `ioprof.schema.CAUSES`, and no part of a step."""
+MOST_LINES: Final = 25
+"""Per cause."""
+LEAST_START_S: Final = 1.0
+"""A shorter time before the first step is not looked at."""
+
+_LIBRARY: Final = re.compile(r"^<(?!stdin>|ipython)|/lib(?:64)?/python3[^/]*/|/(?:site|dist)-packages/|/torchinductor_[^/]*/")
+"""Files of the standard library, of installed packages, and code that has no file."""
+_SAMPLES: Final = {"cause": pl.String(), "stack": pl.String()}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the code a stack is."""
+
+    file: str
+    line: int
+    function: str
+    is_own: bool
+    """Whether it is the user's code; false: the stack has none."""
+    library: str | None
+    """The innermost function of a library that was called from there, as `function (file)`."""
+
+
+@cache
+def place_of(stack: str) -> Place:
+    """The innermost frame of the user's own code in a stack, or its innermost frame; the stack is one of `schema.STACK_COLUMNS`."""
+    frames = [_split(frame) for frame in reversed(stack.split("\n"))]
+    foreign = [frame for frame in frames if not frame[0].startswith("<ioprof>")]
+    inner = foreign[0] if foreign else frames[0]
+    for file, line, function in foreign:
+        if not _LIBRARY.search(file):
+            called = f"{inner[2]} ({_module_path(inner[0])})" if _LIBRARY.search(inner[0]) else None
+            return Place(file, line, function, True, called)
+    return Place(*inner, False, None)
+
+
+def _split(frame: str) -> tuple[str, int, str]:
+    file, line, function = frame.rsplit(":", 2)
+    return file, int(line), function
+
+
+def _module_path(file: str) -> str:
+    """`torch/nn/functional.py` of a file in a folder of packages."""
+    return re.sub(r"^.*/(?:(?:site|dist)-packages|lib(?:64)?/python3[^/]*)/", "", file)
+
+
+def unexplained(trace: Trace, steps: pl.DataFrame) -> tuple[CodeShare, ...]:
+    """The lines of Python behind the time of `CAUSES`, the greatest of each cause first, then those before the first step.
+
+    `steps` is what `blame` returns. Empty where no stacks were sampled.
+    """
+    if trace.stacks.is_empty():
+        return ()
+    charged = steps.filter(pl.col("host_ns").is_not_null())
+    total_s = int((charged["end_ns"] - charged["start_ns"]).sum()) / 1e9
+    seconds = {cause: int(charged[f"{cause}_ns"].sum()) / 1e9 for cause in CAUSES}
+    found = charged_samples(trace)
+    shares = [share for cause in CAUSES for share in _shares(cause, found, seconds[cause], total_s)]
+    started, start_s = _start(trace)
+    return (*shares, *(_shares(START, started, start_s, None) if start_s >= LEAST_START_S else ()))
+
+
+def charged_samples(trace: Trace) -> pl.DataFrame:
+    """`cause` and `stack` of each sample that was taken of what a step waited for."""
+    parts = [pl.DataFrame(schema=_SAMPLES)]
+    for rank, spans, instants in exposed(trace, CAUSES):
+        samples = trace.stacks.filter(pl.col("rank") == rank).sort("time_ns")
+        if samples.is_empty():
+            continue
+        own = samples.join(_loop_threads(trace, rank), on=["host", "pid", "tid"], how="semi")
+        parts.append(_within(own, instants["host"], "host"))
+        if len(spans):
+            awaited = _awaited(samples, fetchers(spans))
+            parts += [_within(awaited, instants[cause], cause) for cause in ("loader", "transform")]
+    return pl.concat(parts)
+
+
+def _loop_threads(trace: Trace, rank: int) -> pl.DataFrame:
+    """The threads whose steps those of the rank are."""
+    return trace.rows(pl.col("rank") == rank, kinds=["step"]).select("host", "pid", "tid").unique()
+
+
+def _awaited(samples: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+    """The samples of workers at times at which the rank waited for them."""
+    renamed = waits.rename({"pid": "of_pid"})
+    joined = samples.join_asof(renamed, left_on="time_ns", right_on="start_ns", strategy="backward", check_sortedness=False)
+    of_worker = (pl.col("pid") == pl.col("of_pid")) & ((pl.col("thread") == 0) | (pl.col("thread") == pl.col("tid")))
+    return joined.filter(pl.col("time_ns") < pl.col("end_ns"), of_worker)
+
+
+def _within(samples: pl.DataFrame, instants: Intervals, cause: str) -> pl.DataFrame:
+    times = samples["time_ns"].to_numpy()
+    place = np.searchsorted(instants[:, 0], times, side="right") - 1
+    inside = (place >= 0) & (times < np.append(instants[:, 1], 0)[place])
+    kept = samples.filter(pl.Series(inside, dtype=pl.Boolean))
+    return kept.select(cause=pl.lit(cause), stack=pl.col("stack").cast(pl.String))
+
+
+def _start(trace: Trace) -> tuple[pl.DataFrame, float]:
+    """Samples of each rank's own thread from before its first step, without its imports, which have names of their own; and the
+    time that they are of, summed over ranks.
+    """
+    parts, seconds = [pl.DataFrame(schema=_SAMPLES)], 0.0
+    steps = trace.rows(pl.col("rank").is_not_null(), kinds=["step"])
+    phases = trace.rows(kinds=["phase"])
+    for rank, first_ns in steps.group_by("rank").agg(pl.col("start_ns").min()).sort("rank").iter_rows():
+        threads = _loop_threads(trace, rank)
+        samples = trace.stacks.join(threads, on=["host", "pid", "tid"], how="semi").filter(pl.col("time_ns") < first_ns)
+        if len(samples):
+            whole = np.array([[int(samples["time_ns"].to_numpy().min()), first_ns]], np.int64)
+            times = subtract(whole, intervals(phases.join(threads, on=["host", "pid", "tid"], how="semi", nulls_equal=True)))
+            seconds += total(times) / 1e9
+            parts.append(_within(samples.sort("time_ns"), times, START))
+    return pl.concat(parts), seconds
+
+
+def _shares(cause: str, samples: pl.DataFrame, seconds: float, total_s: float | None) -> list[CodeShare]:
+    stacks = samples.filter(pl.col("cause") == cause).group_by("stack").len().sort("len", "stack", descending=[True, False])
+    number = int(stacks["len"].sum())
+    if not number or not seconds or total_s == 0:
+        return []
+    lines: dict[tuple[str, int, str, bool], Counter[str | None]] = {}
+    for stack, count in stacks.iter_rows():
+        place = place_of(stack)
+        lines.setdefault((place.file, place.line, place.function, place.is_own), Counter())[place.library] += count
+    ordered = sorted(lines.items(), key=lambda entry: (-entry[1].total(), entry[0]))
+    found = []
+    for (file, line, function, is_own), libraries in ordered[:MOST_LINES]:
+        part = libraries.total() / number
+        share = None if total_s is None else part * seconds / total_s
+        # The standard error of a proportion, which is not 0 where all samples agree.
+        error = sqrt(part * (1 - part) / number + 0.25 / number**2) * seconds
+        found.append(
+            CodeShare(
+                cause=cause, file=file, line=line, function=function, samples=libraries.total(), seconds=part * seconds,
+                share=share, uncertainty_s=error, library=libraries.most_common(1)[0][0], is_own=is_own,
+            )
+        )  # fmt: skip
+    return found

@@ -1,0 +1,78 @@
+"""Whether the storage that a run read from was bound by its latency or by its rate.
+
+Reads that are bound by latency take about as long each, however many bytes they deliver: over time, the number of reads per second
+is what stays the same. Reads that are bound by a rate share it: the bytes per second stay the same, so that there are fewer reads
+while they are larger, and the time of a read follows from what others read meanwhile. So a run is called bound by rate if the times
+of its reads differ widely, and reads per second fall as bytes per read grow, over windows of half a second. By Little's law the
+first kind of storage serves more readers at the same latency, and the second makes each of them wait longer.
+"""
+
+import math
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+WAITED_NS: Final = 50_000
+"""Reads that took at least so long waited for storage; shorter ones found what readahead had fetched."""
+WINDOW_NS: Final = 500_000_000
+LEAST_WINDOWS: Final = 5
+_LEAST_READS: Final = 8
+"""Per window."""
+_USUAL: Final = 0.6
+"""Of the median, what a window must have at least."""
+_MOST_SLOPE: Final = -0.5
+_MOST_SLOPE_ERROR: Final = 0.35
+_LEAST_SPREAD: Final = 0.3
+"""Difference of the quartiles of the times of reads, relative to their median, below which reads take as long as each other."""
+
+
+class StorageBound(NamedTuple):
+    """What limits reads from storage."""
+
+    kind: Literal["latency", "throughput"] | None
+    """None: the reads do not show it."""
+    reason: str
+    """What was seen, as a clause."""
+
+
+def storage_bound(
+    quartiles_ns: tuple[float, float, float], reads: NDArray[np.float64], num_bytes: NDArray[np.float64]
+) -> StorageBound:
+    """What the times of reads that waited, and the reads and their bytes in consecutive windows of time, show.
+
+    The first window, in which workers start, is left out.
+    """
+    low, middle, high = quartiles_ns
+    if high - low < _LEAST_SPREAD * middle:
+        return StorageBound(
+            "latency", f"half of the reads took {low / 1e6:,.2f} to {high / 1e6:,.2f} ms each, whatever else was read"
+        )
+    slope, error = _slope(reads[1:], num_bytes[1:])
+    if error > _MOST_SLOPE_ERROR:
+        return StorageBound(None, "the times of reads differ, and how many there are per second does not show why")
+    with_size = (
+        f"reads per second change with the power {slope:.1f} ± {error:.1f} of bytes per read (-1: a shared rate, 0: a latency)"
+    )
+    return StorageBound("throughput" if slope < _MOST_SLOPE else "latency", with_size)
+
+
+def _slope(reads: NDArray[np.float64], num_bytes: NDArray[np.float64]) -> tuple[float, float]:
+    """How reads per second follow from bytes per read, both as logarithms, over windows; with its standard error.
+
+    -1: when reads are larger there are fewer of them, as the bytes per second stay the same. 0: there are as many.
+    """
+    if len(reads) < LEAST_WINDOWS:
+        return 0.0, math.inf
+    # In a window in which something else held all up both are small, which says nothing of the storage.
+    usual = (reads >= _LEAST_READS) & (reads >= _USUAL * np.median(reads)) & (num_bytes >= _USUAL * np.median(num_bytes))
+    if usual.sum() < LEAST_WINDOWS:
+        return 0.0, math.inf
+    size, count = np.log(num_bytes[usual] / reads[usual]), np.log(reads[usual])
+    size, count = size - size.mean(), count - count.mean()
+    spread = float((size**2).sum())
+    if spread <= 0:
+        return 0.0, math.inf
+    slope = float((size * count).sum()) / spread
+    rest = float(((count - slope * size) ** 2).sum()) / (len(size) - 2)
+    return slope, math.sqrt(rest / spread)

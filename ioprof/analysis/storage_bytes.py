@@ -1,0 +1,121 @@
+"""What the kernel fetched from storage for the processes of a run, against what was seen of it, by source."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from ioprof.analysis.doubts import with_doubt_of
+from ioprof.run_record import Capture, Doubt, Verdict
+from ioprof.trace import Trace
+
+LEAST_UNTIMED_BYTES: Final = 1 << 20
+"""Less is metadata: folders, inodes and extent maps, which the kernel counts too."""
+LEAST_UNTIMED_RATIO: Final = 0.02
+"""Share of the bytes from storage from which on untimed ones are mentioned."""
+_LEAST_SAMPLED_NS: Final = 5_000_000_000
+"""Time of the steps from which on samples, one per second, say what was fetched during them."""
+LEAST_VERDICT_RATIO: Final = 0.1
+"""Share from which on the verdict mentions them."""
+
+
+@dataclass(frozen=True)
+class StorageBytes:
+    """Bytes from storage of all processes whose counters were read."""
+
+    kernel: int
+    """`read_bytes` of the proc io counters: what they submitted to block devices, readahead included."""
+    by_calls: int
+    """Fetched during read calls and calls of madvise."""
+    by_faults: int
+    """Fetched by page faults that were recorded."""
+
+    @property
+    def untimed(self) -> int:
+        """Fetched, and no recorded call or fault says when."""
+        return max(0, self.kernel - self.by_calls - self.by_faults)
+
+
+def by_process(trace: Trace) -> dict[tuple[str | None, int | None], StorageBytes]:
+    """The counts of each process, by host and process id, that has both the kernel's and those of the capture library."""
+    is_fault = (pl.col("kind") == "fault") & (pl.col("source") == "storage")
+    sums = trace.sums.filter(is_fault).group_by("host", "pid").agg(pl.col("bytes").sum())
+    faults = {(host, pid): int(count) for host, pid, count in sums.iter_rows()}
+    found = {}
+    for process in trace.run.processes:
+        if process.reads is None or (mapped := process.reads.mapped_bytes) is None:
+            continue
+        calls, key = process.reads.fetched_bytes or 0, (process.host, process.pid)
+        found[key] = StorageBytes(calls + mapped, calls, min(mapped, faults.get(key, 0)))
+    return found
+
+
+def storage_bytes(trace: Trace) -> StorageBytes | None:
+    """The counts of all processes, summed; None if no process has them."""
+    found = by_process(trace).values()
+    if not found:
+        return None
+    return StorageBytes(
+        sum(each.kernel for each in found), sum(each.by_calls for each in found), sum(each.by_faults for each in found)
+    )
+
+
+def with_storage_bytes(capture: Capture, found: StorageBytes | None) -> Capture:
+    """The completeness of a run, with its bytes from storage."""
+    if found is None:
+        return capture
+    seen = found.by_calls + found.by_faults
+    return capture.replace(
+        storage_bytes_kernel=found.kernel,
+        storage_bytes_calls=found.by_calls,
+        storage_bytes_faults=found.by_faults,
+        storage_bytes_seen=seen,
+        storage_coverage_ratio=seen / found.kernel if found.kernel else None,
+        mapped_bytes_untimed=found.untimed,
+    )
+
+
+def are_untimed(capture: Capture, least_ratio: float = LEAST_UNTIMED_RATIO) -> bool:
+    """Whether bytes that were not timed are more than metadata, and at least that share of all."""
+    untimed, kernel = capture.mapped_bytes_untimed or 0, capture.storage_bytes_kernel or 0
+    return untimed >= LEAST_UNTIMED_BYTES and untimed >= least_ratio * kernel
+
+
+def untimed_text(capture: Capture) -> str:
+    """What a report says of them, as a sentence without its end."""
+    return f"{(capture.mapped_bytes_untimed or 0) / 1e6:,.0f} MB came by mapped files and were not timed"
+
+
+def fetched_in_steps(trace: Trace) -> int | None:
+    """Bytes that the kernel fetched from storage for ranks and workers between the first step and the last, at most, by the samples
+    of its counters; None: the steps lasted too short for that, or a process was not sampled twice.
+    """
+    steps = trace.rows(kinds=["step"])
+    asked = {(process.host, process.pid) for process in trace.run.processes if process.role in ("rank", "worker")}
+    counters = trace.counters.filter(
+        pl.col("name").cast(pl.String) == "process.read_bytes", pl.col("pid").is_in([pid for _, pid in asked])
+    )
+    sampled = counters.group_by(pl.col("host").cast(pl.String), "pid").len().filter(pl.col("len") > 1)
+    if steps.is_empty() or asked - set(sampled.select("host", "pid").iter_rows()):
+        return None
+    begin_ns, end_ns = int(steps["start_ns"].to_numpy().min()), int(steps["end_ns"].to_numpy().max())
+    by_process = counters.filter(pl.col("value").is_finite(), pl.col("value") >= 0).group_by("host", "pid")
+    if end_ns - begin_ns < _LEAST_SAMPLED_NS:
+        return None
+    before = pl.col("value").filter(pl.col("time_ns") <= begin_ns).max().fill_null(0.0)
+    after = pl.col("value").filter(pl.col("time_ns") >= end_ns).min()
+    grown = by_process.agg(grown=after.fill_null(pl.col("value").max()).fill_null(0.0) - before)
+    return int(min(grown["grown"].sum(), 2.0**62))
+
+
+def with_doubt(verdict: Verdict, capture: Capture, in_steps: int | None = None) -> Verdict:
+    """The verdict; where much of what came from storage was not timed, it says so, since waits for it count as other time.
+
+    `in_steps` is `fetched_in_steps`: what was fetched before the first step is no reason for doubt.
+    """
+    if not are_untimed(capture, LEAST_VERDICT_RATIO) or (in_steps is not None and in_steps < LEAST_UNTIMED_BYTES):
+        return verdict
+    if verdict.bound_by == "storage":  # what was not timed is more of the same
+        return verdict.replace(text=f"{verdict.text} {untimed_text(capture)}.")
+    why = f"{untimed_text(capture)}: waits for them are in loader, host or compute"
+    return with_doubt_of(verdict, Doubt.UNTIMED, why)

@@ -1,0 +1,32 @@
+"""What the analyses find that look at all of the spans. They look at them together, so that the spans are read once."""
+
+from dataclasses import dataclass
+
+from ioprof.analysis.blame import Charges, Charging
+from ioprof.analysis.demand import Computing, Fetched, Fetching
+from ioprof.analysis.overlap import Overlaps
+from ioprof.analysis.selection import analyse
+from ioprof.analysis.workers_time import Making, MakingSums
+from ioprof.run_record import Overlap
+from ioprof.trace import Trace
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over all spans of a run."""
+
+    charged: Charges
+    work: Making
+    """See `workers_time.making`."""
+    overlaps: dict[str, Overlap]
+    """See `overlap.overlap`."""
+    fetched: Fetched
+    computed_ns: int
+    """Time that the accelerators computed, summed over ranks."""
+
+
+def totals(trace: Trace) -> Totals:
+    """The sums over all spans of a trace."""
+    charging, work, overlaps, fetching, computing = Charging(trace), MakingSums(), Overlaps(trace), Fetching(trace), Computing()
+    analyse(trace, charging, work, overlaps, fetching, computing)
+    return Totals(charging.charges(), work.found(), overlaps.by_activity(), fetching.found, computing.computed_ns)

@@ -1,0 +1,454 @@
+"""The public functions of `import ioprof` that do what commands do; each command of the command line calls its function here.
+
+This is where a Python program's environment and command line are read; everything below takes them as parameters. Modules are
+imported when a function is called: a job that uses `ioprof.span` loads none of them.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ioprof.instrument.gpu import DEFAULT_WINDOW
+from ioprof.reporter import SILENT, Reporter
+
+if TYPE_CHECKING:
+    from ioprof.analysis.run import Run as AnalysedRun
+    from ioprof.analysis.study import Study
+    from ioprof.converters import ConversionResult
+    from ioprof.jobs.options import RunOptions
+    from ioprof.jobs.probing import PathProbe
+    from ioprof.replay.prediction import Prediction
+    from ioprof.replay.proof import Proof
+    from ioprof.report.comparison import Comparison
+    from ioprof.report.explore import Run
+    from ioprof.trace import Trace
+
+__all__ = ["compare", "convert", "load", "probe", "profile", "record", "run", "study", "whatif"]
+
+
+def load(path: Path | str) -> "Run":
+    """The run in the folder `path`: its summary, tables in milliseconds, and figures.
+
+        run = ioprof.load("runs/first")
+        run                                                        # a card in a notebook, one line elsewhere
+        run.where(kind="read", source="storage").sort("took_ms")
+        run.trace.spans                                            # as recorded, in nanoseconds since the run's zero
+
+    Raises `ioprof.errors.RunError` where there is no run, or a damaged one; its message says what to type.
+    """
+    from ioprof.report.explore import Run
+
+    return Run.load(path)
+
+
+def record(
+    command: Sequence[str | os.PathLike[str]],
+    *,
+    out: Path | str | None = None,
+    force: bool = False,
+    gpu_window: str = DEFAULT_WINDOW,
+    stacks: bool = True,
+    environment: Mapping[str, str] | None = None,
+    reporter: Reporter = SILENT,
+) -> "Run":
+    """Run any command, unchanged, record all of its processes, and return the run; as `ioprof record -- COMMAND`.
+
+        run = ioprof.record(["torchrun", "--nproc-per-node", "8", "train.py"], out="runs/first")
+        print(run.summary.verdict.text, run.summary.throughput.samples_per_s)
+
+    The command inherits standard input and output and the working directory. Its exit code is `run.trace.run.exit_code`; a
+    command that fails is no error here.
+
+    Args:
+        command: the program and its arguments.
+        out: the run folder to make (default: `runs/TIME`); each task of a job with several makes a part in `out`.parts.
+        force: replace an earlier run in `out`.
+        gpu_window: when GPUs are recorded: `2s/30s` is 2 s of every 30 s; `all`, or `off`.
+        stacks: sample the Python stacks of ranks and their workers, from outside.
+        environment: of the command (default: that of this process).
+        reporter: where messages go (default: nowhere).
+
+    Raises:
+        CommandError: no such program, or `out` cannot be made or would be overwritten; nothing was started.
+
+    """
+    from ioprof.recording.command import default_run_folder, record_command
+
+    variables = os.environ if environment is None else environment
+    words = [os.fspath(word) for word in command]
+    folder = default_run_folder(variables) if out is None else Path(out)
+    found = record_command(words, folder, variables, force=force, gpu_window=gpu_window, stacks=stacks, reporter=reporter)
+    return _shown(found)
+
+
+def profile(out: Path | str, force: bool = False) -> AbstractContextManager[None]:
+    """Record the block of a `with` statement in this process, and make the run folder `out` when the block ends.
+
+        with ioprof.profile("runs/first"):
+            train()
+
+    Everything that hooks see is recorded, of this process and of workers that it forks in the block; reads are not, since they
+    need a library that is loaded before a process starts (`ioprof.record`). Workers that were started before are seen from this
+    side only, spawned workers not at all. What the block raises is raised, and the run says so. `force` replaces an earlier run.
+
+    Raises:
+        CommandError: before the block, `out` cannot be made or would be overwritten; after it, the run folder cannot be made (the
+            message says where the capture files are, and how to make a run of them).
+        CaptureError: this process is being recorded already.
+
+    """
+    from ioprof.recording.profiling import profile_block
+
+    return profile_block(Path(out), sys.orig_argv, os.environ, force)
+
+
+def run(
+    dataset: Path | str | None = None,
+    *,
+    loader: str | None = None,
+    device: str | None = None,
+    ranks: int | None = None,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    steps: int | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    lmdb_read: str = "mmap",
+    dataset_scale: str | None = None,
+    cache: str | None = None,
+    memory_limit: str | None = None,
+    stage_to: Path | str | None = None,
+    stage_mode: str | None = None,
+    keep_staged: bool = False,
+    out: Path | str | None = None,
+    force: bool = False,
+    stacks: bool = True,
+    preset: str | None = None,
+    model: str | None = None,
+    copy: str | None = None,
+    exchange: str | None = None,
+    ranks_per_node: int | None = None,
+    bf16: bool | None = None,
+    channels_last: bool | None = None,
+    eval_every: str | int | None = None,
+    eval_data: Path | str | None = None,
+    checkpoint_every: str | int | None = None,
+    checkpoints: Path | str | None = None,
+    resume: bool = False,
+    global_batch_size: int | None = None,
+    probe_network: bool = False,
+    predict_epochs: int | None = None,
+    parallel: str | None = None,
+    microbatches: int | None = None,
+    lmdb_readahead: str = "auto",
+    decode: str = "roi",
+    on_corrupt: str = "fail",
+    command: Sequence[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    reporter: Reporter = SILENT,
+) -> "Run":
+    """Train with the built-in job, record it, and return the run; `ioprof run --help` explains every option.
+
+        run = ioprof.run("data", device="emulated:h100", ranks=2, steps=50, cache="cold", out="runs/cold")
+
+    A job that fails is no error (`run.trace.run.status`). Raises `CommandError` or `DatasetError` before it starts.
+    """
+    from ioprof.jobs.options import RunOptions
+
+    options = RunOptions(
+        _path(dataset), loader, device, ranks, batch_size, workers, steps, epochs, seed, lmdb_read, dataset_scale, cache,
+        memory_limit, _text(stage_to), stage_mode, keep_staged, _path(out), force, stacks, preset, model, copy, exchange,
+        ranks_per_node, bf16, channels_last, _text(eval_every), _path(eval_data), _text(checkpoint_every), _path(checkpoints),
+        resume, global_batch_size, probe_network, predict_epochs, parallel, microbatches, lmdb_readahead, decode, on_corrupt,
+    )  # fmt: skip
+    return _run(options, command, environment, reporter)
+
+
+def convert(
+    source: Path | str,
+    destination: Path | str,
+    *,
+    layout: str = "files",
+    image: str = "original",
+    encoding: str | None = None,
+    quality: int | None = None,
+    size: int | None = None,
+    resize: str | None = None,
+    split: str = "train",
+    workers: int | None = None,
+    shuffle_seed: int = 0,
+    on_error: str = "fail",
+    limit: int | None = None,
+    part: str | None = None,
+    engine: str = "local",
+    scheduler: str | None = None,
+    labels: str | None = None,
+    shards: int | None = None,
+    shard_bytes: int | None = None,
+    stripe: bool = False,
+    crop: str | None = None,
+    check_md5: bool = False,
+    force: bool = False,
+    on_corrupt: str | None = None,
+    reporter: Reporter = SILENT,
+) -> "ConversionResult":
+    """Make a dataset of ImageNet, or of any folder of class folders; `ioprof convert imagenet --help` explains every option.
+
+        made = ioprof.convert("ILSVRC2012_img_train.tar", "data", layout="lmdb", image="rgb256")
+        print(made.dataset.records, made.dataset.bytes, made.seconds)
+
+    `size` is in pixels, `workers` in processes (default: one per core), `shard_bytes` in bytes, `limit` in images. A call that was
+    interrupted, made again, resumes from where it was.
+
+    Raises `CommandError` for options, places or images that cannot be used, and `DatasetError` for a damaged source.
+    """
+    from ioprof.converters import ConvertOptions, Part, engine_for, run_conversion
+
+    options = ConvertOptions(
+        layout, image, encoding, quality, split, workers, shuffle_seed, on_error, limit, force,
+        size=size, resize=resize, labels=labels, shards=shards, shard_bytes=shard_bytes, stripe=stripe, crop=crop,
+        check_md5=check_md5, on_corrupt=on_corrupt,
+    )  # fmt: skip
+    only = Part.parse(part) if part else None
+    return run_conversion(Path(source), Path(destination), options, only, engine_for(engine, workers, scheduler), reporter)
+
+
+def probe(
+    path: Path | str,
+    *,
+    dataset: Path | str | None = None,
+    clients: int = 16,
+    seconds: float = 30.0,
+    max_bytes: str = "2G",
+    record_bytes: str | None = None,
+    scratch: str | None = None,
+    readahead: bool = False,
+    reporter: Reporter = SILENT,
+) -> "PathProbe":
+    """Measure what a path delivers, cold: opening, sequential reads and random record reads, by 1 to `clients` clients.
+
+        found = ioprof.probe("/lustre/me/data", seconds=10)
+        best = found.result.best("random")
+        print(best.operations_per_s, best.bytes_per_s, best.latency.p99_s)
+
+    Only reads, unless `scratch` is given (bytes of files to write in `path`, read, and remove). The files that are read are dropped
+    from this machine's page cache.
+
+    Args:
+        path: a dataset, a folder with any files, or one large file.
+        dataset: read ranges as long as this dataset's records; its own files where it lies at `path`.
+        clients: the largest number of concurrent clients: 1, 2, 4, ... up to it.
+        seconds: wall time of all levels together.
+        max_bytes: most bytes that all levels together read, such as `2G`; units are powers of 1024.
+        record_bytes: length of a record where there is no dataset, such as `112K`.
+        scratch: bytes of scratch files, such as `1G`.
+        readahead: let the kernel read ahead of random ranges.
+        reporter: where messages and progress go (default: nowhere).
+
+    Raises `CommandError` for options that do not fit together and files that cannot be opened, `DatasetError` for a dataset that is
+    damaged.
+
+    """
+    from ioprof.jobs.probing import ProbeOptions, plan_probe
+
+    options = ProbeOptions(Path(path), _path(dataset), clients, seconds, max_bytes, record_bytes, scratch, readahead)
+    return plan_probe(options).run(reporter)
+
+
+def compare(*runs: "Run | Trace | Path | str") -> "Comparison":
+    """Compare two runs or more, the first of them the baseline; as `ioprof compare`.
+
+        comparison = ioprof.compare("runs/files", "runs/lmdb")
+        print(comparison)           # the table
+        comparison.speedups         # (1.0, 1.03): steady samples per second, divided by those of the first
+        comparison.differences      # of each other run, by cause, with intervals from the steps
+        comparison.slower_than(0.05)    # a sentence for each run that is more than 5 % slower than the first
+
+    Each is a run folder, what `ioprof.load` gives, or what `ioprof.record` and `ioprof.run` give.
+
+    Raises:
+        CommandError: fewer than two runs.
+        RunError: a folder is no run, or is damaged.
+
+    """
+    from ioprof.analysis.comparing import difference
+    from ioprof.errors import CommandError
+    from ioprof.report.comparison import Comparison
+
+    if len(runs) < 2:
+        named = f", or see one run with: ioprof report {runs[0]}" if runs and isinstance(runs[0], Path | str) else ""
+        raise CommandError(f"compare needs two runs or more; name another one{named}")
+    first, *others = map(_analysed, runs)
+    summaries = (first.summary, *(run.summary for run in others))
+    return Comparison(summaries, tuple(difference(first, run) for run in others), (first, *others))
+
+
+def whatif(
+    run: "Run | Trace | Path | str",
+    *,
+    workers: int | None = None,
+    prefetch: int | None = None,
+    persistent_workers: bool = False,
+    batch: int | None = None,
+    cores: float | None = None,
+    ranks: int | None = None,
+    cache: str | None = None,
+    **speeds: float | str | None,
+) -> "Prediction":
+    """Predict what a change of a recorded run would bring, by replaying its pipeline; as `ioprof whatif`.
+
+        found = ioprof.whatif("runs/first", workers=8, storage="2x")
+        found.speedup, found.speedup_range      # 1.62, from 1.55 to 1.70
+        found.baseline_error                    # of the replay without any change: 0.012 is 1.2 % too slow
+
+    Args:
+        run: a run folder, what `ioprof.load` gives, or what `ioprof.record` and `ioprof.run` give.
+        workers: loader workers per rank; 0: the rank loads its batches itself.
+        prefetch: batches per worker that are prepared ahead.
+        persistent_workers: keep workers from epoch to epoch.
+        batch: samples per batch and rank.
+        cores: CPU cores per host that the job may use.
+        ranks: ranks, on the hosts of the recorded ones.
+        cache: page cache, `warm` (holds all data) or `cold` (holds nothing).
+        speeds: by how many times a cause becomes faster: `storage="2x"`, `decode=1.5`, `transform="none"` (at no cost); also
+            `collate`, `compute`, `exchange`, and others of `ioprof.replay.changes.SPEEDS`.
+
+    Raises:
+        CommandError: a change that cannot be, or of which the run does not show the costs.
+        RunError: a folder is no run, is damaged, or cannot be replayed; the message says why.
+
+    """
+    from ioprof.report.explore import Run
+    from ioprof.trace import Trace
+
+    recorded = run if isinstance(run, Run) else Run(run) if isinstance(run, Trace) else Run.load(run)
+    return recorded.whatif(
+        workers=workers, prefetch=prefetch, persistent_workers=persistent_workers, batch=batch, cores=cores, ranks=ranks,
+        cache=cache, **speeds,
+    )  # fmt: skip
+
+
+def prove(
+    run: "Run | Path | str",
+    *,
+    advice: int = 1,
+    pairs: int = 3,
+    out: Path | str | None = None,
+    force: bool = False,
+    environment: Mapping[str, str] | None = None,
+    reporter: Reporter = SILENT,
+) -> "Proof":
+    """Make a change that the report of a run advises, and measure what it brings; as `ioprof prove`.
+
+        found = ioprof.prove("runs/first", advice=1)
+        found.predicted, found.measured, found.measured_range
+
+    The job runs `pairs` times without the change and as often with it, in turn, each run like the recorded one.
+
+    Args:
+        run: a run folder, or what `ioprof.run` gives; only jobs of `ioprof run` can be changed.
+        advice: its number in the report of the run, from 1 on.
+        pairs: one run without the change and one with it, each.
+        out: folder for the runs (default: beside the run, its name and `-proof`).
+        force: replace runs that are there already.
+        environment: of the jobs (default: that of this process).
+        reporter: where messages and progress go (default: nowhere).
+
+    Raises:
+        CommandError: no such advice, one without a prediction, one that ioprof cannot carry out, or `out` cannot be made; before
+            anything is run. Later, if a run fails.
+        RunError: a folder is no run, or is damaged.
+
+    """
+    from ioprof.errors import CommandError
+    from ioprof.jobs.proving import prove_advice
+
+    first = _analysed(run)
+    if first.folder is None and out is None:
+        raise CommandError("prove: the run has no folder; name one for the new runs: out=FOLDER")
+    folder = Path(out) if out is not None else Path(f"{Path(first.folder or '').resolve()}-proof")
+    return prove_advice(first, advice, pairs, folder, force, os.environ if environment is None else environment, reporter)
+
+
+def _run(options: "RunOptions", command: Sequence[str] | None, environment: Mapping[str, str] | None, reporter: Reporter) -> "Run":
+    from ioprof.jobs.training_run import run_job
+
+    return _shown(run_job(options, command or sys.orig_argv, os.environ if environment is None else environment, reporter))
+
+
+def _shown(run: "AnalysedRun") -> "Run":
+    """What a notebook shows of a run."""
+    from ioprof.report.explore import Run
+
+    return Run.of(run)
+
+
+def _analysed(run: "Run | AnalysedRun | Trace | Path | str") -> "AnalysedRun":
+    """The analysis of what was given as a run."""
+    from ioprof.analysis.run import Run as AnalysedRun
+    from ioprof.report.explore import Run
+    from ioprof.trace import Trace
+
+    if isinstance(run, Run):
+        return run.analysed
+    if isinstance(run, Trace):
+        return AnalysedRun.of(run)
+    return run if isinstance(run, AnalysedRun) else AnalysedRun.load(run)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _path(path: Path | str | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def study(
+    preset: str,
+    dataset: Path | str | None = None,
+    *,
+    values: Sequence[str | int] = (),
+    loader: str | None = None,
+    model: str | None = None,
+    device: str | None = None,
+    ranks: int | None = None,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    steps: int | None = None,
+    epochs: int | None = None,
+    predict_epochs: int | None = None,
+    cache: str | None = None,
+    memory_limit: str | None = None,
+    stacks: bool = False,
+    out: Path | str | None = None,
+    force: bool = False,
+    environment: Mapping[str, str] | None = None,
+    reporter: Reporter = SILENT,
+) -> "Study":
+    """Make a published study again; as `ioprof study`: the job of a preset once for each value of the setting that it varies.
+
+        found = ioprof.study("rannc-mlp", steps=50)
+        [(row.value, row.speedup, row.iteration.straggler_s) for row in found.rows]
+
+    `values` replaces those of the preset; `stacks` and the settings are those of `ioprof.run`. `out` (default: `study-PRESET`) gets
+    a folder for each run, `study.json` and `study.html`. Raises `CommandError` and `DatasetError`, the former also if a job fails.
+    """
+    from ioprof.jobs.options import RunOptions
+    from ioprof.jobs.studying import make_study
+    from ioprof.report.study import write_study
+
+    folder = Path(out) if out is not None else Path(f"study-{Path(preset).stem}")
+    options = RunOptions(
+        dataset=_path(dataset), loader=loader, model=model, device=device, ranks=ranks, batch_size=batch_size, workers=workers,
+        steps=steps, epochs=epochs, predict_epochs=predict_epochs, cache=cache, memory_limit=memory_limit, stacks=stacks,
+        force=force, preset=preset,
+    )  # fmt: skip
+    found = make_study(
+        options, [str(value) for value in values], folder, os.environ if environment is None else environment, reporter
+    )
+    write_study(found, folder)
+    return found

@@ -1,0 +1,32 @@
+"""`ioprof prove`: makes a change that a report advises, and shows what it brought beside what was predicted."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+import ioprof
+from ioprof.cli.console import next_command, output, reporter
+from ioprof.report.prediction import proof_lines
+
+
+def prove(
+    run: Annotated[Path, Argument(help="A run folder that `ioprof run` made.", show_default=False)],
+    advice: Annotated[int, Option(min=1, help="Number of the advice in the report of the run.")] = 1,
+    pairs: Annotated[int, Option(min=1, max=50, help="Pairs of runs: one without the change, one with it.")] = 3,
+    out: Annotated[Path | None, Option(help="Folder for the runs. Without it: RUN-proof.", show_default=False)] = None,
+    force: Annotated[bool, Option("--force", help="Replace runs that are there already.")] = False,
+    json: Annotated[bool, Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+) -> int:
+    """Run a recorded job again, without and with an advised change, and compare the gain with the predicted one.
+
+    The runs alternate, and each pair is compared by itself, so that a change of the machine meanwhile matters little.
+    """
+    found = ioprof.prove(run, advice=advice, pairs=pairs, out=out, force=force, reporter=reporter)
+    if json:
+        output.file.write(found.to_json() + "\n")
+        return 0
+    for line in proof_lines(found):
+        output.print(line, markup=False)
+    next_command("ioprof", "compare", *found.runs[:2])
+    return 0

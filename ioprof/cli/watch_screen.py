@@ -1,0 +1,152 @@
+"""What `ioprof watch` prints: a screen that changes, or a line for each look where there is no terminal."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ioprof.report.palette import CAUSE_COLOURS
+from ioprof.report.units import MISSING, amount, clean, count, duration, percent, rate
+from ioprof.schema import CAUSES
+from ioprof.watching.live import Live, WorkerSums
+
+_BAR: Final = 30
+_MOST_CAUSES: Final = 7
+_MOST_WORKERS: Final = 8
+_MOST_READS: Final = 5
+_LEAST_SHARE: Final = 0.005
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums of all ranks, or, after `less`, how much they grew per second."""
+
+    steps: float
+    samples: float
+    storage_bytes: float
+    cached_bytes: float
+    reads: float
+    wait_ns: float
+    step_ns: float
+
+    @classmethod
+    def of(cls, live: Live) -> Self:
+        """All so far."""
+        ranks = live.ranks.values()
+        return cls(
+            sum(sums.steps for sums in ranks),
+            sum(sums.samples for sums in ranks),
+            sum(sums.bytes["storage"] + sums.bytes["unknown"] for sums in ranks),
+            sum(sums.bytes["page_cache"] for sums in ranks),
+            sum(sum(sums.reads.values()) for sums in ranks),
+            sum(sums.wait_ns for sums in ranks),
+            sum(sums.step_ns for sums in ranks),
+        )
+
+    def less(self, before: Self, seconds: float) -> Self:
+        """The growth per second."""
+        return type(self)(*((now - then) / seconds for now, then in zip(vars(self).values(), vars(before).values(), strict=True)))
+
+    @property
+    def waited(self) -> float | None:
+        """Share of the steps' time in which ranks waited for batches."""
+        return self.wait_ns / self.step_ns if self.step_ns else None
+
+
+def line(live: Live, per_second: Totals | None) -> str:
+    """One look as one line."""
+    so_far = Totals.of(live)
+    shown = per_second or so_far
+    ending = "/s" if per_second else ""
+    parts = [
+        f"{count(so_far.steps)} steps",
+        f"{rate(shown.steps)} steps{ending}",
+        *([f"{rate(shown.samples)} samples{ending}"] if so_far.samples else []),
+        f"storage {amount(shown.storage_bytes)}{ending}",
+        f"page cache {amount(shown.cached_bytes)}{ending}",
+        f"waiting {percent(shown.waited)}",
+    ]
+    top = next(_causes(live), None)
+    return ", ".join([*parts, f"most: {top[0]} {percent(top[1])}"] if top else parts)
+
+
+def screen(live: Live, per_second: Totals | None, name: str, height: int = 0) -> RenderableType:
+    """All that is known. `height` is that of the terminal: lists are cut so that it holds them."""
+    blocks: list[RenderableType] = [Text(f"{clean(name, 50)}: {line(live, per_second)}", style="bold")]
+    if live.skipped:
+        share = live.skipped / (live.skipped + live.spans)
+        blocks.append(Text(f"{percent(share)} of the records were written faster than they are read here", style="dim"))
+    if not live.ranks:
+        return Group(*blocks, Text("no rank has recorded anything yet", style="dim"))
+    room = max(3, height - 12) if height else _MOST_WORKERS
+    blocks += [Text(""), _cause_table(live)]
+    if live.workers:
+        blocks += [Text(""), _worker_table(live, min(_MOST_WORKERS, room))]
+    if live.slowest:
+        blocks += [Text(""), _read_table(live, min(_MOST_READS, room))]
+    return Group(*blocks)
+
+
+def _causes(live: Live) -> Iterator[tuple[str, float]]:
+    """Shares of the steps' time, largest first."""
+    whole = sum(sums.step_ns for sums in live.ranks.values())
+    shares = {cause: sum(sums.cause_ns[cause] for sums in live.ranks.values()) / whole for cause in CAUSES} if whole else {}
+    yield from sorted(((cause, share) for cause, share in shares.items() if share), key=lambda each: -each[1])
+
+
+def _cause_table(live: Live) -> RenderableType:
+    table = _table("so far (estimate)", "share", "")
+    shown = [each for each in _causes(live) if each[1] >= _LEAST_SHARE][:_MOST_CAUSES]
+    for cause, share in shown:
+        bar = Text("█" * max(1, round(share * _BAR)), style=CAUSE_COLOURS.get(cause, ""))
+        table.add_row(Text(cause), Text(percent(share)), bar)
+    return table if shown else Text("no step has ended yet", style="dim")
+
+
+def _worker_table(live: Live, most: int) -> Table:
+    table = _table("worker", "busy", "batches", "mostly")
+    workers = sorted(live.workers.values(), key=lambda sums: (sums.who.rank or 0, sums.who.worker or 0, sums.who.pid))
+    for sums in workers[:most]:
+        name = f"rank {sums.who.rank}" if sums.who.worker is None else f"rank {sums.who.rank} worker {sums.who.worker}"
+        stage, share = _mostly(sums)
+        table.add_row(Text(name), Text(percent(_busy(sums), 0)), Text(count(sums.batches)), Text(f"{stage} {percent(share, 0)}"))
+    if len(workers) > most:
+        table.add_row(Text(f"and {len(workers) - most} more", style="dim"), "", "", "")
+    return table
+
+
+def _busy(sums: WorkerSums) -> float | None:
+    """Share of the time from its first fetch to its last in which it fetched."""
+    whole = sums.last_ns - sums.first_ns
+    return min(1.0, sums.fetch_ns / whole) if whole > 0 else None
+
+
+def _mostly(sums: WorkerSums) -> tuple[str, float | None]:
+    if not sums.fetch_ns:
+        return MISSING, None
+    stages = {**sums.stage_ns, "Python": sums.fetch_ns - sum(sums.stage_ns.values())}
+    stage = max(stages, key=lambda each: stages[each])
+    return stage, stages[stage] / sums.fetch_ns
+
+
+def _read_table(live: Live, most: int) -> Table:
+    table = _table("slowest reads", "took", "bytes", "from")
+    for read in live.slowest[:most]:
+        table.add_row(
+            Text(clean(read.path, 44)),
+            Text(duration(read.took_ns / 1e9)),
+            Text(amount(max(0, read.bytes))),
+            Text(clean(read.source)),
+        )
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right" if name in ("share", "busy", "batches", "took", "bytes") else "left", no_wrap=True)
+    return table

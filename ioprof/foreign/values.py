@@ -1,0 +1,26 @@
+"""The image in the stored bytes of a record, by the kind of file that holds it."""
+
+from collections.abc import Callable
+from typing import Final
+
+from ioprof import tensorprotos
+from ioprof.foreign import recordio, tfrecord
+from ioprof.tensorprotos import Shape
+
+Value = tuple[bytes | bytearray | memoryview, Shape | None]
+"""The image, and its shape if it is raw pixels."""
+
+
+def lmdb_value(value: bytes | memoryview) -> Value:
+    """Of an LMDB: a Caffe2 `TensorProtos` or a Caffe `Datum`."""
+    image, shape, _ = tensorprotos.decode(value)
+    return image, shape
+
+
+VALUES: Final[dict[str, Callable[[bytes | memoryview], Value]]] = {
+    "file": lambda data: (data, None),
+    "tfrecord": lambda data: (tfrecord.image_of(data), None),
+    "recordio": lambda data: (recordio.image_of(data), None),
+    "lmdb": lmdb_value,
+}
+"""Kind → the function that finds the image in a record's bytes; it raises `DatasetError`."""

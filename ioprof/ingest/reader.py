@@ -1,0 +1,139 @@
+"""Reads a spool folder: the spans of all processes on one clock, with one set of file ids.
+
+A capture file may be truncated (killed process, full disk, interrupted copy) or may not be a capture file at all. Valid data is
+kept; invalid data is counted in `CaptureRecord.damaged`. Nothing raises.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ioprof.errors import CaptureError
+from ioprof.ingest.clock_alignment import ClockAlignment, best_anchors
+from ioprof.ingest.clock_messages import read_clock_messages
+from ioprof.ingest.clock_offset import Clock
+from ioprof.ingest.collectives import add_collectives
+from ioprof.ingest.joining import FetchIndex, assign_batches, drop_duplicate_faults
+from ioprof.ingest.killed_workers import killed_workers
+from ioprof.ingest.kineto import add_windows
+from ioprof.ingest.numbering import Numbering
+from ioprof.ingest.process_cpus import with_cpus
+from ioprof.ingest.rings import Capture, dense_spans, hold, open_capture, processes_of, storage_reads, survey
+from ioprof.ingest.sidecar_files import SidecarData, read_job_facts, read_sidecar_files
+from ioprof.run_record import CommandTimes, RunRecord, merge
+from ioprof.schema import SPAN_COLUMNS
+from ioprof.trace import Trace, empty_table, table_schema
+
+_NOTHING_KNOWN: Final = RunRecord()
+_THREADS: Final = 2
+
+
+def read_spool(folder: Path, run: RunRecord = _NOTHING_KNOWN) -> Trace:
+    """Read the spool folder of a job into a Trace. `run` holds known facts of the run; they are copied into `Trace.run`.
+
+    Adds `processes`; to `clocks` `zero_monotonic_ns`, the `anchors` and, if several hosts shared the folder, the clock offset
+    estimates (`ties`); to `capture` `damaged`, `unseen_processes`, and the facts of page faults, GPU windows and samples.
+    Raises `CaptureError` if there is no such folder.
+    """
+    return Spool(folder, run).trace()
+
+
+class Spool:
+    """A spool folder of which all is read but the dense spans, which `blocks` reads. Raises `CaptureError` if there is none."""
+
+    def __init__(self, folder: Path, run: RunRecord = _NOTHING_KNOWN) -> None:
+        if not folder.is_dir():
+            raise CaptureError(f"{folder}: no such spool folder; it is made by: ioprof record -- COMMAND")
+        self._numbering = Numbering()
+        captures = [open_capture(path) for path in sorted(folder.glob("*.ring"))]
+        self._processes = processes_of(captures)
+        whole = [capture for process in self._processes for capture in process.captures]
+        ranks = [process.rank for process in self._processes for _ in process.captures]
+        with ThreadPoolExecutor(_THREADS) as threads:
+            for capture, rank, surveyed in zip(whole, ranks, threads.map(survey, whole), strict=True):
+                hold(capture, surveyed, rank, self._numbering)
+        sidecar = read_sidecar_files(folder, self._processes, self._numbering)
+        self._fetches = FetchIndex(capture.held for capture in whole)
+        held = [(capture.host, capture.held) for capture in whole] + sidecar.spans
+        tables = held + [(each.host, each.spans) for each in sidecar.collectives]
+        anchors = best_anchors([(capture.host, capture.anchor) for capture in whole] + sidecar.anchors)
+        starts = [(capture.host, capture.first_ns) for capture in whole if capture.first_ns is not None]
+        known = read_clock_messages(folder)
+        run = run.replace(clocks=run.clocks.replace(messages=known))
+        messages = {each.host: each.times for each in known if each.host and each.by == next(iter(anchors), None)}
+        clocks = [Clock(host, anchor) for host, anchor in anchors.items()]
+        self._alignment = ClockAlignment(clocks, tables, starts, messages)
+        facts = self._facts(folder, run, sidecar, captures)
+        aligned = [self._alignment.align(host, table) for host, table in held]
+        table = assign_batches(drop_duplicate_faults(pl.concat([empty_table(SPAN_COLUMNS), *aligned])))
+        counters, stacks = (self._alignment.align_counters(sampled) for sampled in (sidecar.counters, sidecar.stacks))
+        found = add_windows(Trace(facts, table, self._numbering.files_table(), counters, stacks), folder)
+        collectives = [replace(each, spans=self._alignment.align(each.host, each.spans)) for each in sidecar.collectives]
+        self.held = add_collectives(found, collectives)
+        """The trace without the spans that `blocks` reads."""
+
+    @property
+    def num_spans(self) -> int:
+        """All spans; a few more where a page fault was recorded twice."""
+        dense = sum(capture.num_spans - len(capture.held) for process in self._processes for capture in process.captures)
+        return dense + self.held.num_spans
+
+    def blocks(self) -> Iterator[pl.DataFrame]:
+        """The spans that are not in `held`, some of one process at a time."""
+        for process in self._processes:
+            for capture in process.captures:
+                for block in dense_spans(capture, process.rank, self._numbering):
+                    yield self._alignment.align(capture.host, self._fetches.assign(block))
+
+    def storage_calls(self, host: str | None, pid: int | None, times_ns: npt.NDArray[Any]) -> pl.DataFrame:
+        """The reads of a process from storage, those between two of these times as one, at the last of their ends."""
+        ends, sums = np.zeros(len(times_ns) + 1, np.int64), np.zeros(len(times_ns) + 1, np.int64)
+        captures = [each for process in self._processes if (process.host, process.pid) == (host, pid) for each in process.captures]
+        for records in chain.from_iterable(map(storage_reads, captures)):
+            read = self._alignment.align(host or "", pl.DataFrame({"end_ns": records["end_ns"]}), "end_ns")["end_ns"].to_numpy()
+            place = np.searchsorted(times_ns, read, side="right")
+            np.maximum.at(ends, place, read)
+            np.add.at(sums, place, np.maximum(records["bytes"], 0))
+        found = pl.DataFrame({"end_ns": ends, "bytes": sums}).filter(pl.col("bytes") > 0)
+        facts = found.with_columns(host=pl.lit(host), pid=pl.lit(pid), kind=pl.lit("read"), source=pl.lit("storage"))
+        missing = (pl.lit(None).alias(name) for name in SPAN_COLUMNS if name not in facts.columns)
+        return facts.with_columns(missing).select(*SPAN_COLUMNS).cast(pl.Schema(table_schema(SPAN_COLUMNS)))
+
+    def trace(self) -> Trace:
+        """The whole trace, in memory."""
+        return replace(self.held, spans=pl.concat([*self.blocks(), self.held.spans]))
+
+    def _facts(self, folder: Path, run: RunRecord, sidecar: SidecarData, captures: list[Capture]) -> RunRecord:
+        config, unobserved = read_job_facts(folder, self._processes)
+        recorded = run.capture.replace(
+            fault_records=sidecar.fault_records,
+            sampled=sidecar.sampled,
+            unseen_processes=sidecar.unseen_processes,
+            unobserved=unobserved,
+            damaged=(*run.capture.damaged, *(each for capture in captures for each in capture.damage_facts()), *sidecar.damaged),
+        )
+        records = (process.facts(self._alignment.align_time) for process in self._processes)
+        described = with_cpus(records, folder, sidecar.sampled_processes)
+        return run.replace(
+            config=merge([run.config, config], {}),
+            clocks=self._alignment.facts(run.clocks),
+            times=_aligned_times(run, self._alignment),
+            processes=described,
+            capture=recorded,
+            failures=(*run.failures, *killed_workers(described)),
+        )
+
+
+def _aligned_times(run: RunRecord, alignment: ClockAlignment) -> CommandTimes | None:
+    """When the command ran; the recording host's clock is that of the first host of the run."""
+    times, host = run.times, run.hosts[0].name if run.hosts else None
+    if times is None or times.start_ns is None or times.end_ns is None or alignment.zero_ns is None:
+        return None
+    return CommandTimes(*(alignment.align_time(host or "", time_ns) for time_ns in (times.start_ns, times.end_ns)))

@@ -1,0 +1,331 @@
+"""Reads the capture files (`*.ring`) of the processes of a job: the process that wrote each file, and its spans as tables.
+
+A file is read twice, in blocks, so that memory does not depend on its size: first for what is known of it as a whole, with the
+spans of the kinds that are held in memory; then for the rest. Times are those of the host until `clock_alignment` converts them.
+`native/FORMAT.md` specifies the bytes.
+"""
+
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ioprof.clock import Anchor
+from ioprof.ingest.chunks import TALLIES, ChunkHeaders, Spans, read_blocks, read_headers
+from ioprof.ingest.numbering import Numbering, StringIds
+from ioprof.ingest.untrusted_values import anchor_of, damage_facts, nullable, text, valid_ids
+from ioprof.layout import FILE_HEADER_DTYPE, RECORD_DTYPE
+from ioprof.run_record import Damage, ProcessRecord, ReadCounters
+from ioprof.schema import DENSE_KINDS, KINDS, NOTED, RANK_SOURCES, ROLES, SOURCES, SPAN_COLUMNS, WRITERS
+from ioprof.trace import empty_table, table_schema
+from ioprof.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
+
+_SERIES: Final = table_schema(SPAN_COLUMNS)
+_KINDS: Final = pl.Series(KINDS, dtype=_SERIES["kind"])
+_SOURCES: Final = pl.Series(SOURCES, dtype=_SERIES["source"])
+_IS_DENSE: Final = np.array([False, *(kind in DENSE_KINDS and kind != "fault" for kind in KINDS), *[False] * (255 - len(KINDS))])
+"""By the number of a kind, whether its spans are read in blocks. Faults are not, since what they fetched depends on all of them."""
+
+_Array = npt.NDArray[Any]
+
+
+@dataclass
+class Capture:
+    """One capture file; times are CLOCK_MONOTONIC of its host."""
+
+    path: Path
+    header: Any = None
+    """A record of `FILE_HEADER_DTYPE`; None: not a capture file that this version reads."""
+    held: pl.DataFrame = field(default_factory=lambda: empty_table(SPAN_COLUMNS))
+    """Its spans, except for those that `dense_spans` reads."""
+    num_spans: int = 0
+    """All of them."""
+    first_ns: int | None = None
+    last_ns: int | None = None
+    """The first start and the last end; None: there are no spans."""
+    headers: ChunkHeaders = field(default_factory=ChunkHeaders)
+    files: StringIds = field(default_factory=StringIds)
+    names: StringIds = field(default_factory=StringIds)
+    damage: Counter[str] = field(default_factory=Counter)
+    """Number of occurrences of each kind of invalid data."""
+
+    @property
+    def tallies(self) -> dict[str, int]:
+        """Totals of calls that have no span of their own; see `chunks.TALLIES`."""
+        return self.headers.tallies
+
+    @property
+    def host(self) -> str:
+        """The host name that the process read."""
+        return text(bytes(self.header["host"]))
+
+    @property
+    def sees_reads(self) -> bool:
+        """Whether the preloaded library wrote it."""
+        return int(self.header["writer"]) == WRITERS.index("capture library")
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that the process determined; None: unknown."""
+        rank = int(self.header["rank"])
+        return rank if 0 <= rank < 1 << 31 else None
+
+    @property
+    def rank_source(self) -> int:
+        """Index in `RANK_SOURCES`; lower is more reliable. A rank set by ioprof's built-in job counts as reliable as torch's."""
+        return max(1, min(int(self.header["rank_source"]), len(RANK_SOURCES)))
+
+    @property
+    def anchor(self) -> Anchor | None:
+        """The wall clock reading of the process; None if it is invalid."""
+        return anchor_of(self.header)
+
+    def damage_facts(self) -> list[Damage]:
+        """Entries for `CaptureRecord.damaged`."""
+        return damage_facts(self.path.name, self.damage)
+
+
+@dataclass
+class Process:
+    """All capture files of one process id on one host, in the order of their creation."""
+
+    captures: list[Capture]
+    rank: int | None = None
+
+    @property
+    def host(self) -> str:
+        """Name of its host."""
+        return self.captures[0].host
+
+    @property
+    def pid(self) -> int:
+        """Its process id on that host."""
+        return int(self.captures[0].header["pid"])
+
+    def facts(self, align_time: Callable[[str, int], int] = lambda _, time_ns: time_ns) -> ProcessRecord:
+        """Its entry in `RunRecord.processes`; `align_time` converts a time of a host to one of the run."""
+        spans = [capture for capture in self.captures if not capture.sees_reads] or self.captures
+        own = spans[-1].header
+        starts = [capture.first_ns for capture in self.captures if capture.first_ns is not None]
+        ends = [capture.last_ns for capture in self.captures if capture.last_ns is not None]
+        return ProcessRecord(
+            host=self.host,
+            pid=self.pid,
+            parent_pid=int(own["parent_pid"]),
+            role=self._role(),
+            rank=self.rank,
+            worker=next((int(capture.header["worker"]) for capture in spans if capture.header["worker"] >= 0), None),
+            closed=bool(own["closed"]),
+            lost=_total(int(capture.header["lost"]) for capture in self.captures),
+            spans=sum(capture.num_spans for capture in self.captures),
+            first_ns=align_time(self.host, min(starts)) if starts else None,
+            last_ns=align_time(self.host, max(ends)) if ends else None,
+            reads=self._reads(),
+            killed_in_batch=self._killed_in_batch(),
+        )
+
+    def _killed_in_batch(self) -> int | None:
+        """Number of the batch that it was making when it was killed. A process that ends by itself closes at least one file."""
+        making = max(int(capture.header["making"]) for capture in self.captures)
+        is_killed = not any(capture.header["closed"] for capture in self.captures)
+        return making - 1 if is_killed and 0 < making < 1 << 63 else None
+
+    def _role(self) -> str:
+        roles = [int(capture.header["role"]) for capture in self.captures]
+        return ROLES[min(*roles, len(ROLES) - 1)]
+
+    def _reads(self) -> ReadCounters | None:
+        """The totals of the capture library and the proc io counters of the kernel; None if the library was not loaded."""
+        captures = [capture for capture in self.captures if capture.sees_reads]
+        if not captures:
+            return None
+        compared = [capture.header for capture in captures if capture.header["io_time_ns"] > 0]
+        io_counters = ("io_rchar", "io_syscr", "io_read_bytes", "seen_bytes", "seen_calls")
+        noted = {word for capture in captures for bit, word in enumerate(NOTED) if int(capture.header["noted"]) >> bit & 1}
+        if len(captures) < len(self.captures):  # the Python hooks were started, too
+            noted.discard("python program")
+        found: dict[str, Any] = {name: _total(capture.tallies.get(name, 0) for capture in captures) for name in TALLIES}
+        found |= {name: _total(int(header[name]) for header in compared) if compared else None for name in io_counters}
+        return ReadCounters(spans=sum(capture.num_spans for capture in captures), noted=tuple(sorted(noted)), **found)
+
+
+def _total(counts: Iterable[int]) -> int:
+    """The sum, at most the largest uint64: headers of damaged files may hold any counts, and run.json holds no larger number."""
+    return min(sum(counts), 2**64 - 1)
+
+
+def processes_of(captures: list[Capture]) -> list[Process]:
+    """The processes whose files can be read. Ranks come from the most reliable source that occurs in the job."""
+    whole = sorted((capture for capture in captures if capture.header is not None), key=_creation_order)
+    best = min((capture.rank_source for capture in whole if capture.rank is not None), default=0)
+    processes: dict[tuple[str, int], Process] = {}
+    for capture in whole:
+        process = processes.setdefault((capture.host, int(capture.header["pid"])), Process([]))
+        process.captures.append(capture)
+        if capture.rank is not None and capture.rank_source == best:
+            process.rank = capture.rank
+    return sorted(processes.values(), key=lambda process: process.captures[0].path)
+
+
+def _creation_order(capture: Capture) -> tuple[int, Path]:
+    return int(capture.header["anchor_before_ns"]), capture.path
+
+
+def open_capture(path: Path) -> Capture:
+    """Open a capture file and read its header."""
+    capture = Capture(path)
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            capture.damage["not a regular file"] += 1
+            return capture
+        with open(path, "rb") as file:
+            capture.header = _header(file.read(HEADER_BYTES), capture.damage)
+    except OSError as error:
+        capture.damage[f"cannot be read: {error.strerror}"] += 1
+    return capture
+
+
+@dataclass
+class Survey:
+    """What a capture file holds besides its dense spans."""
+
+    held: list[tuple[_Array, _Array]] = field(default_factory=list)
+    """Records and threads of the other spans."""
+    strings: dict[int, bytes] = field(default_factory=dict)
+    """By the number that they have in the file."""
+
+
+def survey(capture: Capture) -> Survey:
+    """Read an opened capture file: all but its dense spans. Sets what the capture knows of its spans, except for `held`."""
+    found, num_chunks = Survey(), 0
+    try:
+        with open(capture.path, "rb") as file:
+            capture.headers = read_headers(file)
+            capture.files.limit = capture.names.limit = capture.headers.num_slots - 1
+            for block in read_blocks(file, capture.headers, capture.damage):
+                num_chunks += block.num_chunks
+                for number, data in block.strings:
+                    if number in found.strings:
+                        capture.damage["two strings with the same id"] += 1
+                    found.strings.setdefault(number, data)
+                if len(block.places):
+                    _add_times(capture, block)
+                    capture.files.count(block.records["file"][block.places])
+                    capture.names.count(block.records["name"][block.places])
+                    is_held = ~_IS_DENSE[block.records["kind"][block.places]]
+                    found.held.append((block.records[block.places[is_held]], block.tids[is_held]))
+    except OSError as error:
+        capture.damage[f"cannot be read: {error.strerror}"] += 1
+        capture.num_spans, capture.first_ns, capture.last_ns, capture.headers = 0, None, None, ChunkHeaders()
+        return Survey()
+    _check_header(capture, num_chunks)
+    return found
+
+
+def hold(capture: Capture, found: Survey, rank: int | None, numbering: Numbering) -> None:
+    """Set `Capture.held` of a file that was surveyed, of a process with that rank, and give its strings their ids in the run."""
+    known = {number: data for number, data in found.strings.items() if number < capture.headers.num_slots}
+    missing = capture.files.number(known, numbering.files) + capture.names.number(known, numbering.names)
+    capture.damage["a span refers to a string that does not exist"] += missing
+    tables = [_table(capture, rank, records, slice(None), tids, numbering) for records, tids in found.held]
+    capture.held = pl.concat([empty_table(SPAN_COLUMNS), *tables])
+
+
+def _add_times(capture: Capture, block: Spans) -> None:
+    first_ns, last_ns = int(block.records["start_ns"][block.places].min()), int(block.records["end_ns"][block.places].max())
+    capture.num_spans += len(block.places)
+    capture.first_ns = first_ns if capture.first_ns is None else min(first_ns, capture.first_ns)
+    capture.last_ns = last_ns if capture.last_ns is None else max(last_ns, capture.last_ns)
+
+
+def dense_spans(capture: Capture, rank: int | None, numbering: Numbering) -> Iterator[pl.DataFrame]:
+    """The spans of a capture file that was surveyed which are not in `Capture.held`, in blocks."""
+    if len(capture.held) == capture.num_spans:
+        return
+    with open(capture.path, "rb") as file:
+        for block in read_blocks(file, capture.headers, Counter()):
+            is_dense = _IS_DENSE[block.records["kind"][block.places]]
+            if is_dense.any():
+                yield _table(capture, rank, block.records, block.places[is_dense], block.tids[is_dense], numbering)
+
+
+def storage_reads(capture: Capture) -> Iterator[_Array]:
+    """The records of its reads from storage, in blocks."""
+    read, storage = KINDS.index("read") + 1, SOURCES.index("storage") + 1
+    with open(capture.path, "rb") as file:
+        for block in read_blocks(file, capture.headers, Counter()):
+            kinds, sources = block.records["kind"][block.places], block.records["source"][block.places]
+            yield block.records[block.places[(kinds == read) & (sources == storage)]]
+
+
+def _header(data: bytes, damage: Counter[str]) -> Any:
+    """The header of the file, or None with the reason in `damage`."""
+    if not data:
+        damage["empty: the process ended while it started to record"] += 1
+    elif len(data) < HEADER_BYTES:
+        damage["truncated within its header"] += 1
+    else:
+        header = np.frombuffer(data, FILE_HEADER_DTYPE, count=1)[0]
+        expected = (MAGIC, FORMAT_VERSION, RECORD_DTYPE.itemsize, CHUNK_BYTES, HEADER_BYTES)
+        if tuple(header[name] for name in ("magic", "version", "record_bytes", "chunk_bytes", "header_bytes")) == expected:
+            return header
+        damage["not a capture file that this version of ioprof reads"] += 1
+    return None
+
+
+def _check_header(capture: Capture, num_chunks: int) -> None:
+    """Count invalid header fields. Missing chunks are expected after a full disk (`lost` > 0), and one per thread after a kill."""
+    header = capture.header
+    missing, copying = int(header["chunks"]) - num_chunks, 0 if header["closed"] else capture.headers.num_homes
+    if missing > copying and not header["lost"]:
+        capture.damage["truncated: it has fewer chunks than were written"] += 1
+    if int(header["role"]) >= len(ROLES):
+        capture.damage["unknown role"] += 1
+    if capture.anchor is None:
+        capture.damage["its wall clock reading is invalid"] += 1
+
+
+def _table(
+    capture: Capture, rank: int | None, records: _Array, places: _Array | slice, tids: _Array, numbering: Numbering
+) -> pl.DataFrame:
+    """The spans at these places of one process with file ids and names of the run; times are those of the host."""
+    rows = len(tids)
+    columns = {
+        "start_ns": pl.Series(records["start_ns"][places]),
+        "end_ns": pl.Series(records["end_ns"][places]),
+        "kind": _gather(_KINDS, records["kind"][places].astype(np.int64) - 1),
+        "host": _constant(capture.host, _SERIES["host"], rows),
+        "rank": _constant(rank if rank is not None and 0 <= rank < 1 << 31 else None, pl.Int32(), rows),
+        "pid": _constant(int(capture.header["pid"]) if capture.header["pid"] < 1 << 31 else None, pl.Int32(), rows),
+        "tid": nullable(valid_ids(tids)),
+        "file": _nullable(capture.files.map(records["file"][places])),
+        "source": _gather(_SOURCES, records["source"][places].astype(np.int64) - 1),
+        "name": _gather(numbering.name_series(), capture.names.map(records["name"][places])),
+    }
+    for name in ("stream", "step", "batch", "bytes", "offset"):
+        columns[name] = _nullable(records[name][places])
+    return pl.DataFrame([columns[name].alias(name).cast(dtype) for name, dtype in _SERIES.items()])
+
+
+def _nullable(values: _Array) -> pl.Series:
+    """The values with negative ones as null; often that is all of them."""
+    return nullable(values) if (values >= 0).any() else _constant(None, pl.Null(), len(values))
+
+
+def _gather(choices: pl.Series, indices: _Array) -> pl.Series:
+    """`choices[indices]`, null where an index is out of range."""
+    is_known = (indices >= 0) & (indices < len(choices))
+    if not is_known.any():
+        return _constant(None, choices.dtype, len(indices))
+    found = pl.Series(indices.astype(np.uint32))
+    return choices.gather(found if is_known.all() else found.set(pl.Series(~is_known), None))
+
+
+def _constant(value: str | int | None, dtype: pl.DataType, rows: int) -> pl.Series:
+    return pl.Series([value], dtype=dtype).new_from_index(0, rows)

@@ -1,0 +1,116 @@
+"""Files in a spool folder other than the capture files of processes: page faults, samples, settings of the job."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ioprof.clock import Anchor
+from ioprof.ingest.collective_files import read_collective_files
+from ioprof.ingest.collectives import Collectives, collectives_of
+from ioprof.ingest.counters import Counters, SampledProcess, read_counters
+from ioprof.ingest.faults import Faults, read_faults
+from ioprof.ingest.numbering import Numbering
+from ioprof.ingest.process_cpus import THREAD_POOLS
+from ioprof.ingest.rings import Process
+from ioprof.ingest.stacks import read_stacks
+from ioprof.ingest.untrusted_values import damage_facts
+from ioprof.perf import SUFFIX
+from ioprof.run_record import ConfigRecord, Damage, FaultRecord, SampledSeries, Unobserved, UnseenProcess
+
+
+@dataclass
+class SidecarData:
+    """What the recorders outside the processes of the job wrote; times are those of the hosts."""
+
+    spans: list[tuple[str, pl.DataFrame]]
+    anchors: list[tuple[str, Anchor | None]]
+    counters: pl.DataFrame
+    fault_records: tuple[FaultRecord, ...]
+    sampled: SampledSeries
+    unseen_processes: tuple[UnseenProcess, ...]
+    damaged: list[Damage]
+    stacks: pl.DataFrame
+    sampled_processes: tuple[SampledProcess, ...] = ()
+    collectives: tuple[Collectives, ...] = ()
+    """Apart from `spans`, since some of them may have been recorded by other means too."""
+
+
+def read_sidecar_files(folder: Path, processes: list[Process], numbering: Numbering) -> SidecarData:
+    """Read the perf files and samples of a spool folder. Ranks come from `processes`, file ids from `numbering`."""
+    ranks = {(process.host, process.pid): process.rank for process in processes if process.rank is not None}
+    faults = [(path.name, read_faults(path, numbering.file)) for path in sorted(folder.glob(f"*{SUFFIX}"))]
+    counters = read_counters(folder, ranks)
+    damaged = [entry for name, found in faults for entry in damage_facts(name, found.damage)]
+    stacks, damaged_stacks = read_stacks(folder, processes)
+    return SidecarData(
+        spans=[(found.host, _fill_ranks(found.spans, ranks)) for _, found in faults if found.host],
+        anchors=[(found.host, found.anchor) for _, found in faults if found.host],
+        counters=counters.table,
+        fault_records=tuple(found.facts for _, found in faults),
+        sampled=SampledSeries.of({"notes": list(counters.notes), "damaged": counters.damaged, "lost": counters.lost}),
+        unseen_processes=tuple(_unseen(faults, counters, {(process.host, process.pid) for process in processes})),
+        damaged=damaged + damaged_stacks,
+        stacks=stacks,
+        sampled_processes=counters.processes,
+        collectives=tuple(collectives_of(read_collective_files(folder), processes)),
+    )
+
+
+def _unseen(faults: list[tuple[str, Faults]], counters: Counters, captured: set[tuple[str, int]]) -> Iterator[UnseenProcess]:
+    """Processes for which the spool was not there, and those that called execve and did not load the capture library."""
+    unseeing = [each for each in counters.processes if not each.sees_spool and (each.host, each.pid) not in captured]
+    hidden = {(each.host, each.pid): each.command for each in unseeing}
+    yield from (UnseenProcess(host, pid, name, sees_spool=False) for (host, pid), name in sorted(hidden.items()))
+    tables = [found.processes.filter(~pl.col("captured")) for _, found in faults if found.host]
+    rows = pl.concat(tables).iter_rows(named=True) if tables else iter(())
+    for row in rows:
+        if (row["host"], row["pid"]) not in captured | hidden.keys():
+            yield UnseenProcess(host=row["host"], pid=row["pid"], name=row["executable"] or row["name"])
+
+
+def _fill_ranks(spans: pl.DataFrame, ranks: dict[tuple[str, int], int]) -> pl.DataFrame:
+    """Set the rank of spans that have none to the rank of their process."""
+    if spans.is_empty() or not ranks:
+        return spans
+    known = pl.DataFrame(
+        [(host, pid, rank) for (host, pid), rank in ranks.items()],
+        schema={"host": spans.schema["host"], "pid": pl.Int32(), "of_process": pl.Int32()},
+        orient="row",
+    )
+    joined = spans.join(known, on=["host", "pid"], how="left", maintain_order="left")
+    return joined.with_columns(rank=pl.coalesce("rank", "of_process")).drop("of_process")
+
+
+def read_job_facts(folder: Path, processes: list[Process]) -> tuple[ConfigRecord, tuple[Unobserved, ...]]:
+    """Settings of the job, and hooks that failed, from the `facts-*.jsonl` files that the processes wrote.
+
+    If a setting occurs several times, the first value counts; libraries are collected. See `ioprof.instrument.hooks.state`.
+    """
+    config: dict[str, Any] = {}
+    libraries: dict[str, None] = {}
+    unobserved = []
+    for path in sorted(folder.glob("facts-*.jsonl")):
+        for facts in filter(None, map(_object, path.read_bytes().splitlines())):
+            if "unobserved" in facts:
+                unobserved.append(Unobserved.of(facts))
+            elif "library" in facts:
+                libraries[str(facts["library"])] = None
+            elif THREAD_POOLS not in facts:
+                config = {**facts, **config}
+    if libraries:
+        config["libraries"] = list(libraries)
+    ranks = {process.rank for process in processes} - {None}
+    return ConfigRecord.of({"ranks": len(ranks), **config} if ranks else config), tuple(unobserved)
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    """The JSON object in a line; empty if the line is incomplete because its process was killed."""
+    try:
+        facts = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}

@@ -1,0 +1,186 @@
+"""Reads the stack samples of a spool folder into a table; `ioprof.stack_format` specifies the file."""
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from ioprof.ingest.rings import Process
+from ioprof.run_record import Damage
+from ioprof.schema import STACK_COLUMNS
+from ioprof.stack_format import CODE_RECORD, OWN_PACKAGE, SAMPLES_RECORD, STACK_FORMAT, STACK_RECORD, TEXT_RECORD
+from ioprof.trace import empty_table, table_schema
+
+_RECORD: Final = struct.Struct("<II")
+_CODE: Final = struct.Struct("<IiIIII")
+_FRAME: Final = struct.Struct("<Ii")
+_SAMPLES: Final = np.dtype([("time_ns", "<u8"), ("target", "<u4"), ("stack", "<u4")])
+_ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+_LATEST_NS: Final = 1 << 62
+
+
+def read_stacks(spool: Path, processes: list[Process]) -> tuple[pl.DataFrame, list[Damage]]:
+    """All samples in the folder, with columns of `ioprof.schema.STACK_COLUMNS` and CLOCK_MONOTONIC times, and what is damaged.
+
+    Ranks and roles come from `processes`. Never raises for invalid contents.
+    """
+    facts = {(process.host, process.pid): process.facts() for process in processes}
+    tables, damaged = [empty_table(STACK_COLUMNS)], []
+    for path in sorted(spool.glob("stacks-*.bin")):
+        file = _File()
+        try:
+            file.read(path.read_bytes())
+        except OSError as error:
+            file.damage = f"cannot be read: {error.strerror}"
+        except (ValueError, KeyError, TypeError, struct.error, RecursionError):
+            file.damage = "stack samples are invalid from some place on"
+        if file.damage:
+            damaged.append(Damage(file=path.name, what=file.damage))
+        known = {pid: found for (host, pid), found in facts.items() if host == file.host}
+        tables.append(_table(file, {pid: (found.rank, found.role or "other") for pid, found in known.items()}))
+    return pl.concat(tables), damaged
+
+
+@dataclass
+class _Code:
+    filename: str
+    function: str
+    lines: list[int]
+    """By instruction."""
+
+    def frame(self, instruction: int) -> str:
+        """A frame that executes, or is about to execute, this instruction; -1: the first."""
+        line = self.lines[min(max(instruction, 0), len(self.lines) - 1)] if self.lines else 0
+        return f"{self.filename}:{line}:{self.function}"
+
+
+@dataclass
+class _File:
+    host: str = "?"
+    package: str = ""
+    damage: str = ""
+    pids: dict[int, int] = field(default_factory=dict)
+    """By target."""
+    codes: dict[int, _Code] = field(default_factory=dict)
+    stacks: dict[int, str] = field(default_factory=dict)
+    samples: list[np.ndarray[Any, np.dtype[Any]]] = field(default_factory=list)
+
+    def read(self, data: bytes) -> None:
+        place = 0
+        while place + _RECORD.size <= len(data):
+            kind, length = _RECORD.unpack_from(data, place)
+            place += _RECORD.size
+            if place + length > len(data):
+                break  # a launcher that was killed while it wrote
+            self._add(kind, data[place : place + length])
+            place += length
+        if place != len(data):
+            self.damage = "truncated: the last second of stack samples is missing"
+
+    def _add(self, kind: int, data: bytes) -> None:
+        if kind == TEXT_RECORD:
+            self._add_text(json.loads(data))
+        elif kind == CODE_RECORD:
+            self._add_code(data)
+        elif kind == STACK_RECORD:
+            frames = [self.codes[code].frame(instruction) for code, instruction in _FRAME.iter_unpack(data[4:])]
+            self.stacks[int.from_bytes(data[:4], "little")] = "\n".join(reversed(frames))
+        elif kind == SAMPLES_RECORD:
+            self.samples.append(np.frombuffer(data, _SAMPLES))
+        else:
+            raise ValueError(kind)
+
+    def _add_text(self, value: Mapping[str, Any]) -> None:
+        if "target" in value:
+            self.pids[int(value["target"])] = int(value["pid"])
+        elif "format" in value:
+            if value["format"] != STACK_FORMAT:
+                raise ValueError(value["format"])
+            self.host, self.package = str(value["host"]), str(value["package"])
+
+    def _add_code(self, data: bytes) -> None:
+        number, first_line, name_width, name_bytes, function_width, function_bytes = _CODE.unpack_from(data)
+        names = data[_CODE.size :]
+        filename = _text(names[:name_bytes], name_width)
+        function = _text(names[name_bytes : name_bytes + function_bytes], function_width)
+        if self.package and filename.startswith(f"{self.package}/"):
+            filename = OWN_PACKAGE + filename[len(self.package) :]
+        table = names[name_bytes + function_bytes :]
+        self.codes[number] = _Code(filename, function, list(instruction_lines(table, first_line)))
+
+
+def _text(data: bytes, width: int) -> str:
+    """A string as CPython keeps it, on one line and without what no table can hold."""
+    text = data.decode(_ENCODINGS[width], "replace")
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def _table(file: _File, who: dict[int, tuple[int | None, str]]) -> pl.DataFrame:
+    samples = np.concatenate([np.empty(0, _SAMPLES), *file.samples])
+    stacks = np.isin(samples["stack"], np.fromiter(file.stacks, np.int64, len(file.stacks)))
+    targets = np.isin(samples["target"], np.fromiter(file.pids, np.int64, len(file.pids)))
+    samples = samples[stacks & targets & (samples["time_ns"] < _LATEST_NS)]
+    schema = table_schema(STACK_COLUMNS)
+    known = pl.DataFrame(
+        [
+            (target, file.host, who.get(pid, (None, ""))[0], pid, pid, who.get(pid, (None, "other"))[1])
+            for target, pid in file.pids.items()
+        ],
+        schema={"target": pl.UInt32(), **{name: schema[name] for name in ("host", "rank", "pid", "tid", "role")}},
+        orient="row",
+    )
+    texts = pl.DataFrame(
+        {"number": list(file.stacks), "stack": list(file.stacks.values())}, schema={"number": pl.UInt32(), "stack": schema["stack"]}
+    )
+    rows = pl.DataFrame({"time_ns": samples["time_ns"].astype(np.int64), "target": samples["target"], "number": samples["stack"]})
+    joined = rows.join(known, on="target", how="inner", maintain_order="left").join(
+        texts, on="number", how="inner", maintain_order="left"
+    )
+    return joined.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+
+
+# ------------------------------------------------------------------------------------------------ line tables
+
+_LINE_DELTA: Final = {10: 0, 11: 1, 12: 2}
+_NO_COLUMNS, _LONG, _NO_LOCATION = 13, 14, 15
+
+
+def instruction_lines(table: bytes, first_line: int) -> Iterator[int]:
+    """The line of each instruction of a code object, by its line table; one without a line has that of the one before it.
+
+    CPython's Objects/locations.md: an entry begins with a byte whose bit 7 is set; bits 3 to 6 say what follows, bits 0 to 2 for
+    how many instructions it is, less one. `CodeType.co_positions` gives the same within the process.
+    """
+    line, shown, place = first_line, first_line, 0
+    while place < len(table):
+        head = table[place]
+        place += 1
+        code, length = head >> 3 & 15, (head & 7) + 1
+        if code in (_NO_COLUMNS, _LONG):
+            delta, place = _signed_varint(table, place)
+            line += delta
+        elif code in _LINE_DELTA:
+            line += _LINE_DELTA[code]
+        if code != _NO_LOCATION:
+            shown = line
+        while place < len(table) and not table[place] & 128:  # columns
+            place += 1
+        yield from (shown for _ in range(length))
+
+
+def _signed_varint(table: bytes, place: int) -> tuple[int, int]:
+    """A number of six bits per byte, lowest first, with its sign in its lowest bit, and the place after it."""
+    value, shift = 0, 0
+    while place < len(table):
+        byte = table[place]
+        place += 1
+        value |= (byte & 63) << shift
+        shift += 6
+        if not byte & 64:
+            break
+    return (-(value >> 1) if value & 1 else value >> 1), place

@@ -1,0 +1,43 @@
+"""Validation of values in spool files, which may be corrupt: invalid values become null or are counted as damage."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ioprof.clock import Anchor
+from ioprof.run_record import Damage
+
+LATEST_NS: Final = 1 << 62
+"""Upper limit of valid times (the year 2116). The sum of two such times still fits into an int64."""
+
+
+def anchor_of(header: Any) -> Anchor | None:
+    """The wall clock reading in a file header (`anchor_before_ns` and so on); None if it is invalid."""
+    anchor = Anchor(*(int(header[f"anchor_{name}_ns"]) for name in ("before", "wall", "after")))
+    return anchor if 0 <= anchor.before_ns <= anchor.after_ns <= anchor.wall_ns < LATEST_NS else None
+
+
+def nullable(values: npt.NDArray[Any]) -> pl.Series:
+    """Series of the values with negative ones as null."""
+    series = pl.Series(values)
+    return series.set(series < 0, None)
+
+
+def valid_ids(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Process or thread ids; -1 for values that cannot be one."""
+    possible: npt.NDArray[Any] = np.where((values > 0) & (values < 1 << 31), values, -1)
+    return possible
+
+
+def text(data: bytes) -> str:
+    """Decode bytes as UTF-8. Paths may contain other bytes; those become backslash escapes."""
+    return data.decode("utf-8", "backslashreplace")
+
+
+def damage_facts(file: str, damage: Mapping[str, int]) -> list[Damage]:
+    """Entries for `CaptureRecord.damaged`: each kind of damage in a file and its count."""
+    found = ((what, count) for what, count in damage.items() if count)
+    return [Damage(file=file, what=what if count == 1 else f"{what} ({count} times)") for what, count in found]

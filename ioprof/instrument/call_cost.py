@@ -1,0 +1,75 @@
+"""What the capture library adds to one system call, measured in a process that it is loaded into.
+
+There the same three calls (open, pread of 4 KB, close) are made through the library and, by a handle of the C library, without it;
+the difference is its cost. A trial takes some tens of microseconds, less than a time slice of the scheduler, so that also on a busy
+machine most trials are not interrupted; those that were, by the thread's count of context switches, do not count. The median of the
+differences of neighbouring trials counts.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from ioprof.instrument import preload
+
+_CALLS: Final = 3
+_PROGRAM: Final = """
+import ctypes, resource, statistics, sys, time
+path, trials, repeats, displaced = sys.argv[1].encode(), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+there, here = bytes(displaced), bytearray(displaced)
+buffer = ctypes.create_string_buffer(4096)
+def switches():
+    usage = resource.getrusage(resource.RUSAGE_THREAD)
+    return usage.ru_nvcsw + usage.ru_nivcsw
+def took(library):
+    open_, pread, close = library.open, library.pread, library.close
+    here[:] = there
+    before, start = switches(), time.monotonic_ns()
+    for _ in range(repeats):
+        descriptor = open_(path, 0)
+        pread(descriptor, buffer, 4096, 0)
+        close(descriptor)
+    end = time.monotonic_ns()
+    return end - start if switches() == before else None
+through, past = ctypes.CDLL(None), ctypes.CDLL("libc.so.6")
+took(through), took(past)
+differences = []
+for number in range(trials):
+    first, second = (through, past) if number % 2 else (past, through)
+    times = {first: took(first)}
+    times[second] = took(second)
+    if None not in times.values():
+        differences.append((times[through] - times[past]) / repeats)
+print(len(differences), statistics.median(differences) if differences else 0)
+"""
+FEWEST_TRIALS: Final = 20
+"""Trials that were not interrupted, below which a median says nothing."""
+
+
+def cost_per_call_ns(
+    environment: Mapping[str, str], trials: int = 300, repeats: int = 10, displaced_bytes: int = 0
+) -> float | None:
+    """Nanoseconds, above 0. None: the library is not built, cannot be loaded here (no glibc, for example), or too many trials were
+    interrupted, or the cost was smaller than the differences between trials.
+
+    With `displaced_bytes` the processor's caches hold other data when a trial begins, as after decoding an image.
+    """
+    if preload.library() is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="ioprof-") as folder:
+        path, spool = Path(folder, "file"), Path(folder, "spool")  # not in the spool, whose files are not recorded
+        path.write_bytes(bytes(4096))
+        spool.mkdir()
+        numbers = map(str, (trials, repeats, displaced_bytes))
+        line = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(path), *numbers]
+        changed = preload.environment(spool, environment, hooks=False)
+        ended = subprocess.run(line, env=changed, capture_output=True, text=True, check=False)
+    try:
+        num_trials, difference_ns = ended.stdout.split()
+        cost_ns = float(difference_ns) / _CALLS
+        return cost_ns if int(num_trials) >= FEWEST_TRIALS and cost_ns > 0 else None
+    except ValueError:
+        return None

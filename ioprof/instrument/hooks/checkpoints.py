@@ -1,0 +1,63 @@
+"""Observes checkpoints: `checkpoint` spans of functions that save or load the state of a model: "save", "load" or "async save".
+
+The second part of an asynchronous save, which goes on while the job trains, is a span of its own, "async save in the background".
+It ends when the future that the function returned is done. What a function does by calling another of them is part of its span.
+"""
+
+from functools import partial
+from types import ModuleType
+from typing import Any, Final
+
+from ioprof.clock import monotonic_ns
+from ioprof.instrument.hooks.patches import Function
+from ioprof.instrument.hooks.state import HookState
+from ioprof.instrument.hooks.versions import UnknownVersionError
+from ioprof.instrument.span import emit
+
+FUNCTIONS: Final = {
+    "torch.serialization": {"save": "save"},
+    "torch.distributed.checkpoint.state_dict_saver": {"save": "save", "save_state_dict": "save", "async_save": "async save"},
+    "torch.distributed.checkpoint.state_dict_loader": {"load": "load", "load_state_dict": "load"},
+    "safetensors.torch": {"save_file": "save", "save_model": "save"},
+}
+"""By module: functions and the names of their spans. Not all versions have all of them. Functions that load one
+file are decoders, since samples are stored so too."""
+_PUBLIC: Final = {
+    "torch.serialization": "torch",
+    "torch.distributed.checkpoint.state_dict_saver": "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint.state_dict_loader": "torch.distributed.checkpoint",
+}
+"""Packages that export the same functions, if they were imported before."""
+
+
+def observe(module: ModuleType, state: HookState) -> None:
+    """Observe a module of `FUNCTIONS`."""
+    package = _PUBLIC.get(module.__name__, "")
+    functions = FUNCTIONS[module.__name__].items()
+    if not sum(state.wrap_exported(module, package, name, partial(_observe_function, label)) for name, label in functions):
+        raise UnknownVersionError(f"{module.__name__} has none of the functions that save or load")
+
+
+def _observe_function(label: str, original: Function, state: HookState) -> Function:
+    def checkpoint(*args: Any, **kwargs: Any) -> Any:
+        thread = state.per_thread.current
+        if thread.in_checkpoint or not state.is_on:
+            return original(*args, **kwargs)
+        state.start_deferred()
+        thread.in_checkpoint = True
+        start_ns = monotonic_ns()
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            thread.in_checkpoint = False
+            end_ns = monotonic_ns()
+            emit("checkpoint", start_ns, end_ns, label)
+            thread.loop.add_gap(start_ns, end_ns)
+        # A future, or an object that has one for the upload (torch 2.7 and newer).
+        future: Any = getattr(result, "upload_completion", result) if label == "async save" else None
+        if hasattr(future, "add_done_callback"):
+            name = f"{label} in the background"
+            future.add_done_callback(lambda _: emit("checkpoint", end_ns, monotonic_ns(), name))
+        return result
+
+    return checkpoint

@@ -1,0 +1,128 @@
+"""When a training loop on the CPU computes: `compute` spans named "forward", "backward" and "optimizer".
+
+The forward pass is what the outermost calls of modules took (`modules`), with the loss. A loss that is a module is a call of its
+own. What lies between two calls, or between the last one and the backward pass, such as a loss that is a plain function, counts
+as forward if it is short, see `SMALL_SHARE`; longer work there is the loop's own, and no span is made. The backward pass and the
+optimizer's step are what torch's functions of that name took; what lies between the two (clipping of gradients) counts as the
+optimizer's. Waits for batches and collectives count as none of these. On a GPU the host's time says nothing of the device's, and
+no span is made.
+"""
+
+from typing import Any, Final
+
+from ioprof.instrument.span import emit
+
+SMALL_SHARE: Final = 0.05
+"""Work after a call of a module that takes at most this share of its time belongs to it."""
+SMALL_NS: Final = 50_000
+"""So does work that takes at most this long."""
+
+_MAX_GAPS: Final = 1024
+
+
+class Loop:
+    """What the training loop of a thread is computing, and what it has done since its last computation.
+
+    The hooks use it a dozen times in a step, each time right after code that has displaced it from the processor's caches; so they
+    look it up once per call and read its attributes themselves.
+    """
+
+    __slots__ = ("backward_end_ns", "backward_gaps", "forward_begin_ns", "gaps", "nested", "pending", "step")
+
+    def __init__(self) -> None:
+        self.forward_begin_ns = 0
+        """Start of the forward pass in progress, or of its part since the last gap; 0: there is none."""
+        self.step = -1
+        """Step of the forward pass in progress."""
+        self.pending: tuple[int, int, int] | None = None
+        """Start, end and step of a forward pass that has ended, and is not emitted before it is known what follows it."""
+        self.backward_end_ns = 0
+        """When a backward pass ended after which there was no other computation and no batch; 0: there was none."""
+        self.gaps: list[tuple[int, int]] = []
+        """Times since then that were no computation."""
+        self.nested = 0
+        """Backward passes in progress: one may run within another."""
+        self.backward_gaps: list[tuple[int, int]] = []
+        """Times within the outermost of them that were no computation: collectives of sharded parameters."""
+
+    def begin_forward(self, now_ns: int, step: int) -> None:
+        """An outermost module is about to be called."""
+        pending = self.pending
+        if pending is not None and step == pending[2] and _is_small(pending, now_ns):
+            now_ns, self.pending = pending[0], None
+        else:
+            self.emit_pending()
+        self.forward_begin_ns, self.step = now_ns, step
+        self.backward_end_ns = 0
+
+    def end_forward(self, now_ns: int) -> None:
+        """That call has ended."""
+        self.emit_pending()
+        self.pending, self.forward_begin_ns = (self.forward_begin_ns, now_ns, self.step), 0
+
+    def begin_backward(self, now_ns: int) -> None:
+        """A backward pass begins, perhaps within a forward pass; a short loss function before it belongs to the forward pass."""
+        if self.pending is not None and _is_small(self.pending, now_ns):
+            self.pending = (self.pending[0], now_ns, self.pending[2])
+        self.emit_pending()
+
+    def emit_pending(self) -> None:
+        """Emit the forward pass that has ended, if there is one."""
+        if self.pending is not None:
+            (start_ns, end_ns, step), self.pending = self.pending, None
+            emit("compute", start_ns, end_ns, "forward", step=step)
+
+    def end_computation(self) -> None:
+        """It got a batch, or an optimizer has stepped: what comes next is no part of a computation before."""
+        self.emit_pending()
+        self.backward_end_ns = 0
+
+    def end_backward(self, now_ns: int) -> None:
+        """A backward pass has ended."""
+        self.backward_end_ns = now_ns
+        if self.gaps:
+            self.gaps = []
+
+    def add_gap(self, start_ns: int, end_ns: int) -> None:
+        """A collective or a wait took this thread's time, or a computation with a span of its own."""
+        if self.nested:
+            if len(self.backward_gaps) < _MAX_GAPS:
+                self.backward_gaps.append((start_ns, end_ns))
+        elif self.forward_begin_ns:
+            if self.forward_begin_ns < start_ns:
+                emit("compute", self.forward_begin_ns, start_ns, "forward", step=self.step)
+            self.forward_begin_ns = end_ns
+        elif self.pending is not None:
+            self.emit_pending()
+        elif self.backward_end_ns and len(self.gaps) < _MAX_GAPS:
+            self.gaps.append((start_ns, end_ns))
+
+    def emit_since_backward(self, end_ns: int, step: int) -> None:
+        """Emit what it did since the backward pass as part of the optimizer's step, which begins at `end_ns`."""
+        if self.backward_end_ns:
+            emit_without_gaps(self.backward_end_ns, end_ns, self.gaps, "optimizer", step)
+
+
+def emit_without_gaps(begin_ns: int, end_ns: int, gaps: list[tuple[int, int]], name: str, step: int) -> None:
+    """Emit a computation, but for the times in it that were none; these are in order."""
+    for gap_start_ns, gap_end_ns in gaps:
+        if gap_end_ns <= begin_ns or gap_start_ns >= end_ns:
+            continue
+        if begin_ns < gap_start_ns:
+            emit("compute", begin_ns, gap_start_ns, name, step=step)
+        begin_ns = max(begin_ns, gap_end_ns)
+    if begin_ns < end_ns:
+        emit("compute", begin_ns, end_ns, name, step=step)
+
+
+def is_on_cpu(value: Any) -> bool:
+    """Whether a tensor, or the first of a sequence, is on the CPU; False for what is no tensor."""
+    if isinstance(value, list | tuple):
+        value = value[0] if value else None
+    return getattr(getattr(value, "device", None), "type", None) == "cpu"
+
+
+def _is_small(pending: tuple[int, int, int], now_ns: int) -> bool:
+    """Whether the time since the end of a forward pass is small."""
+    start_ns, end_ns, _step = pending
+    return now_ns - end_ns <= max(SMALL_NS, int(SMALL_SHARE * (end_ns - start_ns)))

@@ -1,0 +1,114 @@
+"""Observes `concurrent.futures`: what threads of a pool make for the training loop, and the loop's waits for it ("future").
+
+`asyncio` runs what it hands to an executor in such threads too. Executors of processes are seen from the loop's side only.
+"""
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from ioprof.clock import monotonic_ns
+from ioprof.instrument.hooks.handover import is_loop, maker_of, mark, may_make, product_of, take
+from ioprof.instrument.hooks.patches import Function
+from ioprof.instrument.hooks.state import HookState
+
+
+def observe(module: ModuleType, state: HookState) -> None:
+    """Observe `concurrent.futures._base` or `concurrent.futures.thread`."""
+    if module.__name__ == "concurrent.futures.thread":
+        state.wrap(module._WorkItem, "run", _observe_run)  # noqa: SLF001
+        return
+    state.wrap(module.Future, "result", _observe_result)
+    state.wrap(module.Future, "set_result", _observe_set_result)
+    public = sys.modules.get("concurrent.futures")
+    for name, observer in (("wait", _observe_wait), ("as_completed", _observe_as_completed)):
+        original = vars(module).get(name)
+        state.wrap(module, name, observer)
+        # The package may have been imported before, and has names of its own for the same functions.
+        if original is not None and public is not None and vars(public).get(name) is original:
+            state.patches.put(public, name, vars(module)[name])
+
+
+def _observe_run(original: Function, state: HookState) -> Function:
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        thread = state.per_thread.current
+        if not may_make(state, thread):
+            return original(self, *args, **kwargs)
+        maker = maker_of(thread)
+        product = thread.product = maker.begin(monotonic_ns(), state)
+        mark(self.future, product)
+        if state.products is not None:
+            state.products.use(getattr(self, "args", ()))
+        thread.begin_product(product.number)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            thread.end_product()
+
+    return run
+
+
+def _observe_set_result(original: Function, state: HookState) -> Function:
+    """Of the moment in which a task of a thread pool has ended, before anybody can learn of that."""
+
+    def set_result(self: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
+        product = state.per_thread.current.product
+        if product is not None and product_of(self) is product and not state.per_thread.current.trains:
+            product.maker.end(product, monotonic_ns())
+            if state.products is not None and result is not None:
+                state.products.add(result, product)
+        return original(self, result, *args, **kwargs)
+
+    return set_result
+
+
+def _observe_result(original: Function, state: HookState) -> Function:
+    def result(self: Any, *args: Any, **kwargs: Any) -> Any:
+        thread = state.per_thread.current
+        if not thread.trains or not is_loop(state, thread):
+            return original(self, *args, **kwargs)
+        start_ns = monotonic_ns()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            take(state, thread, product_of(self), start_ns, monotonic_ns(), "future")
+
+    return result
+
+
+def _observe_wait(original: Function, state: HookState) -> Function:
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        thread = state.per_thread.current
+        if not thread.trains or not is_loop(state, thread):
+            return original(*args, **kwargs)
+        start_ns = monotonic_ns()
+        ended = original(*args, **kwargs)
+        products = [product for future in ended.done if (product := product_of(future)) is not None]
+        last = max(products, key=lambda product: product.end_ns, default=None)
+        take(state, thread, last, start_ns, monotonic_ns(), "future")
+        return ended
+
+    return wait
+
+
+def _observe_as_completed(original: Function, state: HookState) -> Function:
+    def as_completed(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        futures = original(*args, **kwargs)
+        try:
+            while True:
+                thread = state.per_thread.current
+                is_observed = thread.trains and is_loop(state, thread)
+                start_ns = monotonic_ns() if is_observed else 0
+                try:
+                    future = next(futures)
+                except StopIteration:
+                    return
+                if is_observed:
+                    take(state, thread, product_of(future), start_ns, monotonic_ns(), "future")
+                yield future
+                del future  # as the original does, which keeps no future that it has yielded
+        finally:
+            futures.close()
+
+    return as_completed

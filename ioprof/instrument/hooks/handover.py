@@ -1,0 +1,121 @@
+"""Batches that threads of the training process make, and hand over to its loop: as results of futures, or through queues.
+
+A thread is a worker of the loop if the loop has taken something that it made. Until then what it made is held back, and nothing
+is said of it: most thread pools and queues have nothing to do with training. What the loop takes gets a number. The `fetch` span
+is the maker's, which emits it with its next one, or at once when it is known to be a worker.
+"""
+
+import threading
+from typing import Any, Final
+
+from ioprof.instrument.hooks.state import HookState, ThreadState
+from ioprof.instrument.span import emit
+
+SHORTEST_WAIT_NS: Final = 100_000
+"""A shorter wait of the loop is not recorded."""
+MAX_HELD: Final = 64
+"""What a thread may have made that nobody has taken yet."""
+
+
+class Product:
+    """Something that a thread made, and that the loop may take."""
+
+    __slots__ = ("end_ns", "maker", "number", "start_ns")
+
+    def __init__(self, maker: "Maker", start_ns: int, number: int) -> None:
+        self.maker, self.number = maker, number
+        self.start_ns, self.end_ns = start_ns, 0
+
+
+class Maker:
+    """What a thread makes for others."""
+
+    __slots__ = ("begin_ns", "feeds_loop", "held")
+
+    def __init__(self) -> None:
+        self.feeds_loop = False
+        """The loop has taken something that it made."""
+        self.begin_ns = 0
+        """When it put or took an item last; what it puts next was begun then. 0: not known."""
+        self.held: list[Product] = []
+        """What it made before that was known."""
+
+    def begin(self, start_ns: int, state: HookState) -> Product:
+        """It begins to make something."""
+        number = -1
+        if self.feeds_loop:
+            number = take_number(state)
+        return Product(self, start_ns, number)
+
+    def end(self, product: Product, end_ns: int) -> None:
+        """It has made it; emit what is known to be for the loop."""
+        product.end_ns = end_ns
+        if self.held:
+            waiting = [other for other in self.held if not _emit_if_taken(other)]
+            self.held = waiting[-MAX_HELD + 1 :]
+        if not _emit_if_taken(product):
+            self.held.append(product)
+
+
+def maker_of(thread: ThreadState) -> Maker:
+    """What this thread makes."""
+    if thread.maker is None:
+        thread.maker = Maker()
+    return thread.maker
+
+
+def may_make(state: HookState, thread: ThreadState) -> bool:
+    """Whether this thread may be one that makes batches for a loop in the same process."""
+    return state.is_on and not state.is_deferred and not thread.trains and not thread.fetching and state.identity.role != "worker"
+
+
+def is_loop(state: HookState, thread: ThreadState) -> bool:
+    """Whether this thread is in a step of a training loop."""
+    if thread.waiting and not thread.takes_part:
+        return False
+    return thread.trains and state.steps.begun and state.is_on and not thread.fetching
+
+
+def take_number(state: HookState) -> int:
+    """A number for a batch that a thread makes."""
+    with _LOCK:
+        return state.thread_batches.take(state.spool, state.identity.rank)
+
+
+def take(state: HookState, thread: ThreadState, product: Product | None, start_ns: int, end_ns: int, name: str) -> None:
+    """The loop has taken a product, or something of an unknown maker, for which it has waited since `start_ns`."""
+    number = -1
+    if product is not None:
+        if product.number < 0:
+            product.number = take_number(state)
+        product.maker.feeds_loop = True
+        number = thread.taken = product.number
+    if thread.waiting:
+        return
+    if end_ns - start_ns >= SHORTEST_WAIT_NS:
+        emit("wait", start_ns, end_ns, name, batch=number, step=state.steps.known_number)
+        thread.loop.add_gap(start_ns, end_ns)
+    if number >= 0:
+        state.steps.take(number)
+
+
+def product_of(thing: Any) -> Product | None:
+    """What `mark` has written to a future."""
+    product: Product | None = vars(thing).get(_PRODUCT)
+    return product
+
+
+def mark(thing: Any, product: Product) -> None:
+    """Write to a future who made its result."""
+    vars(thing)[_PRODUCT] = product
+
+
+def _emit_if_taken(product: Product) -> bool:
+    if product.number < 0:
+        return False
+    emit("fetch", product.start_ns, product.end_ns, batch=product.number)
+    return True
+
+
+_PRODUCT: Final = "_ioprof_product"
+_LOCK: Final = threading.Lock()

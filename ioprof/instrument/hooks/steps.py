@@ -1,0 +1,171 @@
+"""The steps of a training loop: marked by the loop itself, or else by its optimizer's steps, or else by its batches.
+
+An optimizer's step ends a step of the job, which began where the one before ended; the first begins with the first wait for a
+batch. Only one optimizer counts: the first that steps in this process, with all that others do between its steps (a second
+network's, the one that it wraps). A loop that never steps an optimizer is counted by batches: a step lasts from one wait to the
+next. A loop that marks its steps (`ioprof.instrument.manual`) has those, and neither optimizers nor batches count.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from ioprof.instrument.span import emit as emit_span
+
+SURE_WITHOUT_OPTIMIZER: Final = 3
+"""Batches after which a process that has made no optimizer is counted by batches."""
+SURE_WITH_OPTIMIZER: Final = 1000
+"""Batches that one which has made an optimizer may take before that steps for the first time: gradients may be accumulated."""
+REPLACED_AFTER: Final = 64
+"""Steps of other optimizers in a row after which the one that counted is taken as no longer used."""
+
+
+class Steps:
+    """The steps of this process. Times are CLOCK_MONOTONIC ns."""
+
+    def __init__(self, emit: Callable[..., None] = emit_span) -> None:
+        self.number = 0
+        """Of the step in progress."""
+        self.known_number = -1
+        """The same, once it is certain what makes a step; -1 before that, and where batches are counted."""
+        self.begun = False
+        """Whether a step is in progress: some batch was waited for, or some optimizer stepped."""
+        self.trains = False
+        """Whether an optimizer has made a step here."""
+        self.ended: Callable[[int], Any] | None = None
+        """Called with the number of each step that ends."""
+        self.looks_ahead = False
+        """A loop waits for batches that it will use later. Who observes it calls `consume` again when the loop is given each."""
+        self.waited = (-1, -1)
+        """The batch that was waited for before the last one, and the last one."""
+        self._emit = emit
+        self._begin_ns = 0
+        self._batch = -1
+        self._waits: list[tuple[int, int | None]] = []
+        """Start of the wait for each batch, while it is not certain what makes a step; None: a loader had no more."""
+        self._by_marks = False
+        self._by_batches = False
+        self._counted: weakref.ref[Any] | None = None
+        self._others = 0
+        self._has_optimizer = False
+
+    @property
+    def expected_number(self) -> int:
+        """Number of the step in progress if an optimizer was made or the loop marks its steps; -1 if batches may be counted."""
+        return self.number if self._has_optimizer or self.known_number >= 0 else -1
+
+    @property
+    def batch(self) -> int:
+        """The batch that the loop got last; -1: none, or its number is not known."""
+        return self._batch
+
+    @batch.setter
+    def batch(self, number: int) -> None:
+        self._batch = number
+
+    def begin(self, start_ns: int) -> None:
+        """The loop began to wait for a batch, or for the workers that will make it; ignored while a step is in progress."""
+        if not self.begun:
+            self.begun, self._begin_ns = True, start_ns
+
+    def add_optimizer(self) -> None:
+        """An optimizer was made: steps of it are likely to follow."""
+        self._has_optimizer = True
+
+    def consume(self, start_ns: int, batch: int) -> None:
+        """The loop got a batch for which it had waited since `start_ns`."""
+        if not self.begun:
+            self.begin(start_ns)
+        if self.looks_ahead:
+            self.waited = (self.waited[1], batch)
+            return
+        if self._by_batches:
+            self._end_batch(start_ns)
+        elif self._counted is None and not self._by_marks:
+            self._waits.append((start_ns, batch))
+            if len(self._waits) > (SURE_WITH_OPTIMIZER if self._has_optimizer else SURE_WITHOUT_OPTIMIZER):
+                self._count_batches()
+        self._batch = batch
+
+    def take(self, batch: int) -> None:
+        """The loop took what a thread of its process made: the batch of the step in progress, unless a loader gives batches."""
+        if self._batch < 0:
+            self._batch = batch
+
+    def end_epoch(self, now_ns: int) -> None:
+        """A loader has no more batches: where batches are counted, the step of its last one ends here."""
+        if self.looks_ahead:
+            return
+        if self._by_batches:
+            self._end_batch(now_ns)
+            self.begun = False
+        elif self._counted is None and self._waits:
+            self._waits.append((now_ns, None))
+
+    def step_optimizer(self, optimizer: Any, start_ns: int, end_ns: int) -> None:
+        """An optimizer made a step that is not part of another's."""
+        if not self._counts(optimizer) or self._by_marks:
+            return
+        if not self.begun:
+            self.begin(start_ns)
+        if self._waits:
+            self._waits.clear()
+        self._by_batches = False
+        self._end(end_ns)
+        self.known_number = self.number
+
+    def restart(self) -> None:
+        """What was done up to now was no part of the training, whose first step is still to come."""
+        if not (self.trains or self._by_marks or self._by_batches):
+            self.begun = False
+            self._waits.clear()
+
+    def begin_marked(self, now_ns: int) -> None:
+        """From now on the loop marks its steps, of which one begins here; what was in progress is dropped."""
+        self._by_marks, self._by_batches = True, False
+        self._waits.clear()
+        self.begun, self._begin_ns, self._batch, self.known_number = True, now_ns, -1, self.number
+
+    def mark_end(self, now_ns: int) -> None:
+        """A marked step ends, and the next begins; it belongs to the batch that was consumed last."""
+        self._end(now_ns)
+        self.known_number = self.number
+
+    def finish(self, now_ns: int) -> None:
+        """The recording ends: emit what is not decided yet."""
+        if self._counted is None and not self._by_batches and self._waits:
+            self._count_batches()
+        if self._by_batches:
+            self._end_batch(now_ns)
+
+    def _counts(self, optimizer: Any) -> bool:
+        counted = self._counted() if self._counted is not None else None
+        if counted is not None and counted is not optimizer and self._others < REPLACED_AFTER:
+            self._others += 1
+            return False
+        self._others = 0
+        if counted is not optimizer:
+            self._counted, self.trains = weakref.ref(optimizer), True
+        return True
+
+    def _count_batches(self) -> None:
+        self._by_batches = True
+        waits, self._waits, self._batch = self._waits, [], -1
+        for now_ns, batch in waits:
+            if batch is None:
+                self.end_epoch(now_ns)
+            else:
+                self.consume(now_ns, batch)
+
+    def _end_batch(self, end_ns: int) -> None:
+        if self._batch >= 0:
+            self._end(end_ns)
+        self._batch = -1
+
+    def _end(self, end_ns: int) -> None:
+        end_ns = max(end_ns, self._begin_ns)
+        self._emit("step", self._begin_ns, end_ns, step=self.number, batch=self._batch)
+        self._begin_ns = end_ns
+        self.number += 1
+        if self.ended is not None:
+            self.ended(self.number - 1)

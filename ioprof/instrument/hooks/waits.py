@@ -1,0 +1,70 @@
+"""Waits for batches, whichever library makes the batches."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from ioprof.clock import monotonic_ns
+from ioprof.instrument.hooks.handover import take_number
+from ioprof.instrument.hooks.state import HookState, ThreadState
+from ioprof.instrument.span import emit
+
+
+def end_wait(
+    state: HookState, thread: ThreadState, start_ns: int, end_ns: int, number: int, was_recorded: bool = False
+) -> None:  # fmt: skip
+    """The thread waited for the batch of that number, and has it; the span of the wait may have been recorded before."""
+    steps = state.steps
+    thread.trains = True
+    thread.num_waits += 1
+    if not was_recorded:
+        # A process that trains, and wants no gradient of this batch, validates; of others nothing is known.
+        validates = state.validates or (steps.trains and not sys.modules["torch"].is_grad_enabled())
+        purpose = "validate" if validates else None
+        emit("wait", start_ns, end_ns, purpose, batch=number, step=steps.known_number)
+    steps.consume(start_ns, number)
+    thread.loop.add_gap(start_ns, end_ns)
+    thread.loop.end_computation()
+
+
+def end_wait_without_batch(state: HookState, thread: ThreadState, start_ns: int, end_ns: int) -> None:
+    """The thread waited to learn that there is no further batch."""
+    thread.num_waits += 1
+    emit("wait", start_ns, end_ns, "end")
+    state.steps.end_epoch(start_ns)
+    thread.loop.add_gap(start_ns, end_ns)
+    thread.loop.end_computation()
+
+
+def with_waits(batches: Iterator[Any], state: HookState) -> Iterator[Any]:
+    """The same batches, each with a wait for it where the training loop takes it; `batches` is closed in the end."""
+    try:
+        while True:
+            thread = state.per_thread.current
+            if thread.waiting or not state.is_consumer(thread):
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+            else:
+                state.start_rank()
+                start_ns = monotonic_ns()
+                thread.waiting = thread.trains = True
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    end_wait_without_batch(state, thread, start_ns, monotonic_ns())
+                    return
+                except BaseException:
+                    emit("wait", start_ns, monotonic_ns())
+                    raise
+                finally:
+                    thread.waiting = False
+                thread.taken = take_number(state)
+                end_wait(state, thread, start_ns, monotonic_ns(), thread.taken)
+            yield batch
+            del batch
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()

@@ -1,0 +1,4 @@
+"""Runs in the formats of other programs.
+
+speedscope.py     stack samples for https://www.speedscope.app
+"""

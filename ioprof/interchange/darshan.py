@@ -1,0 +1,198 @@
+"""Logs of Darshan with extended tracing (DXT): every read through POSIX calls, by file and rank.
+
+The format of versions 3.10 to 3.41, as in Darshan's `include/darshan-log-format.h` and `darshan-dxt-log-format.h`: a header with
+the places of the regions, each of which is compressed. Times are seconds since the start of the job. Where the bytes came from is
+not known. Writes are left out, and counted.
+"""
+
+import bz2
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from ioprof.errors import CommandError
+from ioprof.interchange.imported import Imported
+
+CLOCK: Final = "the clock of each rank since the job's start, as Darshan wrote it"
+_MAGIC: Final = 6567223
+_VERSIONS: Final = ("3.10", "3.20", "3.21", "3.41")
+_POSIX: Final = 1
+_DXT_POSIX: Final = {"3.10": 8, "3.20": 9, "3.21": 9, "3.41": 10}
+"""Number of the module, by version."""
+_MOST_BYTES: Final = 4 << 30
+"""Of one region, decompressed."""
+_RECORD: Final = 104  # bytes of a file's record: id, rank, shared, host name, writes, reads
+_POSIX_RECORD: Final = 16 + 69 * 8 + 17 * 8  # of version 4 of the module
+_POSIX_BYTES_READ: Final = 16 + 14 * 8
+
+
+def read_darshan(paths: Sequence[Path]) -> list[Imported]:
+    """The logs of one job. `CommandError` for a file that is no log, or has no DXT trace."""
+    return [_Log(path).read() for path in paths]
+
+
+@dataclass
+class _Region:
+    offset: int
+    length: int
+
+
+class _File(NamedTuple):
+    """A record of a file: its reads of one rank."""
+
+    number: int
+    rank: int | None
+    host: str | None
+    reads: Any
+
+
+class _Log:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._damage: Counter[str] = Counter()
+        try:
+            self._data = memoryview(path.read_bytes())
+        except OSError as error:
+            raise CommandError(f"{path}: cannot be read ({error.strerror or error})") from None
+        self._version = bytes(self._data[:8]).split(b"\0")[0].decode("ascii", "replace")
+        if self._version not in _VERSIONS:
+            known = "a log of Darshan 3.0 has no traces" if self._version == "3.00" else "not a log of Darshan 3.1 to 3.5"
+            raise self._error(known)
+        self._read_header()
+
+    def _error(self, what: str) -> CommandError:
+        return CommandError(f"{self._path}: {what}")
+
+    def _read_header(self) -> None:
+        is_new = self._version == "3.41"
+        modules, size, maps = (64, 1328, 32) if is_new else (16, 360, 24)
+        if len(self._data) < size:
+            raise self._error("truncated within its header")
+        self._order = "<" if struct.unpack_from("<q", self._data, 8)[0] == _MAGIC else ">"
+        if struct.unpack_from(f"{self._order}q", self._data, 8)[0] != _MAGIC:
+            raise self._error("not a log of Darshan (its magic number is wrong)")
+        self._compression = self._data[16]
+        partial = struct.unpack_from(f"{self._order}{'Q' if is_new else 'I'}", self._data, 24 if is_new else 20)[0]
+        pairs = struct.unpack_from(f"{self._order}{2 * modules + 2}Q", self._data, maps)
+        regions = [_Region(*pair) for pair in zip(pairs[::2], pairs[1::2], strict=True)]
+        self._names, self._modules = regions[0], regions[1:]
+        self._module_versions = struct.unpack_from(f"{self._order}{modules}I", self._data, maps + 16 * (modules + 1))
+        self._job = _Region(size, max(0, self._names.offset - size))
+        self._dxt = _DXT_POSIX[self._version]
+        if partial >> self._dxt & 1:
+            self._damage["Darshan's memory for traces was full: later reads are missing"] += 1
+
+    def read(self) -> Imported:
+        """The reads of all ranks."""
+        if not self._modules[self._dxt].length:
+            raise self._error("has no DXT trace, only sums per file; run the job with DXT_ENABLE_IO_TRACE=1")
+        start_ns = self._start_ns()
+        names = dict(self._names_by_id())
+        files = list(self._files())
+        spans = self._spans(files, start_ns, names) if files else pl.DataFrame(schema={"start_ns": pl.Int64, "end_ns": pl.Int64})
+        self._compare(spans)
+        return Imported(self._path, spans, damage=self._damage, has_reads=True, profiler="Darshan DXT")
+
+    def _start_ns(self) -> int:
+        job = self._inflate(self._job)
+        fields = struct.unpack_from(f"{self._order}3q", job) if len(job) >= 24 else (0, 0, 0)
+        seconds, nanoseconds = fields[1], fields[2] if self._version == "3.41" else 0
+        return int(seconds * 10**9 + nanoseconds) if 0 < seconds < 1 << 32 and 0 <= nanoseconds < 10**9 else 10**18
+
+    def _names_by_id(self) -> Iterator[tuple[int, str]]:
+        data = self._inflate(self._names)
+        place = 0
+        while place + 9 <= len(data):
+            end = data.find(b"\0", place + 8)
+            if end < 0:
+                self._damage["truncated within its names"] += 1
+                return
+            yield struct.unpack_from(f"{self._order}Q", data, place)[0], data[place + 8 : end].decode("utf-8", "backslashreplace")
+            place = end + 1
+
+    def _files(self) -> Iterator["_File"]:
+        """The records of files; each is followed by its writes, then its reads."""
+        data = self._inflate(self._modules[self._dxt])
+        has_threads = self._module_versions[self._dxt] >= 2
+        fields = [("offset", "i8"), ("length", "i8"), ("start", "f8"), ("end", "f8"), *([("thread", "u8")] if has_threads else [])]
+        dtype = np.dtype([(name, self._order + kind) for name, kind in fields])
+        place = 0
+        while place + _RECORD <= len(data):
+            number, rank = struct.unpack_from(f"{self._order}Qq", data, place)
+            writes, reads = struct.unpack_from(f"{self._order}2q", data, place + 88)
+            host = data[place + 24 : place + 88].split(b"\0")[0].decode("utf-8", "backslashreplace")
+            place += _RECORD
+            if writes < 0 or reads < 0 or (writes + reads) * dtype.itemsize > len(data) - place:
+                self._damage["truncated or damaged within its trace"] += 1
+                return
+            segments = np.frombuffer(data, dtype, writes + reads, place)[writes:]
+            place += (writes + reads) * dtype.itemsize
+            if writes:
+                self._damage["a call of write was left out"] += writes
+            if reads:
+                yield _File(number, rank if 0 <= rank < 1 << 31 else None, host or None, segments)
+
+    def _spans(self, files: Sequence["_File"], start_ns: int, names: dict[int, str]) -> pl.DataFrame:
+        segments = np.concatenate([file.reads for file in files])
+        times = np.stack([segments["start"], segments["end"]]).astype(np.float64)
+        possible = np.isfinite(times).all(axis=0) & (times >= 0).all(axis=0) & (times < 1e9).all(axis=0) & (times[1] >= times[0])
+        possible &= (segments["length"] >= 0) & (segments["offset"] >= -1)
+        if not possible.all():
+            self._damage["a read with impossible times or sizes was left out"] += int((~possible).sum())
+        starts, ends = (start_ns + np.round(each[possible] * 1e9).astype(np.int64) for each in times)
+        place = np.repeat(np.arange(len(files)), [len(file.reads) for file in files])[possible]
+        of_file = {
+            "host": pl.Series([file.host for file in files], dtype=pl.String),
+            "path": pl.Series([names.get(file.number, f"record {file.number:x}") for file in files], dtype=pl.String),
+            "rank": pl.Series([file.rank for file in files], dtype=pl.Int32),
+        }
+        table = pl.DataFrame({"start_ns": starts, "end_ns": ends, "bytes": segments["length"][possible].astype(np.int64)})
+        offsets = pl.Series("offset", segments["offset"][possible].astype(np.int64))
+        columns = [series.gather(place).alias(name) for name, series in of_file.items()]
+        return table.with_columns(offsets.set(offsets < 0, None), *columns, kind=pl.lit("read"), source=pl.lit("unknown"))
+
+    def _compare(self, spans: pl.DataFrame) -> None:
+        """Say so where the trace has fewer bytes than Darshan counted in the same files."""
+        if self._module_versions[_POSIX] != 4 or "bytes" not in spans.columns:
+            return
+        data = self._inflate(self._modules[_POSIX])
+        records = len(data) // _POSIX_RECORD
+        sums = (
+            struct.unpack_from(f"{self._order}q", data, place * _POSIX_RECORD + _POSIX_BYTES_READ)[0] for place in range(records)
+        )
+        counted, seen = sum(max(0, each) for each in sums), int(spans["bytes"].sum())
+        if seen < counted:
+            self._damage[f"the trace has {seen:,} of the {counted:,} bytes that Darshan counted by POSIX calls"] += 1
+
+    def _inflate(self, region: _Region) -> bytes:
+        """The bytes of a region, which may be several compressed streams, of which each rank wrote one."""
+        if region.offset + region.length > len(self._data):
+            self._damage["truncated: a region ends after the file"] += 1
+        data = bytes(self._data[region.offset : region.offset + region.length])
+        if self._compression == 2:
+            return data
+        if self._compression not in (0, 1):
+            raise self._error(f"compressed in an unknown way ({self._compression})")
+        found, size = [], 0
+        while data:
+            stream: Any = zlib.decompressobj() if self._compression == 0 else bz2.BZ2Decompressor()
+            try:
+                found.append(stream.decompress(data, _MOST_BYTES - size))
+            except (zlib.error, OSError, ValueError):
+                self._damage["corrupt compressed data"] += 1
+                break
+            size += len(found[-1])
+            if size >= _MOST_BYTES:
+                raise self._error(f"one of its regions has more than {_MOST_BYTES >> 30} GiB")
+            if not stream.eof:
+                self._damage["truncated compressed data"] += 1
+                break
+            data = stream.unused_data
+        return b"".join(found)

@@ -1,0 +1,60 @@
+"""What all exports have in common: what was written, and the sampled series of a run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ioprof.interchange.tracks import harmless
+from ioprof.trace import Trace
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What a file holds."""
+
+    spans: dict[str, int]
+    """Number of spans by kind."""
+    counters: int = 0
+    """Sampled values."""
+    arrows: int = 0
+    """From reads to batches, waits and steps."""
+
+    @property
+    def num_spans(self) -> int:
+        """Of all kinds."""
+        return sum(self.spans.values())
+
+
+@dataclass(frozen=True)
+class CounterSeries:
+    """A sampled series of a host, rank or process."""
+
+    name: str
+    unit: str
+    host: str | None
+    pid: int | None
+    times_ns: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+
+
+def counter_series(trace: Trace) -> Iterator[CounterSeries]:
+    """The sampled series, each in order of time; the name has rank or host where no process is known."""
+    keys = ["host", "rank", "pid", "name", "unit"]
+    table = trace.counters.with_columns(pl.col("host", "name", "unit").cast(pl.String)).drop_nulls(["time_ns", "value"])
+    several = table["host"].n_unique() > 1
+    for (host, rank, pid, name, unit), samples in table.sort("time_ns").group_by(keys, maintain_order=True):
+        own = harmless(str(name))
+        if rank is not None:
+            own += f" of rank {rank}"
+        if several and host:
+            own += harmless(f" on {host}")
+        columns: tuple[Any, Any] = samples["time_ns"].to_numpy(), samples["value"].to_numpy()
+        yield CounterSeries(own, harmless(str(unit or "")), *_known(host, pid), *columns)
+
+
+def _known(host: Any, pid: Any) -> tuple[str | None, int | None]:
+    return (None if host is None else str(host)), (None if pid is None else int(pid))

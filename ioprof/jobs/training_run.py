@@ -1,0 +1,203 @@
+"""The built-in job from its options to its run folder: everything that can be found wrong is found before work starts."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ioprof.dataset import Dataset
+from ioprof.errors import CommandError
+from ioprof.jobs.byte_sizes import parse_bytes
+from ioprof.jobs.dataset_multiple import multiple_of
+from ioprof.jobs.filling import check_fillable
+from ioprof.jobs.foreign_data import open_data
+from ioprof.jobs.learning import with_learning
+from ioprof.jobs.options import DEFAULT_BATCH_SIZE, DEFAULT_DEVICE, RunOptions, with_batch_size
+from ioprof.jobs.page_cache import check_cache_state
+from ioprof.jobs.parallelism import with_parallelism
+from ioprof.jobs.recorded_job import Preparation, record_job
+from ioprof.jobs.stage_folder import find_stage_folder
+from ioprof.jobs.staged_job import check_stage_mode
+from ioprof.jobs.staging import WHILE_TRAINING, StageOptions
+from ioprof.jobs.synthetic_dataset import cached_dataset
+from ioprof.jobs.tasks import as_task, check_shared_dataset, local_variables, with_task
+from ioprof.loaders import check_loader
+from ioprof.loaders.order import batches_per_epoch
+from ioprof.loaders.scaling import Scale
+from ioprof.recording.parts import own_part
+from ioprof.recording.run_folder import check_output
+from ioprof.reporter import Reporter
+from ioprof.storage.limits import LEAST_BYTES, MOST_BYTES
+from ioprof.train.accelerators import check_device
+from ioprof.train.accelerators.exchange import check_exchange
+from ioprof.train.config import JobConfig
+from ioprof.train.copies import COPIES
+from ioprof.train.models import default_model, model_facts
+from ioprof.train.presets import load_preset
+
+if TYPE_CHECKING:
+    from ioprof.analysis.run import Run
+
+DEFAULT_WORKERS: Final = 2
+_PREDICTING_EPOCHS: Final = 2
+"""Epochs of a job that predicts the time of more, unless it is told otherwise."""
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job whose options were checked."""
+
+    config: JobConfig
+    manifest: Dataset | None
+    out: Path
+    preparation: Preparation
+
+
+def run_job(options: RunOptions, command: Sequence[str], environment: Mapping[str, str], reporter: Reporter) -> "Run":
+    """Train with the built-in job, recorded, and make its run folder; it is whole also when the job failed or was interrupted.
+
+    `command` is what started this process, for run.json. Raises `CommandError` and `DatasetError` before the job starts, and
+    KeyboardInterrupt, with the run folder whole, if an interrupt came after the job's end.
+    """
+    job = plan_job(options, environment, reporter)
+    return record_job(job.config, job.manifest, job.out, command, environment, options.force, job.preparation, reporter)
+
+
+def plan_job(options: RunOptions, environment: Mapping[str, str], reporter: Reporter) -> PlannedJob:
+    """Check the options and find or make the dataset; raises `CommandError` and `DatasetError`."""
+    if options.steps is not None and options.epochs is not None:
+        raise CommandError("--steps and --epochs: give one of them, not both")
+    options = with_task(options, environment)
+    preset = load_preset(options.preset) if options.preset is not None else None
+    if preset is not None:
+        options = options.with_preset(preset)
+        reporter.say(f"preset {preset.name}: {preset.about}")
+    options = with_batch_size(options)
+    scale, limit_bytes = Scale.parse(options.dataset_scale or "1x"), None
+    if options.memory_limit is not None:
+        limit_bytes = parse_bytes("--memory-limit", options.memory_limit, LEAST_BYTES, MOST_BYTES)
+    ranks_here = int(local_variables(environment).get("LOCAL_WORLD_SIZE", 1)) if own_part(environment) else options.ranks or 1
+    check_device(options.device or DEFAULT_DEVICE, ranks_here)
+    check_output(out := options.out or Path(time.strftime("ioprof-%Y%m%d-%H%M%S")), options.force)
+    check_shared_dataset(options, scale, environment)
+    manifest = _dataset_to_read(options, scale, environment, reporter)
+    stage = _stage_options(options, manifest, environment)
+    cache = check_cache_state(options.cache, manifest, limit_bytes is not None)
+    config = with_parallelism(_config(options, manifest), options, manifest.records if manifest is not None else None)
+    check_loader(config.loader, manifest, config.loader_options(0))
+    if stage is not None and stage.mode == WHILE_TRAINING:
+        check_fillable(config.loader)
+    per_epoch = batches_per_epoch(manifest.records, config.loader_options(0)) if manifest is not None else 0
+    if options.steps is None:
+        if not per_epoch:
+            raise CommandError("--loader null without a dataset has no epochs; give --steps")
+        epochs = options.epochs or (1 if options.predict_epochs is None else _PREDICTING_EPOCHS)
+        config = replace(config, steps=epochs * per_epoch)
+    if options.predict_epochs is not None:
+        check_prediction(options.predict_epochs, config.steps, per_epoch, options.resume)
+        config = replace(config, predict_epochs=options.predict_epochs)
+    config = with_learning(replace(config, steps_per_epoch=per_epoch), options, preset.recipe if preset else None, out, reporter)
+    if options.probe_network and (config.ranks < 2 or config.device.startswith("emulated:")):
+        raise CommandError(f"--probe-network: {config.ranks} ranks on {config.device} exchange nothing by a network; leave it out")
+    config = as_task(replace(config, probe_network=options.probe_network), out, environment)
+    return PlannedJob(config, manifest, out, Preparation(cache, limit_bytes, stage, options.stacks))
+
+
+def check_prediction(epochs: int, steps: int, per_epoch: int, resumes: bool) -> None:
+    """CommandError where the steps of a job do not say how long so many epochs take."""
+    if resumes:
+        raise CommandError(f"--predict-epochs {epochs}: a job that goes on has no cold first epoch; leave --resume out")
+    if steps < 2 * per_epoch:
+        what = f"{steps} steps are no two epochs of {per_epoch}"
+        raise CommandError(f"--predict-epochs {epochs}: {what}, of which the first is cold; give --epochs 2 or more")
+
+
+def _config(options: RunOptions, manifest: Dataset | None) -> JobConfig:
+    """The job that the options describe, but for what depends on its length."""
+    device, ranks = options.device or DEFAULT_DEVICE, options.ranks or 1
+    loader = options.loader or (manifest.layout if manifest else "null")
+    facts = model_facts(options.model or default_model(device))
+    if loader != "null" and not facts.takes_images:
+        raise CommandError(f"--model {facts.name}: takes tokens, which only --loader null makes; this is {loader}")
+    copy = _checked_copy(options, device)
+    exchange, per_node = _checked_exchange(options, device, ranks)
+    is_emulated = device.startswith("emulated:")
+    for name, value in (("--bf16", options.bf16), ("--channels-last", options.channels_last)):
+        if is_emulated and value is not None:
+            raise CommandError(f"{name}: {device} computes nothing, and has one known rate; leave it out")
+    return JobConfig(
+        loader=loader,
+        device=device,
+        ranks=ranks,
+        batch_size=options.batch_size or DEFAULT_BATCH_SIZE,
+        workers=_num_workers(loader, options.workers),
+        steps=options.steps or 0,
+        seed=options.seed,
+        lmdb_read=options.lmdb_read,
+        lmdb_readahead=options.lmdb_readahead,
+        decode=options.decode,
+        on_corrupt=options.on_corrupt,
+        spool=Path(),
+        dataset=manifest.path.resolve() if manifest else None,
+        model=facts.name,
+        threads=options.threads or 0,
+        copy=copy,
+        exchange=exchange,
+        ranks_per_node=per_node,
+        bf16=(device == "cuda") if options.bf16 is None else options.bf16,
+        channels_last=(device == "cuda") if options.channels_last is None else options.channels_last,
+    )
+
+
+def _checked_copy(options: RunOptions, device: str) -> str:
+    if options.copy is None:
+        return COPIES[0]
+    if options.copy not in COPIES:
+        raise CommandError(f"--copy {options.copy}: unknown; choose one of {', '.join(COPIES)}")
+    if device == "cpu":
+        raise CommandError(f"--copy {options.copy}: --device cpu copies nothing; leave it out")
+    return options.copy
+
+
+def _checked_exchange(options: RunOptions, device: str, ranks: int) -> tuple[str, int]:
+    """The scheme, and the ranks of a node."""
+    given = [
+        option
+        for option, value in (("--exchange", options.exchange), ("--ranks-per-node", options.ranks_per_node))
+        if value is not None
+    ]
+    if given and not device.startswith("emulated:"):
+        raise CommandError(f"{given[0]}: only an emulated device has a choice; torch decides for --device {device}; leave it out")
+    scheme, per_node = options.exchange or "ring", min(options.ranks_per_node or ranks, ranks)
+    check_exchange(scheme, ranks, per_node)
+    return scheme, per_node
+
+
+def _dataset_to_read(options: RunOptions, scale: Scale, environment: Mapping[str, str], reporter: Reporter) -> Dataset | None:
+    """The dataset that was given, or the synthetic one, or that multiple of it; None for the null loader without one."""
+    if options.dataset is None and options.loader == "null":
+        if not scale.is_one:
+            raise CommandError(f"--dataset-scale {scale} is about a dataset, and --loader null reads none; leave it out")
+        return None
+    found = open_data(options.dataset or cached_dataset(environment, reporter), environment, reporter)
+    if found.layout == "indexed" and options.stage_to is not None:
+        raise CommandError(f"--stage-to: {options.dataset} is read where it is; convert it first: ioprof convert imagenet")
+    return multiple_of(found, scale, reporter)
+
+
+def _stage_options(options: RunOptions, manifest: Dataset | None, environment: Mapping[str, str]) -> StageOptions | None:
+    mode = check_stage_mode(options.stage_mode, options.stage_to, options.keep_staged)
+    if options.stage_to is None:
+        return None
+    if manifest is None:
+        raise CommandError(f"--stage-to {options.stage_to} is about a dataset, and --loader null reads none; leave it out")
+    return StageOptions(find_stage_folder(options.stage_to, manifest.path, environment), mode, options.keep_staged)
+
+
+def _num_workers(loader: str, asked: int | None) -> int:
+    if loader != "null":
+        return DEFAULT_WORKERS if asked is None else asked
+    if asked is not None:
+        raise CommandError(f"--workers {asked}: the null loader has no workers; leave --workers out, or choose another --loader")
+    return 0

@@ -1,0 +1,37 @@
+/* The environment that records the processes of the job: kept in programs that the job starts with another one.
+ *
+ * A wrapper may set LD_PRELOAD or PYTHONPATH for its own ends, or start a program with an empty environment. What recording needs is
+ * then added at exec, in front of what the job gave: the library in LD_PRELOAD, IOPROF_* and the folder of sitecustomize.py in
+ * PYTHONPATH, if this program had it. An environment with another IOPROF_SPOOL, also an empty one, is left as it is. */
+#ifndef IOPROF_ENVIRONMENT_H
+#define IOPROF_ENVIRONMENT_H
+
+#include "gnu_source.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* What must be added to an environment. */
+struct addition {
+    size_t count;           /* variables of the environment */
+    size_t bytes;           /* room for the result; 0: nothing must be added */
+    const char *preload;    /* the value of LD_PRELOAD that must be extended; "": there is none; NULL: it has the library */
+    const char *pythonpath; /* the same of PYTHONPATH */
+};
+
+#pragma GCC visibility push(hidden)
+
+/* By the constructor, where this program is recorded. */
+void keep_environment(void);
+
+/* The folder of sitecustomize.py; NULL: hooks are off, or this program did not have it. */
+const char *site_folder(void);
+
+struct addition find_addition(char *const *environment);
+
+/* `room` has `bytes` bytes, and is aligned for pointers. */
+char *const *extend_environment(const struct addition *addition, char *const *environment, char *room);
+
+#pragma GCC visibility pop
+
+#endif

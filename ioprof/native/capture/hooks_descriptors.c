@@ -1,0 +1,147 @@
+/* Hooks of calls that copy, move, change or close descriptors. */
+#include "open_files.h"
+#include "positions.h"
+#include "paths.h"
+#include "real.h"
+#include "received_files.h"
+#include "receiving.h"
+#include "short_calls.h"
+
+int hook_dup(int from)
+{
+    int to = REAL(dup)(from);
+    if (to >= 0 && is_recording_already()) {
+        forget_file(to);
+        copy_file(from, to);
+    }
+    return to;
+}
+
+#define DUP_ONTO(name, parameters, arguments) \
+    int hook_##name parameters \
+    { \
+        if (!is_recording_already() || from == to) \
+            return REAL(name) arguments; \
+        forget_file(to); \
+        int result = REAL(name) arguments; \
+        if (result >= 0) \
+            copy_file(from, to); \
+        return result; \
+    }
+
+DUP_ONTO(dup2, (int from, int to), (from, to))
+DUP_ONTO(dup3, (int from, int to, int flags), (from, to, flags))
+
+static void end_fcntl(int descriptor, int command, long argument, int result)
+{
+    if (result < 0)
+        return;
+    if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
+        forget_file(result);
+        copy_file(descriptor, result);
+    } else if (command == F_SETFL && known_file(descriptor) != NULL) {
+        if (argument & O_DIRECT)
+            set_flags(known_file(descriptor), FILE_DIRECT);
+        else
+            clear_flags(known_file(descriptor), FILE_DIRECT);
+    }
+}
+
+/* The third argument is always passed on, since only the kernel knows which commands have one. */
+#define FCNTL(name) \
+    int hook_##name(int descriptor, int command, ...) \
+    { \
+        va_list values; \
+        va_start(values, command); \
+        long argument = va_arg(values, long); \
+        va_end(values); \
+        int result = REAL(name)(descriptor, command, argument); \
+        if (is_recording_already()) \
+            end_fcntl(descriptor, command, argument, result); \
+        return result; \
+    }
+
+FCNTL(fcntl)
+FCNTL(fcntl64)
+
+#define SEEK(name) \
+    off_t hook_##name(int descriptor, off_t offset, int whence) \
+    { \
+        bool has_entry = is_recording_already() && (unsigned)descriptor < MAX_DESCRIPTORS; \
+        if (has_entry && is_known(&open_files[descriptor])) \
+            wait_for_position(&open_files[descriptor]); \
+        off_t position = REAL(name)(descriptor, offset, whence); \
+        if (has_entry && position >= 0) \
+            SET(&open_files[descriptor], position, position); \
+        return position; \
+    }
+
+SEEK(lseek)
+SEEK(lseek64)
+
+#define TRUNCATE(name) \
+    int hook_##name(int descriptor, off_t length) \
+    { \
+        int result = REAL(name)(descriptor, length); \
+        if (result == 0 && is_recording_already() && (unsigned)descriptor < MAX_DESCRIPTORS) \
+            SET(&open_files[descriptor], size, length); \
+        return result; \
+    }
+
+TRUNCATE(ftruncate)
+TRUNCATE(ftruncate64)
+
+static __attribute__((noinline)) void before_close(int descriptor, struct open_file *file)
+{
+    if (is_peer(file))
+        end_peer(descriptor, file);
+    else
+        end_created(descriptor, file);
+}
+
+/* Forgotten before it is closed: afterwards the number may be that of another thread's new file. */
+HOT int hook_close(int descriptor)
+{
+    if (!is_recording_already())
+        return REAL(close)(descriptor);
+    struct open_file *file = known_file(descriptor);
+    int32_t number = file != NULL ? GET(file, path) : -1;
+    if (file != NULL && __builtin_expect(flags_of(file) & (FILE_SOCKET | FILE_PIPE | FILE_CREATED), 0))
+        before_close(descriptor, file);
+    forget_file(descriptor);
+    int64_t start = clock_now();
+    int result = REAL(close)(descriptor);
+    END_SHORT_CALL(start, "close", number);
+    return result;
+}
+
+int hook_close_range(unsigned first, unsigned last, int flags)
+{
+    const int only_cloexec = 4; /* CLOSE_RANGE_CLOEXEC */
+    if (is_recording_already() && !(flags & only_cloexec))
+        forget_files(first, last);
+    return REAL(close_range)(first, last, flags);
+}
+
+void hook_closefrom(int first)
+{
+    if (is_recording_already())
+        forget_files(first < 0 ? 0 : (unsigned)first, MAX_DESCRIPTORS - 1);
+    REAL(closefrom)(first);
+}
+
+/* Downloads are often renamed when they are complete. */
+#define RENAME(name, parameters, arguments, from_folder, to_folder) \
+    int hook_##name parameters \
+    { \
+        int result = REAL(name) arguments; \
+        if (result == 0 && is_recording_already() && has_received_files()) \
+            rename_received_file(from_folder, from, to_folder, to); \
+        return result; \
+    }
+
+RENAME(rename, (const char *from, const char *to), (from, to), AT_FDCWD, AT_FDCWD)
+RENAME(renameat, (int from_folder, const char *from, int to_folder, const char *to), (from_folder, from, to_folder, to),
+       from_folder, to_folder)
+RENAME(renameat2, (int from_folder, const char *from, int to_folder, const char *to, unsigned flags),
+       (from_folder, from, to_folder, to, flags), from_folder, to_folder)

@@ -1,0 +1,181 @@
+/* Hooks of asynchronous reads, and of system calls that the job makes by number. */
+#include "events.h"
+#include "open_files.h"
+#include "reading.h"
+#include "real.h"
+#include "string_table.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <unistd.h>
+
+/* POSIX asynchronous I/O: a thread of the C library reads; it is not known when, only how much. */
+static void end_asynchronous(const struct aiocb *request, ssize_t result)
+{
+    if (request->aio_lio_opcode != LIO_READ || !is_recording())
+        return;
+    struct open_file *file = regular_file(request->aio_fildes);
+    int saved_errno = errno;
+    int64_t now = clock_now();
+    guard_enter();
+    tally_read(result > 0 ? (uint64_t)result : 0);
+    if (result > 0 && file != NULL)
+        emit_event(&(struct event){now, now, result, request->aio_offset, GET(file, path), NAME("aio"), KIND_READ, SOURCE_UNKNOWN});
+    guard_leave();
+    errno = saved_errno;
+}
+
+#define AIO_RETURN(name) \
+    ssize_t hook_##name(struct aiocb *request) \
+    { \
+        ssize_t result = REAL(name)(request); \
+        end_asynchronous(request, result); \
+        return result; \
+    }
+
+AIO_RETURN(aio_return)
+AIO_RETURN(aio_return64)
+
+int hook_io_submit(void *context, long count, void **requests)
+{
+    if (is_recording())
+        set_noted(NOTED_LIBAIO);
+    return REAL(io_submit)(context, count, requests);
+}
+
+/* ---------------------------------------------------------------------------------------- liburing */
+
+static bool is_own_function(const void *address)
+{
+    Dl_info own, other;
+    return dladdr(&ring, &own) != 0 && dladdr(address, &other) != 0 && own.dli_fbase == other.dli_fbase;
+}
+
+/* Looked up at each call, in every library: liburing may be loaded long after this library, where RTLD_NEXT does not look. */
+static void *find_uring_function(const char *name)
+{
+    struct link_map *map = NULL;
+    void *address = NULL, *program = dlopen(NULL, RTLD_LAZY);
+    if (program != NULL && dlinfo(program, RTLD_DI_LINKMAP, &map) != 0)
+        map = NULL;
+    for (; map != NULL && address == NULL; map = map->l_next) {
+        void *library = map->l_name[0] == '/' ? dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+        address = library == NULL ? NULL : dlsym(library, name);
+        if (address != NULL && is_own_function(address))
+            address = NULL;
+        if (library != NULL)
+            dlclose(library);
+    }
+    return address;
+}
+
+#define URING(name, parameters, arguments) \
+    int hook_##name parameters \
+    { \
+        if (is_recording()) \
+            set_noted(NOTED_IO_URING); \
+        real_##name##_type *real = (real_##name##_type *)find_uring_function(#name); \
+        return real == NULL ? -ENOSYS : real arguments; \
+    }
+
+URING(io_uring_queue_init, (unsigned entries, void *queue, unsigned flags), (entries, queue, flags))
+URING(io_uring_queue_init_params, (unsigned entries, void *queue, void *parameters), (entries, queue, parameters))
+URING(io_uring_queue_init_mem, (unsigned entries, void *queue, void *parameters, void *memory, size_t size),
+      (entries, queue, parameters, memory, size))
+URING(io_uring_setup, (unsigned entries, void *parameters), (entries, parameters))
+
+/* ---------------------------------------------------------------------------------------- by number */
+
+/* System calls that the job makes by number. Those that change what is known of descriptors are followed. */
+static void before_system_call(long number, long first, long second)
+{
+    switch (number) {
+#ifdef SYS_io_uring_setup
+    case SYS_io_uring_setup:
+        set_noted(NOTED_IO_URING);
+        break;
+#endif
+    case SYS_io_setup:
+    case SYS_io_submit:
+        set_noted(NOTED_LIBAIO);
+        break;
+    case SYS_close:
+        forget_file((int)first);
+        break;
+    case SYS_close_range:
+        forget_files((unsigned)first, (unsigned)second);
+        break;
+#ifdef SYS_dup2
+    case SYS_dup2:
+#endif
+    case SYS_dup3:
+        forget_file((int)second);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Bytes that were read by number are counted; there is no span with their file and offset. */
+static void after_system_call(long number, long descriptor, long result)
+{
+    switch (number) {
+    case SYS_read:
+        if (known_file((int)descriptor) != NULL && result > 0)
+            atomic_fetch_add(&open_files[descriptor].position, result);
+        /* fall through */
+    case SYS_pread64:
+    case SYS_readv:
+    case SYS_preadv:
+    case SYS_preadv2:
+        set_noted(NOTED_RAW_SYSTEM_CALLS);
+        count_read(result);
+        break;
+    default:
+        break;
+    }
+}
+
+static inline bool is_followed(long number)
+{
+    switch (number) {
+    case SYS_read:
+    case SYS_pread64:
+    case SYS_readv:
+    case SYS_preadv:
+    case SYS_preadv2:
+    case SYS_close:
+    case SYS_close_range:
+    case SYS_dup3:
+#ifdef SYS_dup2
+    case SYS_dup2:
+#endif
+    case SYS_io_setup:
+    case SYS_io_submit:
+#ifdef SYS_io_uring_setup
+    case SYS_io_uring_setup:
+#endif
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* No system call has more than six arguments. Those that were not given are whatever is in their place, as in the C library's own
+ * syscall. */
+__attribute__((no_sanitize("address"))) long hook_syscall(long number, ...)
+{
+    va_list values;
+    va_start(values, number);
+    long a = va_arg(values, long), b = va_arg(values, long), c = va_arg(values, long);
+    long d = va_arg(values, long), e = va_arg(values, long), f = va_arg(values, long);
+    va_end(values);
+    bool follow = is_followed(number) && is_recording();
+    if (follow)
+        before_system_call(number, a, b);
+    long result = REAL(syscall)(number, a, b, c, d, e, f);
+    if (follow)
+        after_system_call(number, a, result);
+    return result;
+}

@@ -1,0 +1,84 @@
+#include "open_files.h"
+
+#include "paths.h"
+#include "positions.h"
+#include "readahead.h"
+#include "real.h"
+
+#include <errno.h>
+
+struct open_file open_files[MAX_DESCRIPTORS];
+
+void forget_files(unsigned first, unsigned last)
+{
+    for (unsigned descriptor = first; descriptor <= last && descriptor < MAX_DESCRIPTORS; descriptor++)
+        forget_file((int)descriptor);
+}
+
+static bool has_storage(const struct stat *status)
+{
+    return S_ISREG(status->st_mode) || S_ISBLK(status->st_mode);
+}
+
+static HOT void set_status(int descriptor, struct open_file *file, const struct stat *status)
+{
+    SET(file, size, S_ISREG(status->st_mode) ? (int64_t)status->st_size : -1);
+    if (flags_of(file) & FILE_IDENTIFIED)
+        return;
+    if (has_storage(status)) {
+        SET(file, key, ahead_key(status));
+        SET(file, system, file_system_of(descriptor, status->st_dev));
+    }
+    uint32_t peer = S_ISSOCK(status->st_mode) ? FILE_SOCKET : S_ISFIFO(status->st_mode) ? FILE_PIPE : 0;
+    set_flags(file, FILE_IDENTIFIED | (has_storage(status) ? FILE_REGULAR : peer));
+}
+
+HOT void set_file_status(int descriptor, const struct stat *status)
+{
+    struct open_file *file = known_file(descriptor);
+    if (file == NULL)
+        return;
+    int saved_errno = errno;
+    guard_enter();
+    set_status(descriptor, file, status);
+    guard_leave();
+    errno = saved_errno;
+}
+
+/* A descriptor that the hooks did not see being opened: inherited, received, or opened by the C library internally. */
+static void add_unseen_file(int descriptor, struct open_file *file, const struct stat *status)
+{
+    int flags = S_ISREG(status->st_mode) ? REAL(fcntl)(descriptor, F_GETFL, 0L) : 0;
+    int32_t path = has_storage(status) ? descriptor_path_number(descriptor) : -1;
+    reset_file(file, FILE_SHARED | (flags > 0 && flags & O_DIRECT ? FILE_DIRECT : 0), path);
+}
+
+__attribute__((noinline)) void identify_file(int descriptor, struct open_file *file)
+{
+    struct stat status;
+    int saved_errno = errno;
+    guard_enter();
+    if (fstat(descriptor, &status) == 0) {
+        if (!is_known(file))
+            add_unseen_file(descriptor, file, &status);
+        set_status(descriptor, file, &status);
+        publish_file(file);
+    }
+    guard_leave();
+    errno = saved_errno;
+}
+
+void copy_file(int from, int to)
+{
+    struct open_file *original = known_file(from);
+    if (original == NULL || (unsigned)to >= MAX_DESCRIPTORS)
+        return;
+    struct open_file *copy = &open_files[to];
+    wait_for_position(original);
+    set_flags(original, FILE_SHARED);
+    reset_file(copy, flags_of(original) & ~(uint32_t)(FILE_TRACKED | FILE_BUSY), GET(original, path));
+    SET(copy, system, GET(original, system));
+    SET(copy, key, GET(original, key));
+    SET(copy, size, GET(original, size));
+    publish_file(copy);
+}

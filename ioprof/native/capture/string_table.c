@@ -1,0 +1,3 @@
+#include "string_table.h"
+
+struct known_string known_strings[KNOWN_STRINGS];

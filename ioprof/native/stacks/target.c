@@ -1,0 +1,106 @@
+#include "target.h"
+
+#include <stdlib.h>
+
+#include "codes.h"
+
+#define MOST_STACKS (1u << 18)
+#define MOST_VISITED 4096u /* frames: a chain that was changed while it was read might be a circle */
+#define CODE_MASK (~UINT64_C(7)) /* 3.14 marks references in their lowest bits */
+
+struct frame {
+    uint32_t code;
+    int32_t instruction;
+};
+
+static bool current_frame(struct view *view, const struct target *target, uint64_t *frame)
+{
+    const struct layout *layout = &target->layout;
+    if (!load(view, target->thread_state + layout->thread_frame, frame))
+        return false;
+    return !layout->has_cframe || (*frame && load(view, *frame + layout->cframe_frame, frame));
+}
+
+/* The frames of the thread, innermost first; -1 where it changed its stack meanwhile, so that what was read makes no sense.
+ *
+ * The thread runs on while it is read. What a frame that has just ended left behind is still a frame, whose callers are those of
+ * the frame that took its place, so a stack that was read within a microsecond is one that the thread had in that microsecond,
+ * except where a frame was read while it was made: then its code and its instruction do not fit.
+ */
+static int read_frames(struct shared *shared, struct target *target, uint64_t now_ns, struct frame *frames)
+{
+    struct view *view = &shared->view;
+    const struct layout *layout = &target->layout;
+    uint64_t frame;
+    unsigned count = 0;
+    if (!current_frame(view, target, &frame))
+        return -1;
+    for (unsigned visited = 0; frame; visited++) {
+        uint64_t owner, address, instruction, previous;
+        if (visited == MOST_VISITED || !load(view, frame + (layout->frame_owner & CODE_MASK), &owner)
+            || !load(view, frame + layout->frame_previous, &previous) || previous == frame)
+            return -1;
+        if ((owner >> 8 * (layout->frame_owner & 7) & 0xff) < layout->first_foreign_owner) {
+            if (!load(view, frame + layout->frame_code, &address) || !load(view, frame + layout->frame_instruction, &instruction))
+                return -1;
+            const struct code *code = code_at(shared, target, address & CODE_MASK, now_ns);
+            if (!code)
+                return -1;
+            int64_t offset = (int64_t)(instruction - code->address - layout->code_instructions);
+            if (offset < -2 || offset % 2 || offset / 2 >= code->instructions)
+                return -1;
+            frames[count++] = (struct frame){code->number, (int32_t)(offset / 2)};
+            if (count == MOST_FRAMES)
+                return (int)count;
+        }
+        frame = previous;
+    }
+    return (int)count;
+}
+
+static uint32_t stack_number(struct shared *shared, const struct frame *frames, unsigned count)
+{
+    uint64_t hash = hash_bytes(HASH_START, frames, count * sizeof *frames);
+    uint32_t number = find(&shared->stacks, hash);
+    if (number != NOT_FOUND || shared->stacks.count >= MOST_STACKS)
+        return number;
+    number = (uint32_t)shared->stacks.count;
+    if (!insert(&shared->stacks, hash, number))
+        return NOT_FOUND;
+    struct piece pieces[] = {{&number, sizeof number}, {frames, count * sizeof *frames}};
+    write_record(&shared->output, STACK_RECORD, pieces, 2);
+    return number;
+}
+
+void sample_target(struct shared *shared, struct target *target, uint64_t now_ns)
+{
+    struct frame frames[MOST_FRAMES];
+    begin_view(&shared->view, target->pid, target->pages, target->num_pages);
+    int count = read_frames(shared, target, now_ns, frames);
+    target->num_pages = used_pages(&shared->view, target->pages);
+    if (count < 0) {
+        target->torn++;
+        target->failures++;
+        target->error = shared->view.error;
+        return;
+    }
+    target->failures = 0;
+    target->error = 0;
+    if (!count) {
+        target->idle++;
+        return;
+    }
+    uint32_t stack = stack_number(shared, frames, (unsigned)count);
+    if (stack == NOT_FOUND) {
+        shared->full++;
+        return;
+    }
+    write_sample(&shared->output, (struct sample){now_ns, target->number, stack});
+    target->samples++;
+}
+
+void free_target(struct target *target)
+{
+    free_table(&target->codes);
+    free(target->code);
+}

@@ -1,1 +1,0 @@
-"""What runs inside the job: spans, hooks and samplers. Nothing here imports torch before the job does."""

@@ -1,8 +1,0 @@
-"""What this host calls itself: told in every file of a spool, and part of most files' names, since hosts may share a spool."""
-
-import os
-
-
-def host() -> str:
-    """The name of this host (man uname: nodename), the same in every process of it."""
-    return os.uname().nodename

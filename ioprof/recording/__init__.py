@@ -1,0 +1,1 @@
+"""One recording, from before the job starts to its run folder; nothing here prints."""

@@ -1,0 +1,75 @@
+"""Records any command, unchanged, in all its processes."""
+
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ioprof.errors import CommandError
+from ioprof.instrument import gpu, preload
+from ioprof.process import signal_name
+from ioprof.recording.gathering import gather_tasks
+from ioprof.recording.lifecycle import Recording, initial_record
+from ioprof.recording.parts import name_of_job
+from ioprof.recording.run_folder import check_output
+from ioprof.recording.signal_forwarding import SignalForwarder, forwarded_signals
+from ioprof.reporter import SILENT, Reporter
+from ioprof.run_record import Failure, FailureCode
+
+if TYPE_CHECKING:
+    from ioprof.analysis.run import Run
+
+_NOT_FOUND: Final = 127
+_SIGNALLED: Final = 128
+
+
+def default_run_folder(environment: Mapping[str, str]) -> Path:
+    """`runs/JOB` where a launcher started several tasks, so that all have the same, else `runs/TIME`."""
+    return Path("runs") / (name_of_job(environment) or time.strftime("%Y%m%d-%H%M%S"))
+
+
+def record_command(
+    command: Sequence[str],
+    out: Path,
+    environment: Mapping[str, str],
+    *,
+    force: bool = False,
+    gpu_window: str = gpu.DEFAULT_WINDOW,
+    stacks: bool = True,
+    reporter: Reporter = SILENT,
+) -> "Run":
+    """Run `command` with `environment`, forward signals to it, and make the run folder `out`, also if the command failed.
+
+    The command's exit code is in run.json; 128 + N where signal N ended it. Raises `CommandError`, before the command starts, for a
+    program that is not there (exit code 127), a bad `gpu_window`, and an `out` that cannot be made or would be overwritten.
+    """
+    if shutil.which(command[0], path=environment.get("PATH")) is None:
+        raise CommandError(f"{command[0]}: no such program; give its path", exit_code=_NOT_FOUND)
+    gpu.plan(gpu_window)
+    check_output(out, force)
+    run = initial_record(command, out, environment)
+    with Recording(out, force, run, environment, stacks=stacks, reporter=reporter) as recording:
+        with forwarded_signals() as forwarder, recording.external_samplers():
+            job_environment = {**recording.environment, preload.GPU_WINDOW_VARIABLE: gpu_window}
+            code = _wait(subprocess.Popen(command, env=job_environment), forwarder)
+        status = "interrupted" if forwarder.interrupted and code else "failed" if code else "complete"
+        failures = [_failure(command[0], code)] if status == "failed" else []
+        recorded = recording.finish(status=status, failures=failures, exit_code=code if code >= 0 else _SIGNALLED - code)
+    return gather_tasks(recorded, out, recording.part, force, reporter)
+
+
+def _failure(program: str, code: int) -> Failure:
+    name = shlex.quote(program)
+    if code < 0:
+        signal = signal_name(-code)
+        return Failure(what=f"{name} was killed by {signal}", code=FailureCode.KILLED, signal=signal)
+    return Failure(what=f"{name} exited with {code}", code=FailureCode.ERROR)
+
+
+def _wait(child: "subprocess.Popen[bytes]", forwarder: SignalForwarder) -> int:
+    """Wait for the command; returns its exit code, or the negative number of the signal that ended it."""
+    forwarder.forward_to(child.pid)
+    return child.wait()

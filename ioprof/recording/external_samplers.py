@@ -1,0 +1,154 @@
+"""What is recorded of a job from outside, in the process that starts it: page faults, samples of host counters and of stacks."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from ioprof.errors import CaptureError
+from ioprof.instrument import preload, recorder
+from ioprof.instrument.call_cost import cost_per_call_ns
+from ioprof.instrument.faults import FaultRecorder
+from ioprof.instrument.host import host
+from ioprof.instrument.samplers import Sampler
+from ioprof.run_record import CaptureRecord, Damage, FaultRecording, Reason, Sampling, StackSampling
+from ioprof.stacks import StackSampler
+
+_COLD_TRIALS: Final = 30
+_BURST: Final = 5
+"""Spans that follow each other after other work: an image is decoded and transformed in a few steps."""
+_DISPLACED_BYTES: Final = 8 << 20
+"""Copied before a trial of the cost where caches are cold: more than a core's share of all caches."""
+
+
+class ExternalSamplers:
+    """Records page faults and samples of a job; `add_to` is complete after the block of `recording`."""
+
+    def __init__(self, record_faults: Callable[[Path], FaultRecorder] = FaultRecorder, *, stacks: bool = True) -> None:
+        self._record_faults = record_faults
+        self._sample_stacks = stacks
+        self._stacks: StackSampling | None = None
+        self._faults: FaultRecording | None = None
+        self._sampling: Sampling | None = None
+        self._damaged: tuple[Damage, ...] = ()
+
+    def add_to(self, capture: CaptureRecord) -> CaptureRecord:
+        """The record with what was recorded by what, at what cost, and why what was not, or not all of it."""
+        damaged = (*capture.damaged, *self._damaged)
+        return capture.replace(faults=self._faults, samplers=self._sampling, damaged=damaged, stacks=self._stacks)
+
+    @contextmanager
+    def recording(self, spool: Path) -> Iterator[None]:
+        """Record what this thread starts in the block."""
+        with self._recording_faults(spool), self._recording_samples(spool), self._recording_stacks(spool):
+            yield
+
+    @contextmanager
+    def _recording_faults(self, spool: Path) -> Iterator[None]:
+        try:
+            faults = self._record_faults(spool)
+        except CaptureError as error:
+            self._faults = FaultRecording(reason=str(error))
+            yield
+            return
+        try:
+            yield
+        finally:
+            found = faults.stop()
+            self._faults = FaultRecording.of({"by": "perf events", "reason": None, **found})
+            if self._faults.error:
+                what = f"page faults are missing at its end: {self._faults.error}"
+                self._damaged = (Damage(file=Path(self._faults.path or "?").name, what=what),)
+
+    @contextmanager
+    def _recording_samples(self, spool: Path) -> Iterator[None]:
+        try:
+            sampler = Sampler(str(spool)).start()
+        except OSError as error:
+            self._sampling = Sampling(reason=f"{error.filename or spool}: {error.strerror or error}")
+            yield
+            return
+        try:
+            yield
+        finally:
+            sampler.stop()
+            self._sampling = Sampling.of(sampler.facts())
+
+    @contextmanager
+    def _recording_stacks(self, spool: Path) -> Iterator[None]:
+        if not self._sample_stacks:
+            self._stacks = StackSampling(reason="switched off by --no-stacks")
+            yield
+            return
+        try:
+            sampler = StackSampler(spool, host(), preload.PACKAGE).start()
+        except (CaptureError, OSError) as error:
+            self._stacks = StackSampling(reason=str(error))
+            yield
+            return
+        try:
+            yield
+        finally:
+            sampler.stop()
+            self._stacks = StackSampling.of(sampler.facts())
+
+
+def capture_record(environment: Mapping[str, str]) -> CaptureRecord:
+    """What is known before a job starts of how it will be recorded."""
+    library = preload.library()
+    recorded = CaptureRecord(
+        native=recorder.uses_native(),
+        library=library is not None,
+        hooks=True,
+        reads=library is not None,
+        reads_reason=None if library is not None else "the capture library is not built: install a C compiler and reinstall",
+        collectives_reason=_collectives_reason(environment),
+    )
+    return with_costs(recorded, environment)
+
+
+def _collectives_reason(environment: Mapping[str, str]) -> Reason | None:
+    """Why the job's NCCL is not told of our plugin; None: it is."""
+    plugin, named = preload.nccl_plugin(), environment.get(preload.NCCL_PLUGIN_VARIABLE)
+    if plugin is not None and named == str(plugin):
+        return None
+    if named:
+        return Reason.NCCL_PLUGIN_OF_JOB
+    if environment.get(preload.NCCL_VARIABLE) != "on":
+        return Reason.NCCL_SWITCHED_OFF
+    if plugin is None:
+        return Reason.NCCL_PLUGIN_NOT_BUILT
+    return None if len(str(plugin)) < preload.LONGEST_PLUGIN else Reason.NCCL_PLUGIN_PATH_TOO_LONG
+
+
+def with_costs(capture: CaptureRecord, environment: Mapping[str, str]) -> CaptureRecord:
+    """The record with what a span and a call cost, measured now.
+
+    Called before and after the job. Of both measurements the lower counts: other programs can only add to them.
+    """
+    measured = _or_none(recorder.cost_per_span_ns), _or_none(lambda: cost_per_call_ns(environment))
+    spans = [cost for cost in (capture.ns_per_span, measured[0]) if cost is not None]
+    calls = [cost for cost in (capture.ns_per_call, measured[1]) if cost is not None]
+    is_known = bool(spans) and (bool(calls) or preload.library() is None)
+    return capture.replace(
+        ns_per_span=min(spans, default=None),
+        ns_per_call=min(calls, default=None),
+        cost_reason=None if is_known else Reason.COST_UNRESOLVED,
+    )
+
+
+def with_cold_costs(capture: CaptureRecord, environment: Mapping[str, str]) -> CaptureRecord:
+    """The record with what a span and a call cost where the processor's caches hold other data; takes some tenths of a second."""
+    span_ns = _or_none(lambda: recorder.cost_per_span_ns(_BURST, _COLD_TRIALS, _DISPLACED_BYTES))
+    call_ns = None
+    if capture.ns_per_call:
+        call_ns = _or_none(lambda: cost_per_call_ns(environment, _COLD_TRIALS, 1, _DISPLACED_BYTES))
+    return capture.replace(ns_per_cold_span=span_ns, ns_per_cold_call=call_ns)
+
+
+def _or_none(measure: Callable[[], float | None]) -> float | None:
+    """What `measure` returns; None where its files cannot be written, such as on a full disk, which costs no run."""
+    try:
+        return measure()
+    except OSError:
+        return None

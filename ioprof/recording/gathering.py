@@ -1,0 +1,122 @@
+"""One run folder of the parts that several hosts recorded, or of a recording whose ioprof was killed."""
+
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ioprof.errors import CommandError, IoprofError
+from ioprof.recording.parts import Part, parts_folder, parts_in, whole_of
+from ioprof.recording.pending_run import interrupted_recording, is_abandoned, is_pending
+from ioprof.recording.run_folder import check_output, create_output
+from ioprof.reporter import SILENT, Reporter
+from ioprof.run_record import Failure, FailureCode
+
+if TYPE_CHECKING:
+    from ioprof.analysis.run import Run
+    from ioprof.trace import Trace
+
+GATHER_TIMEOUT_S: Final = 30.0
+"""How long the first task waits for the parts of the others after its own. Tasks of one training end within seconds."""
+_BEGUN_TIMEOUT_S: Final = 5.0
+"""How long it waits for a task that has not begun to record; tasks of one training begin before the first ends."""
+_POLL_S: Final = 0.2
+_UNKNOWN_END: Final = Failure(
+    what="ioprof was killed before the job ended; how the job ended is not known", code=FailureCode.RECORDER_KILLED
+)
+
+
+def gather(folders: Sequence[Path], out: Path | None = None, force: bool = False, reporter: Reporter = SILENT) -> "Run":
+    """Make one run folder of a run that was recorded in parts, of single parts, or of one recording that was not finished.
+
+    `out` is the run folder to make; by default it follows from the name of the parts' folder. Raises `CommandError` where there is
+    nothing to gather, where a part is missing, and where `out` would be overwritten without `force`.
+    """
+    if len(folders) == 1 and is_pending(folders[0]):
+        parts = []
+    else:
+        parts = list(folders) if len(folders) > 1 else parts_in(folders[0]) or parts_in(parts_folder(folders[0]))
+    recorded = _merge(folders, parts, out, force, reporter) if parts else _complete(folders[0], out, force)
+    reporter.say(f"run folder: {recorded.folder}")
+    return recorded
+
+
+def gather_tasks(recorded: "Run", out: Path, part: Part | None, force: bool, reporter: Reporter = SILENT) -> "Run":
+    """Of the first task of a launcher the run `out` of all tasks, once they have ended; of others their own part, `recorded`.
+
+    A task whose part does not appear in time, because its host or its ioprof is gone, costs the others nothing: their parts stay.
+    """
+    if part is None or part.number != 0:
+        return recorded
+    begin_s = time.monotonic()
+    while missing := set(range(part.of)) - _numbers(parts_folder(out), whole=True):
+        has_begun = missing <= _numbers(parts_folder(out), whole=False)
+        if (waited_s := time.monotonic() - begin_s) > (GATHER_TIMEOUT_S if has_begun else _BEGUN_TIMEOUT_S):
+            numbers = ", ".join(map(str, sorted(missing)))
+            reporter.say(f"part {numbers} of {part.of} is not there {waited_s:.0f} s after this one; its task may be lost")
+            return recorded
+        time.sleep(_POLL_S)
+    try:
+        return gather([out], force=force, reporter=reporter)
+    except IoprofError as error:  # the parts are whole, and the job's result is not to be lost with the merged run
+        reporter.say(f"the parts were not gathered: {error}")
+        return recorded
+
+
+def _numbers(folder: Path, *, whole: bool) -> set[int]:
+    """The numbers of the parts that are there, or of those that are complete, or that this host has all there will be of."""
+    names = [name for name in (os.listdir(folder) if folder.is_dir() else []) if name[0].isdigit()]
+    parts = {int(name.partition("-")[0]): folder / name for name in names}
+    return {number for number, part in parts.items() if not whole or (part / "run.json").is_file() or is_abandoned(part)}
+
+
+def _complete(folder: Path, out: Path | None, force: bool) -> "Run":
+    """The run folder of a recording that was not finished, from the capture files of its processes."""
+    found = interrupted_recording(folder)
+    from ioprof.recording.run_writer import make_run_folder
+
+    whole = out or (folder if is_pending(folder) else found.out or folder)  # the folder may be known by another path here
+    if out is not None:
+        check_output(out, force)
+        create_output(out, force)
+    run = found.run if found.run.status != "running" else found.run.replace(status="failed", failures=(_UNKNOWN_END,))
+    return make_run_folder(found.spool, whole, run)
+
+
+def _merge(folders: Sequence[Path], parts: list[Path], out: Path | None, force: bool, reporter: Reporter) -> "Run":
+    """One run folder of all parts, which stay as they are."""
+    from ioprof.analysis.run import Run
+    from ioprof.ingest.merging import merge_parts, missing_parts
+    from ioprof.recording.run_writer import write_run_folder
+    from ioprof.replay.summary import with_gains
+
+    whole = out or (whole_of(parts[0].parent) if len(folders) == 1 else None)
+    if whole is None:
+        raise CommandError(
+            f"{folders[0]}: where does the run go? name a folder: ioprof gather {shlex.join(map(str, folders))} --out RUN"
+        )
+    check_output(whole, force)
+    traces = [_load_part(folder) for folder in parts]
+    if len(folders) == 1 and (missing := missing_parts(traces)):
+        numbers = ", ".join(map(str, missing))
+        these = f"ioprof gather {shlex.join(map(str, parts))} --out {shlex.quote(str(whole))}"
+        raise CommandError(
+            f"{parts[0].parent}: part {numbers} of the job is not there (yet); wait for it, or go on without: {these}"
+        )
+    recorded = with_gains(Run.of(merge_parts(traces, whole.resolve().name), whole), is_asked=False)
+    create_output(whole, force)
+    write_run_folder(recorded, whole)
+    if len(folders) == 1:
+        reporter.say(f"the parts are not needed any more: rm -r {shlex.quote(str(parts[0].parent))}")
+    return recorded
+
+
+def _load_part(folder: Path) -> "Trace":
+    """A part; one that was not finished is completed first, if its spool is on this host."""
+    from ioprof.trace import Trace
+
+    if is_pending(folder):
+        return _complete(folder, None, force=False).trace
+    return Trace.load(folder)

@@ -1,0 +1,134 @@
+"""One job's recording, from before the job starts to its run folder; what `ioprof run` and `ioprof record` have in common."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ioprof import clock
+from ioprof.instrument import preload
+from ioprof.instrument.kernel_clocks import clock_facts, wall_error_ns
+from ioprof.recording.external_samplers import ExternalSamplers, capture_record, with_cold_costs, with_costs
+from ioprof.recording.host_facts import CpuMeter, host_record, recorded_variables, versions
+from ioprof.recording.parts import own_part, part_folder
+from ioprof.recording.pending_run import JOB, PendingRun, interrupted_recording
+from ioprof.reporter import SILENT, Reporter
+from ioprof.run_record import ClockRecord, CommandTimes, Failure, HostRecord, Record, RunRecord
+
+if TYPE_CHECKING:
+    from ioprof.analysis.run import Run
+
+__all__ = ["JOB", "Recording", "initial_record", "interrupted_recording"]
+
+
+def initial_record(command: Sequence[str], out: Path, environment: Mapping[str, str]) -> RunRecord:
+    """What is known of any run before it starts; `environment` is that of the process that records."""
+    return RunRecord(
+        name=out.resolve().name,
+        status="running",
+        command=shlex.join(command),
+        started=clock.wall_text(clock.anchor().wall_ns),
+        hosts=(host_record(),),
+        versions=versions(),
+        environment=recorded_variables(environment),
+        clocks=ClockRecord.of({"method": "one host, one monotonic clock", "uncertainty_ns": 0, **clock_facts()}),
+        capture=capture_record(environment),
+    )
+
+
+class Recording:
+    """A recording in its `with` block: a spool while the job runs, a run folder `out` after `finish`.
+
+    An error in the block becomes one that names the folder of the capture files. `run` is what is known of the run so far.
+    With `in_parts`, if a launcher started this command several times, each makes a part of the run, in a folder next to `out`.
+    Without `stacks` no Python stacks are sampled.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        force: bool,
+        run: RunRecord,
+        environment: Mapping[str, str],
+        *,
+        in_parts: bool = True,
+        stacks: bool = True,
+        reporter: Reporter = SILENT,
+    ) -> None:
+        self.environment: dict[str, str] = {}
+        """For the job's processes: `environment`, and what they need to be recorded."""
+        self.part = own_part(environment) if in_parts else None
+        """Which part of the run this is; None: all of it."""
+        self._whole = out
+        own = run if self.part is None else run.replace(part=self.part.record())
+        self._pending = PendingRun(out if self.part is None else part_folder(out, self.part), force, own)
+        self._base_environment, self._reporter = environment, reporter
+        self._samplers = ExternalSamplers(stacks=stacks)
+        self._meter, self._anchor = CpuMeter(), clock.anchor()
+
+    @property
+    def out(self) -> Path:
+        """The run folder of this recording: of a part that of the part."""
+        return self._pending.out
+
+    @property
+    def spool(self) -> Path:
+        """Where the job's processes leave what they record."""
+        return self._pending.spool
+
+    def __enter__(self) -> "Recording":
+        self._pending.begin()
+        self.environment = preload.environment(self.spool, self._base_environment, hooks=True)
+        return self
+
+    @contextmanager
+    def external_samplers(self) -> Iterator[None]:
+        """Record page faults and samples of what this thread starts in the block, and when it began and ended."""
+        with self._samplers.recording(self.spool):
+            start_ns = clock.monotonic_ns()
+            try:
+                yield
+            finally:
+                self.add(times=CommandTimes(start_ns, clock.monotonic_ns()))
+
+    def add(self, **fields: Record | None) -> None:
+        """Set fields of the run that became known since it started; also kept if the recording fails."""
+        self._pending.run = self._pending.run.replace(**fields)
+
+    def finish(self, *, status: str, failures: Sequence[Failure], exit_code: int | None = None) -> "Run":
+        """Make the run folder, and remove the spool."""
+        run = self._pending.run
+        capture = with_costs(self._samplers.add_to(run.capture), self._base_environment)
+        run = run.replace(
+            status=status,
+            failures=tuple(failures),
+            exit_code=exit_code,
+            hosts=tuple(self._with_others(host, status) for host in run.hosts),
+            capture=with_cold_costs(capture, self._base_environment),
+            clocks=run.clocks.replace(wall_error_ns=self._wall_error_ns(run.clocks)),
+        )
+        finished = self._pending.make(run)
+        if self.spool.exists():
+            self._reporter.say(f"could not be removed, and is not needed any more: {self.spool}")
+        self._reporter.say(f"run folder: {self._pending.out}")
+        if self.part is not None:
+            which = f"which is part {self.part.number + 1} of {self.part.of}"
+            self._reporter.say(f"{which}; when all have ended: ioprof gather {shlex.quote(str(self._whole))}")
+        return finished
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            self._pending.give_up(error)
+
+    def _wall_error_ns(self, clocks: ClockRecord) -> int | None:
+        """How far the wall clock may have been wrong at most, and how far it was set meanwhile."""
+        errors = [error for error in (clocks.wall_error_ns, wall_error_ns()) if error is not None]
+        moved_ns = abs(clock.anchor().offset_ns - self._anchor.offset_ns)
+        return max(errors) + moved_ns if len(errors) == 2 else None
+
+    def _with_others(self, host: HostRecord, status: str) -> HostRecord:
+        if status == "complete":
+            return host.replace(others_cpu_ratio=self._meter.others_ratio())
+        return host.replace(others_cpu_reason="killed processes of the job cannot be distinguished from other programs")

@@ -1,0 +1,98 @@
+"""Runs in parts: a launcher starts `ioprof record` on every host, and each records what runs on its host.
+
+    srun ioprof record --out RUN -- torchrun ...    makes RUN.parts/0-node1, RUN.parts/1-node2, ...: run folders, each of one task
+    ioprof gather RUN                               makes RUN of them; the first task does it where all have ended in time
+
+Without a launcher that numbers its tasks, give each host its own folder: `ioprof record --out RUN.parts/NAME -- ...`.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ioprof.recording.pending_run import is_pending
+from ioprof.run_record import PartNumber
+
+_TASKS: Final = (
+    ("WORLD_SIZE", "RANK"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    ("PMI_SIZE", "PMI_RANK"),
+    ("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+)
+"""Variables in which a launcher stores the number of tasks that it started, and the number of this one. torchrun comes first, and
+Slurm last, since mpirun may run under it. Of Slurm's variables only those that srun sets and sbatch does not, because a job's
+script runs once."""
+_JOBS: Final = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "PMIX_NAMESPACE", "PMI_JOBID", "TORCHELASTIC_RUN_ID")
+_SUFFIX: Final = ".parts"
+_MOST_DIGITS: Final = 7
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which part of a run this is."""
+
+    number: int
+    of: int
+    """How many there will be."""
+    job: str | None
+    """What distinguishes this start of the command from others; None: nothing does."""
+
+    def record(self) -> PartNumber:
+        """Its entry in run.json."""
+        return PartNumber(number=self.number, num_parts=self.of, job=self.job)
+
+
+def own_part(environment: Mapping[str, str]) -> Part | None:
+    """The part that a process with this environment records; None if it was started once."""
+    for size, rank in _TASKS:
+        of, number = _number(environment.get(size)), _number(environment.get(rank))
+        if of is not None and number is not None:
+            return Part(number, of, _job(environment)) if number < of and of > 1 else None
+    return None
+
+
+def name_of_job(environment: Mapping[str, str]) -> str | None:
+    """Name for the run of several tasks that have no --out: the same for all tasks. None if there is one task."""
+    part = own_part(environment)
+    return re.sub(r"[^\w.-]+", "-", part.job, flags=re.ASCII) if part and part.job else None
+
+
+def part_folder(out: Path, part: Part) -> Path:
+    """Where that part of the run `out` goes on this host."""
+    host = re.sub(r"[^\w.-]", "_", os.uname().nodename, flags=re.ASCII)
+    return parts_folder(out) / f"{part.number}-{host}"
+
+
+def parts_folder(out: Path) -> Path:
+    """The folder of the parts of the run `out`."""
+    whole = out.resolve()
+    return whole.with_name(whole.name + _SUFFIX)
+
+
+def whole_of(parts: Path) -> Path | None:
+    """The run that a folder of parts is of, by its name."""
+    name = parts.resolve().name
+    return parts.resolve().with_name(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) and name != _SUFFIX else None
+
+
+def parts_in(folder: Path) -> list[Path]:
+    """The run folders in a folder, complete or pending, in the order of their names."""
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in inside if (path / "run.json").is_file() or is_pending(path)]
+
+
+def _job(environment: Mapping[str, str]) -> str | None:
+    named = (name for name in _JOBS if environment.get(name, "none") != "none")  # torchrun's number without --rdzv-id
+    job = next((f"{name}={environment[name]}" for name in named if environment[name]), None)
+    step = environment.get("SLURM_STEP_ID")
+    return f"{job} step {step}" if job and step else job
+
+
+def _number(text: str | None) -> int | None:
+    text = (text or "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None

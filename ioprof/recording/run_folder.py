@@ -1,0 +1,118 @@
+"""The folder that a run is written to: whether it may be, and making it."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from ioprof.errors import CommandError
+from ioprof.schema import READ_RUN_SCHEMAS
+
+JOB_LOG: Final = "job.log"
+RUN_FILES: Final = (
+    *("spans.parquet", "files.parquet", "counters.parquet", "stacks.parquet", "steps.parquet"),
+    *("summary.json", "report.html", "run.json", "analysis.json"),
+)
+"""What is written when the job has ended."""
+MARKER: Final = "recording.json"
+"""Names the spool; in the folder from before the job starts until the folder is complete."""
+_JOB_LOG_BEGIN: Final = b"ioprof run: output of the job\n"
+"""The first line of a job.log. It identifies the folder of a run that was killed before run.json was written."""
+_HALF_WRITTEN: Final = re.compile(r"\.(.+)\.\d+\.tmp")
+"""Temporary files of a process that was killed while it wrote."""
+
+
+def check_output(out: Path, force: bool) -> None:
+    """Refuse a folder that would be overwritten, or that cannot be made, before any work is done."""
+    _check_name(out)
+    if out.is_symlink() and not out.exists():
+        raise CommandError(f"{out}: is a broken link; choose another --out")
+    if out.exists() and not out.is_dir():
+        raise CommandError(f"{out}: is a file; give --out a folder")
+    if out.is_dir() and any(out.iterdir()):
+        _check_replaceable(out, force)
+    place = next(folder for folder in (out.resolve(), *out.resolve().parents) if folder.exists())
+    if not place.is_dir():
+        raise CommandError(f"{out}: {place} is not a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise CommandError(f"{out}: {place} cannot be written to; choose another --out")
+
+
+def output_exists(out: Path) -> CommandError:
+    """The error for a folder that exists and that --force would replace."""
+    return CommandError(f"{out}: exists; choose another --out, or replace it with --force")
+
+
+def create_output(out: Path, force: bool) -> None:
+    """Make the run folder, empty; an earlier run in it goes only with `force`.
+
+    An existing folder is emptied, not replaced: it may be a link, a mount point or a working directory.
+    """
+    check_output(out, force)
+    out.mkdir(parents=True, exist_ok=True)
+    for path in filter(_is_own, list(out.iterdir())):
+        path.unlink()
+
+
+def begin_job_log(out: Path) -> Path:
+    """The run folder's job.log, with its first line."""
+    try:
+        (out / JOB_LOG).write_bytes(_JOB_LOG_BEGIN)
+    except OSError:
+        (out / JOB_LOG).unlink(missing_ok=True)  # with half a line the folder would not be recognised
+        raise
+    return out / JOB_LOG
+
+
+def _check_name(out: Path) -> None:
+    try:
+        os.fspath(out).encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(out).decode(errors="backslashreplace")
+        raise CommandError(f"{shown}: is not UTF-8, and tables cannot be written to such a path; choose another --out") from None
+
+
+def _check_replaceable(out: Path, force: bool) -> None:
+    if not _is_run(out):
+        raise CommandError(f"{out}: exists and is not an ioprof run, so it is not replaced; choose another --out")
+    foreign = sorted(path.name for path in out.iterdir() if not _is_own(path))
+    if foreign:
+        raise CommandError(
+            f"{out}: contains {foreign[0]}, which no run writes, so it is not replaced; move that file, or choose another --out"
+        )
+    if not force:
+        raise output_exists(out)
+
+
+def _is_own(path: Path) -> bool:
+    half_written = _HALF_WRITTEN.fullmatch(path.name)
+    name = half_written[1] if half_written else path.name
+    return name in (*RUN_FILES, JOB_LOG, MARKER) and (path.is_file() or path.is_symlink())
+
+
+def _is_run(out: Path) -> bool:
+    """Whether ioprof wrote this folder: its run.json or, where ioprof was killed, its marker or its job.log says so."""
+    try:
+        run = json.loads((out / "run.json").read_bytes())
+        return isinstance(run, dict) and run.get("schema") in READ_RUN_SCHEMAS
+    except FileNotFoundError:
+        return _begins_as_job_log(out / JOB_LOG) or _is_marker(out / MARKER)
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def _begins_as_job_log(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_JOB_LOG_BEGIN)) == _JOB_LOG_BEGIN
+    except OSError:
+        return False
+
+
+def _is_marker(path: Path) -> bool:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and isinstance(content.get("spool"), str)

@@ -1,0 +1,54 @@
+"""Writes the run folder: what the job recorded, the analysis, and the report."""
+
+import errno
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+
+from ioprof.analysis.kept import ANALYSIS, STEPS, SUMMARY, keep_analysis
+from ioprof.analysis.run import Run
+from ioprof.ingest import store_spool
+from ioprof.recording.run_folder import MARKER, RUN_FILES
+from ioprof.recording.used_storage import with_storage
+from ioprof.replay.summary import with_gains
+from ioprof.report.html import write_html
+from ioprof.run_record import RunRecord
+from ioprof.trace import SPANS
+
+
+def make_run_folder(spool: Path, out: Path, record: RunRecord) -> Run:
+    """Turn the capture files in `spool` into the run folder `out`, then remove the spool, as far as that can be done."""
+    with _all_or_nothing(out):
+        run = with_gains(Run.of(with_storage(store_spool(spool, record, out / SPANS)), out), is_asked=False)
+        write_run_folder(run, out)
+    (out / MARKER).unlink(missing_ok=True)
+    shutil.rmtree(spool, ignore_errors=True)
+    return run
+
+
+def write_run_folder(run: Run, out: Path) -> None:
+    """Write all files of a run into the folder `out`, which is there; none of them stays if one cannot be written (`OSError`)."""
+    with _all_or_nothing(out):
+        (out / ANALYSIS).unlink(missing_ok=True)
+        run.steps.write_parquet(out / STEPS, compression="zstd")
+        (out / SUMMARY).write_text(run.summary.to_json() + "\n", encoding="utf-8")
+        write_html(run.trace, run.steps, run.summary, out / "report.html")
+        run.trace.save(out)  # run.json comes last: a folder that has it is whole
+        if run.trace.is_stored:
+            keep_analysis(out)
+
+
+@contextmanager
+def _all_or_nothing(out: Path) -> Iterator[None]:
+    """Remove all files of a run from the folder if the block fails."""
+    try:
+        yield
+    except BaseException as error:
+        for name in RUN_FILES:
+            (out / name).unlink(missing_ok=True)
+        if isinstance(error, pl.exceptions.PolarsError):  # polars' error for a disk that is full or gone
+            raise OSError(errno.EIO, str(error).splitlines()[0], str(out)) from None
+        raise

@@ -1,0 +1,141 @@
+"""How far predictions were from runs that were made afterwards with the predicted change, by kind of change.
+
+The numbers come from `benchmarks/what_if.py`. A kind that has not been compared with runs, or that was too far off, gives no
+number.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from ioprof.replay.changes import Change
+from ioprof.replay.pipeline import OWN, STAGES, WITHOUT_CORES, Pipeline
+from ioprof.run_record import NoGain
+
+MOST_BASELINE_ERROR: Final = 0.05
+"""Of the replay of the run itself, up to which its predictions are told."""
+_MOST_ERROR: Final = 0.35
+"""A kind whose predictions were further off gives no number."""
+_LEAST_OTHERS: Final = 0.25
+"""Threads of other programs, on average, from which on cores were not the job's own."""
+
+_MOST_USED: Final = 0.85
+"""Part of the cores that the changed job may use."""
+_LEAST_STORAGE: Final = 0.1
+"""Share of the time of making batches from which on it matters how storage is bound."""
+_STORAGE: Final = STAGES.index("storage")
+
+
+class Kind(StrEnum):
+    """Changes whose predictions have errors alike."""
+
+    WORKERS = "the number of workers"
+    FIRST_WORKERS = "workers where there were none"
+    PREFETCH = "the prefetch depth"
+    BATCH = "the batch size"
+    PERSISTENT = "persistent workers"
+    STORAGE = "the speed of storage"
+    CACHE = "the state of the page cache"
+    STAGE = "the cost of a stage"
+    CORES = "the number of cores"
+    RANKS = "the number of ranks"
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """What comparisons showed."""
+
+    runs: int
+    error: float
+    """The largest of them, but for one in twenty."""
+
+
+SHOWN: Final[dict[Kind, Accuracy | None]] = {
+    Kind.WORKERS: Accuracy(13, 0.19),
+    Kind.FIRST_WORKERS: None,  # what it costs to send their batches is not known
+    Kind.PREFETCH: Accuracy(6, 0.18),
+    Kind.BATCH: Accuracy(5, 0.08),
+    Kind.PERSISTENT: None,  # one run alone
+    Kind.STORAGE: Accuracy(9, 0.10),
+    Kind.CACHE: Accuracy(4, 0.30),
+    Kind.STAGE: Accuracy(14, 0.29),
+    Kind.CORES: None,  # off by up to 57 %
+    Kind.RANKS: None,
+}
+"""2026-11-23, two cores with other load, jobs in the real-time class; the same job run twice differed by 2 to 7 %."""
+
+
+def kinds(change: Change) -> tuple[Kind, ...]:
+    """What a change is of."""
+    is_storage = [cause == "storage" for cause in change.speeds]
+    found = {
+        Kind.WORKERS: change.workers is not None,
+        Kind.PREFETCH: change.prefetch is not None,
+        Kind.BATCH: change.batch is not None,
+        Kind.PERSISTENT: change.persistent_workers,
+        Kind.STORAGE: any(is_storage),
+        Kind.CACHE: change.cache is not None,
+        Kind.STAGE: not all(is_storage),
+        Kind.CORES: change.cores is not None,
+        Kind.RANKS: change.ranks is not None,
+    }
+    return tuple(kind for kind, has in found.items() if has)
+
+
+def error_of(found: tuple[Kind, ...]) -> float | None:
+    """The error that predictions of these kinds had together. None: too large, or not known."""
+    shown = [SHOWN[kind] for kind in found]
+    errors = [each.error for each in shown if each is not None]
+    if len(errors) < len(shown) or sum(errors) > _MOST_ERROR:
+        return None
+    return sum(errors)
+
+
+def why_not(recorded: Pipeline, new: Pipeline, total_s: float, found: tuple[Kind, ...]) -> tuple[NoGain, str] | None:
+    """Why a prediction is not told: `new` is the changed pipeline, whose replay took `total_s`. None: it is told."""
+    if Kind.WORKERS in found and not any(each.workers for rank in recorded.ranks for each in rank.iterations):
+        found = (Kind.FIRST_WORKERS,)
+    if error_of(found) is None:
+        return NoGain.NOT_SHOWN, f"predictions for {' and '.join(found)} have not been shown to be right"
+    if refused := why_none(recorded):
+        return refused
+    if not recorded.storage.is_sure and _storage_ratio(recorded) >= _LEAST_STORAGE:
+        return NoGain.NOT_SHOWN, "the run is too short to tell whether its storage is bound by a rate or by latency"
+    for host, cores in recorded.cores.items():
+        used = _cpu_s(new, host) / total_s
+        if used > _MOST_USED * cores:
+            return NoGain.CONTENTION, f"the changed job would use {used:.1f} of {cores:g} cores, where predictions were far off"
+    return None
+
+
+def _storage_ratio(pipeline: Pipeline) -> float:
+    """Share of the time of making batches that was waiting for storage."""
+    stages = sum(each.tasks.stages_s.sum(0) for rank in pipeline.ranks for each in rank.iterations)
+    total_s = float(np.sum(stages))
+    return float(np.asarray(stages)[_STORAGE]) / total_s if total_s else 0.0
+
+
+def why_none(recorded: Pipeline) -> tuple[NoGain, str] | None:
+    """Why no prediction of a run is told at all. None: some may be."""
+    for host, cores in recorded.cores.items():
+        others = recorded.others.get(host, 0.0)
+        if others >= _LEAST_OTHERS:
+            return NoGain.CONTENTION, f"{others:.1f} threads of other programs competed for the {cores:g} cores"
+    return None
+
+
+def _cpu_s(pipeline: Pipeline, host: str) -> float:
+    """CPU time of the job there; where it was not measured, all time but waits for storage is taken for it."""
+    works = np.array([cause not in WITHOUT_CORES and not (pipeline.on_device and cause == "compute") for cause in OWN])
+    total = 0.0
+    for rank in pipeline.ranks:
+        if rank.host == host:
+            loop_s = float(rank.program.after_s[:, works].sum())
+            made_s = sum(float((each.tasks.stages_s.sum(1) - each.tasks.stages_s[:, _STORAGE]).sum()) for each in rank.iterations)
+            total += sum(
+                seconds * use.busy_ratio / use.dilation * use.threads
+                for seconds, use in ((loop_s, rank.loop_cpu), (made_s, rank.worker_cpu))
+            )
+    return total

@@ -1,0 +1,100 @@
+"""What a prediction rests on besides the recorded times, and changes that a run gives no ground for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ioprof.errors import CommandError
+from ioprof.replay.changes import Change
+from ioprof.replay.pipeline import Pipeline, Rank
+
+LEAST_COLD_BATCHES: Final = 8
+"""Batches read from storage, from which on it is known what that costs."""
+_LEAST_OTHERS: Final = 0.1
+"""Threads of other programs, from which on a prediction mentions them."""
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One thing that a prediction takes for granted."""
+
+    code: str
+    text: str
+
+
+def check_change(recorded: Pipeline, change: Change) -> None:
+    """CommandError for a change of which the run does not show the costs."""
+    iterations = [each for rank in recorded.ranks for each in rank.iterations]
+    num_cold = sum(int((each.tasks.read_bytes > 0).sum()) for each in iterations)
+    if change.cache == "cold" and num_cold < LEAST_COLD_BATCHES:
+        raise CommandError(
+            f"--cache cold: only {num_cold} batches of this run were read from storage, too few to know what others would cost; "
+            "record a run whose first epoch is cold"
+        )
+    if change.batch is not None and recorded.batch_size is None:
+        raise CommandError(f"--batch {change.batch}: the run does not say how many samples its batches have")
+    if (
+        (change.prefetch is not None or change.persistent_workers)
+        and not any(each.workers for each in iterations)
+        and not change.workers
+    ):
+        option = "--prefetch" if change.prefetch is not None else "--persistent-workers"
+        raise CommandError(f"{option}: this run's loader has no workers; add --workers N")
+    if change.cores is not None and not any(_is_sampled(rank) for rank in recorded.ranks):
+        raise CommandError(
+            f"--cores {change.cores:g}: the CPU time of the job's processes was not sampled long enough; record a longer run"
+        )
+    if change.speeds.get("storage") and not any(each.tasks.reads.any() for each in iterations):
+        raise CommandError("--storage: no read of this run needed storage, so faster storage changes nothing")
+
+
+def _is_sampled(rank: Rank) -> bool:
+    return rank.worker_cpu.is_measured or rank.loop_cpu.is_measured
+
+
+def assumptions(recorded: Pipeline, change: Change) -> tuple[Assumption, ...]:
+    """Those that matter for this run and change."""
+    return tuple(_assumptions(recorded, change))
+
+
+def _assumptions(recorded: Pipeline, change: Change) -> Iterator[Assumption]:
+    iterations = [each for rank in recorded.ranks for each in rank.iterations]
+    use = recorded.storage
+    reads = any(each.tasks.reads.any() for each in iterations)
+    if reads and use.is_rate_bound:
+        yield Assumption("storage_rate", f"all readers share {use.bytes_per_s / 1e6:,.1f} MB/s, as they did in this run")
+    elif reads and use.is_alone and (change.workers or 0) > 1:
+        yield Assumption(
+            "storage_alone", "there was one reader at a time in this run; the waits of more readers are assumed to overlap"
+        )
+    elif reads:
+        yield Assumption("storage_latency", "waits for storage overlap, as they did in this run")
+    if not any(_is_sampled(rank) for rank in recorded.ranks):
+        yield Assumption(
+            "cpu_not_sampled",
+            "CPU time was not sampled for long: each process is assumed to have a core whenever it needs one",
+        )
+    elif (others := sum(recorded.others.values())) >= _LEAST_OTHERS:
+        yield Assumption(
+            "others", f"{others:.1f} threads of other programs compete for the cores, as they did while the run was recorded"
+        )
+    if change.workers and not all(each.workers for each in iterations):
+        yield Assumption("no_start", "this run started no workers, so the time to start them is not included")
+    if change.batch is not None:
+        yield Assumption(
+            "batch",
+            "computing, copying and loading take time in proportion to the batch size; exchange and the loop's own Python do not",
+        )
+    if change.cache == "warm" and not recorded.has_memory_reads:
+        yield Assumption("free_memory", "reads from the page cache cost nothing: this run had too few of them to know")
+    if change.cache == "cold":
+        yield Assumption(
+            "cold_like", "batches that came from the page cache would take as long as those of this run that came from storage"
+        )
+    if change.ranks is not None and change.ranks > 1:
+        if len(recorded.ranks) == 1:
+            yield Assumption(
+                "no_exchange", "the exchange of gradients costs nothing: one rank does not show it, so the rate is an upper bound"
+            )
+        else:
+            yield Assumption("ring", "the exchange of gradients takes time in proportion to (ranks - 1) / ranks, as in a ring")

@@ -1,0 +1,392 @@
+"""A recorded pipeline under a change: each function returns another pipeline and leaves the first as it is."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ioprof.replay.changes import Change
+from ioprof.replay.pipeline import OWN, STAGES, Iteration, Op, Pipeline, Program, Rank, Seconds
+
+PER_BATCH: Final = ("host", "exchange", "gc")
+"""Causes of the loop's time that a batch of another size takes as long for; all others are proportional to its size."""
+_BLOCK: Final = 8
+"""Batches in a row that are drawn together, because neighbours have similar times."""
+
+
+def changed(pipeline: Pipeline, change: Change) -> Pipeline:
+    """The pipeline under a change. `Change()` changes nothing."""
+    found = with_factors(pipeline, {cause: change.factor(cause) for cause in change.speeds})
+    if change.cache == "warm":
+        found = _from_memory(found)
+    if change.cache == "cold":
+        found = _from_storage(found)
+    if change.batch is not None and pipeline.batch_size:
+        found = _with_batch(found, change.batch / pipeline.batch_size)
+        found = replace(found, batch_size=change.batch)
+    if change.workers is not None or change.prefetch is not None:
+        found = _each_iteration(found, lambda each: _with_workers(each, change.workers, change.prefetch))
+    if change.workers is not None:
+        found = replace(
+            found, ranks=tuple(_with_spawning(rank, before) for rank, before in zip(found.ranks, pipeline.ranks, strict=True))
+        )
+    if change.persistent_workers:
+        found = replace(found, ranks=tuple(_with_kept_workers(rank) for rank in found.ranks))
+    if change.ranks is not None:
+        found = _with_ranks(found, change.ranks)
+    if change.cores is not None:
+        found = replace(found, cores=dict.fromkeys(found.cores, float(change.cores)))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ costs
+
+
+def with_factors(pipeline: Pipeline, factors: Mapping[str, float]) -> Pipeline:
+    """Each cause takes so many times as long; 0: it costs nothing."""
+    if not factors:
+        return pipeline
+    found = _each_iteration(pipeline, lambda each: _scaled(each, factors))
+    own = np.array([factors.get(cause, 1.0) for cause in OWN])
+    ranks = [_scaled_rank(rank, own, factors) for rank in found.ranks]
+    use, storage = found.storage, factors.get("storage", 1.0)
+    if storage > 0:
+        use = replace(
+            use,
+            latency_s=use.latency_s * storage,
+            bytes_per_s=use.bytes_per_s / storage,
+            reader_bytes_per_s=use.reader_bytes_per_s / storage,
+            burst_bytes=use.burst_bytes / storage,
+        )
+    return replace(found, ranks=tuple(ranks), storage=use)
+
+
+def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
+    tasks = each.tasks
+    stages = tasks.stages_s * np.array([factors.get(stage, 1.0) for stage in STAGES])
+    delivery, loader = factors.get("delivery", 1.0), factors.get("loader", 1.0)
+    has_storage = 1.0 if factors.get("storage", 1.0) > 0 else 0.0
+    scaled = replace(
+        tasks,
+        stages_s=stages,
+        open_s=tasks.open_s * factors.get("storage", 1.0),
+        reads=tasks.reads * has_storage,
+        read_bytes=tasks.read_bytes * has_storage,
+        lag_s=tasks.lag_s * loader,
+        transit_s=tasks.transit_s * delivery,
+        take_s=tasks.take_s * delivery,
+    )
+    return replace(each, tasks=scaled, startup_s=each.startup_s * loader)
+
+
+def _scaled_rank(rank: Rank, own: Seconds, factors: Mapping[str, float]) -> Rank:
+    program = rank.program
+    after = program.after_s * own
+    ratio = after.sum(1) / np.maximum(program.after_s.sum(1), 1e-12)
+    alone = np.full(len(program), -1, np.int64)
+    waits = factors.get("straggler", 1.0) > 0
+    spent = program.spent_s * factors.get("loader", 1.0)
+    scaled = replace(
+        program,
+        after_s=after,
+        arrive_s=program.arrive_s * ratio,
+        step=program.step if waits else alone,
+        spent_s=spent,
+        device_s=program.device_s * own[OWN.index("compute")],
+        transfer_s=program.transfer_s * own[OWN.index("exchange")],
+        device_step=program.device_step if waits else alone,
+    )
+    return replace(rank, program=scaled)
+
+
+def _from_memory(pipeline: Pipeline) -> Pipeline:
+    """Reads at the rate at which this run read from the page cache; at no cost where it read nothing from there."""
+    storage, cache = STAGES.index("storage"), STAGES.index("page_cache")
+    per_byte = pipeline.memory_s_per_byte
+
+    def served(each: Iteration) -> Iteration:
+        stages = each.tasks.stages_s.copy()
+        stages[:, cache] += np.minimum(each.tasks.read_bytes * per_byte, stages[:, storage])
+        none = np.zeros(len(each.tasks))
+        stages[:, storage] = np.minimum(each.tasks.open_s * pipeline.warm_open_ratio, stages[:, storage])
+        return replace(each, tasks=replace(each.tasks, stages_s=stages, reads=none, read_bytes=none))
+
+    found = _each_iteration(pipeline, served)
+    own = np.array([0.0 if cause == "storage" else 1.0 for cause in OWN])
+    return replace(found, ranks=tuple(_scaled_rank(rank, own, {}) for rank in found.ranks))
+
+
+def _from_storage(pipeline: Pipeline) -> Pipeline:
+    """What batches cost that came from the page cache is drawn from those that came from storage."""
+    random = np.random.default_rng(0)
+    storage, cache = STAGES.index("storage"), STAGES.index("page_cache")
+    tasks = [each.tasks for rank in pipeline.ranks for each in rank.iterations]
+    cold = np.concatenate([each.read_bytes > 0 for each in tasks])
+    stages, reads, sizes = (
+        np.concatenate([getattr(each, name) for each in tasks])[cold] for name in ("stages_s", "reads", "read_bytes")
+    )
+
+    def fetched(each: Iteration) -> Iteration:
+        own = each.tasks
+        like, is_warm = random.integers(0, len(reads), len(own)), own.read_bytes == 0
+        new = own.stages_s.copy()
+        for stage in (storage, cache):
+            new[:, stage] = np.where(is_warm, stages[like, stage], new[:, stage])
+        drawn = replace(
+            own,
+            stages_s=new,
+            reads=np.where(is_warm, reads[like], own.reads),
+            read_bytes=np.where(is_warm, sizes[like], own.read_bytes),
+        )
+        return replace(each, tasks=drawn)
+
+    return _each_iteration(pipeline, fetched)
+
+
+# ------------------------------------------------------------------------------------------------ structure
+
+
+def _with_ranks(pipeline: Pipeline, count: int) -> Pipeline:
+    """As many ranks, each like one of the recorded ones, that meet once per step."""
+    before = len(pipeline.ranks)
+    share = (1 - 1 / count) / (1 - 1 / before) if before > 1 else 0.0
+    factors = np.array([share if cause == "exchange" else 1.0 for cause in OWN])
+    found = []
+    for number in range(count):
+        like = pipeline.ranks[number % before]
+        rank = replace(_scaled_rank(like, factors, {}), rank=number)
+        if before == 1 or count == 1:
+            step = np.arange(len(rank.program)) if count > 1 else np.full(len(rank.program), -1)
+            whole = rank.program.after_s.sum(1)
+            arrive = whole if count > 1 else np.full(len(whole), np.nan)
+            rank = replace(rank, program=replace(rank.program, step=step, device_step=step, arrive_s=arrive))
+        found.append(rank)
+    return replace(pipeline, ranks=tuple(found))
+
+
+def _each_iteration(pipeline: Pipeline, change: Any) -> Pipeline:
+    ranks = [replace(rank, iterations=tuple(change(each) for each in rank.iterations)) for rank in pipeline.ranks]
+    return replace(pipeline, ranks=tuple(ranks))
+
+
+def _with_workers(each: Iteration, workers: int | None, prefetch: int | None) -> Iteration:
+    """Iterations for validation keep their workers."""
+    if each.is_validation:
+        return each
+    workers = each.workers if workers is None else workers
+    startup = each.startup_s
+    if workers != each.workers:
+        number = np.arange(workers)
+        apart = (startup[-1] - startup[0]) / (len(startup) - 1) if len(startup) > 1 else 0.0
+        startup = startup[0] + number * apart if len(startup) else np.zeros(0)
+    tasks = each.tasks if workers else replace(each.tasks, lag_s=np.zeros(len(each.tasks)))
+    return replace(
+        each, workers=workers, prefetch=prefetch or each.prefetch, startup_s=startup, tasks=tasks,
+        starts_workers=each.starts_workers and workers > 0,
+    )  # fmt: skip
+
+
+def _with_spawning(rank: Rank, before: Rank) -> Rank:
+    """Starting and stopping workers takes the loop as long for each as it did."""
+    scale = np.array(
+        [new.workers / old.workers if old.workers else 1.0 for new, old in zip(rank.iterations, before.iterations, strict=True)]
+    )
+    program = rank.program
+    factors = scale[list(program.iterations)]
+    factors[0] = 1.0 if rank.starts_early else factors[0]
+    return replace(rank, program=replace(program, spent_s=program.spent_s * factors))
+
+
+def _with_kept_workers(rank: Rank) -> Rank:
+    """Only the first iteration of training starts workers, and none stops them."""
+    iterations, keeps, group = list(rank.iterations), set[int](), None
+    for number, each in enumerate(iterations):
+        if each.is_validation or not each.workers:
+            continue
+        if group is None:
+            group = each.group
+        else:
+            lag = each.tasks.lag_s.copy()
+            lag[: each.workers] = np.nan
+            tasks = replace(each.tasks, lag_s=lag)
+            iterations[number] = replace(each, tasks=tasks, group=group, starts_workers=False, startup_s=np.zeros(0))
+            keeps.add(number)
+    program = rank.program
+    ends = [
+        op is Op.END and not rank.iterations[number].is_validation
+        for op, number in zip(program.ops, program.iterations, strict=True)
+    ]
+    again = [number in keeps for number in program.iterations]
+    spent = np.where(np.array(ends) | np.array(again), 0.0, program.spent_s)
+    return replace(rank, iterations=tuple(iterations), program=replace(program, spent_s=spent))
+
+
+def _with_batch(pipeline: Pipeline, ratio: float) -> Pipeline:
+    """Batches of `ratio` times as many samples, made of the same samples in the same order."""
+    return replace(pipeline, ranks=tuple(_rank_with_batch(rank, ratio) for rank in pipeline.ranks))
+
+
+def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
+    iterations = tuple(each if each.is_validation else _regrouped_iteration(each, ratio) for each in rank.iterations)
+    program, proportional = rank.program, np.array([cause not in PER_BATCH for cause in OWN])
+    rows = list[int]()  # of each new action: the recorded one that it is like
+    after, device = list[Seconds](), list[float]()
+    place = 0
+    taken = [0] * len(iterations)
+    while place < len(program):
+        number, end = program.iterations[place], place + 1
+        if program.ops[place] is not Op.TAKE or rank.iterations[number].is_validation:
+            rows.append(place)
+            after.append(program.after_s[place])
+            device.append(float(program.device_s[place]))
+            place = end
+            continue
+        while end < len(program) and program.ops[end] is Op.TAKE and program.iterations[end] == number:
+            end += 1
+        count = max(1, round((end - place) / ratio))
+        count = (
+            min(count, iterations[number].num_taken - taken[number])
+            if end == len(program) or program.ops[end] is not Op.TAKE
+            else count
+        )
+        taken[number] += count
+        bounds = np.linspace(0, end - place, count + 1)
+        sums = _between(program.after_s[place:end], bounds)
+        means = sums / np.diff(bounds)[:, None]
+        after += list(np.where(proportional, sums, means))
+        device += _between(program.device_s[place:end, None], bounds)[:, 0].tolist()
+        rows += [place + min(int(low), end - place - 1) for low in bounds[:-1]]
+        place = end
+    changed_program = Program(
+        ops=tuple(program.ops[row] for row in rows),
+        iterations=tuple(program.iterations[row] for row in rows),
+        spent_s=program.spent_s[rows],
+        after_s=np.array(after),
+        arrive_s=program.arrive_s[rows] * np.array(after).sum(1) / np.maximum(program.after_s[rows].sum(1), 1e-12),
+        step=_numbered(program.step[rows]),
+        device_s=np.array(device),
+        transfer_s=program.transfer_s[rows],
+        device_step=_numbered(program.device_step[rows]),
+    )
+    return replace(rank, iterations=iterations, program=changed_program)
+
+
+def _numbered(steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Collectives counted from 0, as ranks with the same number of them match them."""
+    return np.where(steps >= 0, np.cumsum(steps >= 0) - 1, -1)
+
+
+def _regrouped_iteration(each: Iteration, ratio: float) -> Iteration:
+    """The same samples in batches of another size."""
+    tasks = each.tasks
+    count = max(1, int(np.ceil(len(tasks) / ratio - 1e-9)))
+    bounds = np.minimum(np.arange(count + 1) * ratio, len(tasks))
+    like = np.minimum(bounds[:-1].astype(np.int64), len(tasks) - 1)
+    drawn = tasks.at(like)
+    grown = replace(
+        drawn,
+        stages_s=_between(tasks.stages_s, bounds),
+        open_s=_between(tasks.open_s[:, None], bounds)[:, 0],
+        reads=_between(tasks.reads[:, None], bounds)[:, 0],
+        read_bytes=_between(tasks.read_bytes[:, None], bounds)[:, 0],
+        transit_s=drawn.transit_s * ratio,
+        transit_most_s=np.full(count, np.inf),
+    )
+    num_taken = len(grown) if each.num_taken == len(tasks) else max(1, int(np.ceil(each.num_taken / ratio - 1e-9)))
+    return replace(each, tasks=grown, num_taken=min(num_taken, len(grown)))
+
+
+def _between(rows: Seconds, bounds: Seconds) -> Seconds:
+    """Sums of rows between places that may lie within a row."""
+    sums = np.concatenate([np.zeros((1, rows.shape[1])), np.cumsum(rows, axis=0)])
+    places = np.arange(len(sums))
+    at = np.stack([np.interp(bounds, places, column) for column in sums.T], axis=1)
+    found: Seconds = np.diff(at, axis=0)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ drawing
+
+
+def filled(pipeline: Pipeline, seed: int = 0) -> Pipeline:
+    """What was not observed is drawn from what was; tasks that the loop would have had but that nobody made are drawn as well."""
+    random = np.random.default_rng(seed)
+    ranks = []
+    for rank in pipeline.ranks:
+        known = _observed(rank)
+        program, device = rank.program, rank.program.device_s
+        seen = device[device > 0]
+        drawn = random.choice(seen, len(device)) if len(seen) else np.zeros(len(device))
+        program = replace(program, device_s=np.where(np.isnan(device), drawn, device))
+        ranks.append(replace(rank, program=program, iterations=tuple(_filled(each, known, random) for each in rank.iterations)))
+    return replace(pipeline, ranks=tuple(ranks))
+
+
+def _observed(rank: Rank) -> dict[str, Seconds]:
+    """All observed values of a rank's tasks."""
+    found = {}
+    for name in ("lag_s", "transit_s", "take_s"):
+        values = np.concatenate([getattr(each.tasks, name) for each in rank.iterations])
+        found[name] = values[~np.isnan(values)]
+    return found
+
+
+def _filled(each: Iteration, known: dict[str, Seconds], random: np.random.Generator) -> Iteration:
+    tasks = each.tasks
+    if not each.is_complete and len(tasks):  # the loop left: its workers would have gone on
+        more = max(0, each.num_taken + max(1, each.workers) * each.prefetch - len(tasks))
+        rows = np.concatenate([np.arange(len(tasks)), random.integers(0, len(tasks), more)])
+        tasks = tasks.at(rows)
+    new = {}
+    for name, values in known.items():
+        column = getattr(tasks, name)
+        missing = np.isnan(column)
+        drawn = random.choice(values, len(column)) if len(values) else np.zeros(len(column))
+        new[name] = np.where(missing, drawn, column)
+    new["transit_s"] = np.minimum(new["transit_s"], tasks.transit_most_s)
+    return replace(each, tasks=replace(tasks, **new))
+
+
+def shortened(pipeline: Pipeline, most: int) -> Pipeline:
+    """The beginning of the job: at most so many actions of each rank."""
+    return replace(pipeline, ranks=tuple(_shortened(rank, most) for rank in pipeline.ranks))
+
+
+def _shortened(rank: Rank, most: int) -> Rank:
+    program = rank.program
+    if len(program) <= most:
+        return rank
+    end_ns = int(rank.taken_ns[most - 1] + program.after_s[most - 1].sum() * 1e9)
+    rows = slice(0, most)
+    arrays = {name: values[rows] for name, values in vars(program).items()}
+    return replace(rank, program=Program(**arrays), taken_ns=rank.taken_ns[:most], end_ns=end_ns)
+
+
+def resampled(pipeline: Pipeline, seed: int) -> Pipeline:
+    """The same job with its batches drawn anew, in blocks of neighbours: what another run of it could have been."""
+    random = np.random.default_rng([seed, 1])
+    ranks = []
+    for rank in pipeline.ranks:
+        iterations = tuple(replace(each, tasks=each.tasks.at(_blocks(len(each.tasks), random))) for each in rank.iterations)
+        program = rank.program
+        takes = np.array([op is Op.TAKE for op in program.ops])
+        rows = np.arange(len(program))
+        rows[takes] = rows[takes][_blocks(int(takes.sum()), random)]
+        arrive = np.where(np.isnan(program.arrive_s), np.nan, program.arrive_s[rows])
+        program = replace(
+            program,
+            after_s=program.after_s[rows],
+            arrive_s=arrive,
+            device_s=program.device_s[rows],
+            transfer_s=program.transfer_s[rows],
+        )
+        ranks.append(replace(rank, iterations=iterations, program=program))
+    return replace(pipeline, ranks=tuple(ranks))
+
+
+def _blocks(length: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """As many rows, in runs of `_BLOCK` that begin anywhere."""
+    starts = random.integers(0, max(1, length), length // _BLOCK + 1)
+    return ((starts[:, None] + np.arange(_BLOCK)).ravel()[:length]) % max(1, length)

@@ -1,0 +1,69 @@
+"""How many threads of other programs competed with the job for its cores.
+
+The run-queue delay of the job's processes says by how much waiting for a core stretched their work. A part of that is their own
+competition, which the replay has. The rest is as many other threads as it takes for the replay to have the measured delay.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from ioprof.replay.changed import filled, shortened
+from ioprof.replay.engine import Simulation
+from ioprof.replay.pace import measured, replayed
+from ioprof.replay.pipeline import Pipeline, Rank
+from ioprof.replay.plan import plan
+
+_ROUNDS: Final = 7
+_MOST_THREADS: Final = 16.0
+_MOST_ACTIONS: Final = 300
+MOST_COMPARED: Final = 2_000
+"""Actions of each rank by which ways to replay a run are compared."""
+_GOOD_ERROR: Final = 0.02
+"""Of the replay with shared cores, up to which they are kept."""
+_LEAST_DELAY: Final = 1.01
+"""Dilation from which on there is a delay to explain."""
+
+
+def with_others(recorded: Pipeline) -> Pipeline:
+    """The pipeline with the other threads of each host."""
+    others = dict[str, float]()
+    for host in dict.fromkeys(rank.host for rank in recorded.ranks):
+        wanted = _measured([rank for rank in recorded.ranks if rank.host == host])
+        if wanted > _LEAST_DELAY:
+            others[host] = _fitted(recorded, host, wanted)
+    if not others:
+        return recorded
+    return _better(replace(recorded, others=others))
+
+
+def _better(shared: Pipeline) -> Pipeline:
+    """The pipeline with cores that are shared, or with the times as measured if only those reproduce the run.
+
+    The delays are known per process, not per stage: where a few long ones count, such as those of a thread beside the loop's own,
+    shared cores spread them over work that was not delayed.
+    """
+    short = shortened(shared, MOST_COMPARED)
+    step_s = measured(short).step_s
+    error = abs(replayed(short).step_s / step_s - 1)
+    if error <= _GOOD_ERROR or error <= abs(replayed(replace(short, shares_cores=False)).step_s / step_s - 1):
+        return shared
+    return replace(shared, shares_cores=False)
+
+
+def _measured(ranks: list[Rank]) -> float:
+    """The dilation of all processes of a host together."""
+    uses = [use for rank in ranks for use in (rank.loop_cpu, rank.worker_cpu)]
+    cpu_s = sum(use.cpu_s for use in uses)
+    return sum(use.cpu_s * use.dilation for use in uses) / cpu_s if cpu_s else 1.0
+
+
+def _fitted(recorded: Pipeline, host: str, wanted: float) -> float:
+    short = shortened(recorded, _MOST_ACTIONS)
+    place = list(dict.fromkeys(rank.host for rank in recorded.ranks)).index(host)
+    low, high = 0.0, _MOST_THREADS
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        simulation = Simulation(plan(filled(replace(short, others={host: middle}))))
+        simulation.run()
+        low, high = (middle, high) if simulation.dilation(place) < wanted else (low, middle)
+    return (low + high) / 2

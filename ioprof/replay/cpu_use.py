@@ -1,0 +1,102 @@
+"""How processes used cores, from their sampled CPU time and run-queue delay (`ioprof.series`).
+
+The measured time of a stage contains waiting for a core where more threads could run than there were cores. A replay with other
+workers or cores must take that out first: `CpuUse.dilation` is by how much it stretched the time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ioprof.analysis.cpu import cpu_evidence
+from ioprof.analysis.intervals import Intervals, total
+from ioprof.replay.pipeline import CpuUse
+from ioprof.trace import Trace
+
+_SERIES: Final = ("process.cpu_user", "process.cpu_system", "process.run_delay")
+_LEAST_BUSY_S: Final = 0.5
+"""Busy time of which sampled CPU time says something."""
+_FORK_NS: Final = 50_000_000
+"""A process that is busy so soon after it began did nothing else before."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The CPU time and delay that a process had at the times of its samples, all three cumulative and in seconds."""
+
+    times_ns: NDArray[np.int64]
+    cpu_s: NDArray[np.float64]
+    delay_s: NDArray[np.float64]
+    """NaN: not sampled."""
+
+
+def counted(trace: Trace) -> dict[int, Counted]:
+    """By process. Values between samples are those of the line between them."""
+    name = pl.col("name").cast(pl.String)
+    rows = trace.counters.filter(name.is_in(_SERIES), pl.col("pid").is_not_null()).with_columns(name).sort("time_ns")
+    found = {}
+    for (pid,), part in rows.partition_by("pid", as_dict=True).items():
+        series = {str(key[0]): each for key, each in part.partition_by("name", as_dict=True).items()}
+        if "process.cpu_user" not in series:
+            continue
+        times = np.unique(part["time_ns"].to_numpy())
+        values = {key: np.interp(times, each["time_ns"].to_numpy(), each["value"].to_numpy()) for key, each in series.items()}
+        none = np.zeros(len(times))
+        cpu = values["process.cpu_user"] + values.get("process.cpu_system", none)
+        found[int(str(pid))] = Counted(times, cpu, values.get("process.run_delay", none + np.nan))
+    return found
+
+
+def cpu_use(processes: Sequence[tuple[Counted | None, Intervals, int]], most_threads: int | None = None) -> CpuUse:
+    """What similar processes did together.
+
+    Each is what was counted of it, the intervals in which it was busy (not waiting for storage or batches), and when it began. A
+    process that began within the recording counts from zero. `most_threads` is the size of their largest pool of threads: further
+    threads, such as the one that sends batches, compute little, and their delay is not that of the work.
+    """
+    busy_s = cpu_s = delay_s = 0.0
+    for counts, busy, since_ns in processes:
+        if counts is None or not len(busy):
+            continue
+        first, end = int(busy[:, 0].min()), min(int(counts.times_ns[-1]), int(busy[:, 1].max()))
+        later = counts.times_ns[counts.times_ns >= first]
+        # What a process did before it was busy, such as imports, lies between two samples: it counts from the next one.
+        begin = since_ns if since_ns >= first - _FORK_NS else int(later[0]) if len(later) else end
+        if end <= begin:
+            continue
+        times = np.concatenate(([min(since_ns, int(counts.times_ns[0]))], counts.times_ns))
+        busy_s += total(np.clip(busy, begin, end)) / 1e9
+        cpu_s += _growth(times, counts.cpu_s, begin, end)
+        delay_s += _growth(times, counts.delay_s, begin, end)
+    if busy_s < _LEAST_BUSY_S or not cpu_s > 0:
+        return CpuUse()
+    delay_s = 0.0 if np.isnan(delay_s) else delay_s
+    runnable = (cpu_s + delay_s) / busy_s
+    if most_threads == 1:
+        return CpuUse(min(1.0, runnable), max(1.0, min(busy_s, cpu_s + delay_s) / cpu_s), 1.0, cpu_s)
+    runnable = min(runnable, float(most_threads)) if most_threads else runnable
+    return CpuUse(min(1.0, runnable), (cpu_s + delay_s) / cpu_s, max(1.0, runnable), cpu_s)
+
+
+def _growth(times: NDArray[np.int64], values: NDArray[np.float64], begin: int, end: int) -> float:
+    """How much a cumulative series grew; before its first sample it grew evenly from 0."""
+    whole = np.concatenate(([0.0], values))
+    return float(np.interp(end, times, whole) - np.interp(begin, times, whole))
+
+
+def usable_cores(trace: Trace) -> dict[str, float]:
+    """By host, how many cores the job may use: affinity and quota included."""
+    evidence = cpu_evidence(trace)
+    found = {}
+    for host in trace.run.hosts:
+        cores = float(host.cpus or host.online_cpus or 1)
+        if evidence is not None and evidence.host == host.name:
+            known = [each for each in (evidence.worker_cores, evidence.rank_cores) if each]
+            cores = min([cores, *([float(max(known))] if known else [])])
+            cores = min(cores, evidence.quota_cores or cores)
+        found[host.name or ""] = cores
+    return found

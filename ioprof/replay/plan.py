@@ -1,0 +1,152 @@
+"""A pipeline as segments of work for the simulation.
+
+Measured time becomes work as follows. Time on storage is a wait of its own length or, where readers held each other up, bytes
+through a rate that all share. Of all other time of a worker or loop, the part in which it could run is work on cores, shortened by
+the time in which it waited for one (`CpuUse`); the rest it slept.
+"""
+
+import math
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from ioprof.replay.engine import CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment
+from ioprof.replay.pipeline import OWN, STAGES, WITHOUT_CORES, CpuUse, Iteration, Pipeline, Rank, StorageUse, Tasks
+
+_SLICES: Final = 4
+"""Parts of a task whose reads and computation alternate, as they do for each sample."""
+_STORAGE: Final = STAGES.index("storage")
+_NOTHING: Final[tuple[Segment, ...]] = ()
+
+
+def plan(pipeline: Pipeline) -> Plan:
+    """What to simulate; of a pipeline whose unobserved values are drawn (`changed.filled`)."""
+    hosts = list(dict.fromkeys(rank.host for rank in pipeline.ranks))
+    resources = [Resource(pipeline.cores.get(host, 1.0), 1.0, pipeline.others.get(host, 0.0)) for host in hosts]
+    use = pipeline.storage
+    if not pipeline.shares_cores:
+        pipeline = replace(pipeline, ranks=tuple(replace(each, loop_cpu=CpuUse(), worker_cpu=CpuUse()) for each in pipeline.ranks))
+    shares = {host: _may_compete(pipeline, host, resource) for host, resource in zip(hosts, resources, strict=True)}
+    ranks = [_rank(rank, hosts.index(rank.host), pipeline, shares[rank.host]) for rank in pipeline.ranks]
+    return Plan(ranks, resources, Resource(use.bytes_per_s, use.reader_bytes_per_s, burst=use.burst_bytes))
+
+
+def _may_compete(pipeline: Pipeline, host: str, cores: Resource) -> bool:
+    """Whether threads could ever wait for a core there; else work on cores is time."""
+    threads = cores.background
+    for rank in pipeline.ranks:
+        if rank.host == host:
+            most = max((each.workers for each in rank.iterations), default=0) + sum(
+                each.workers for each in rank.iterations if each.is_validation
+            )
+            threads += sum(use.threads * count for use, count in ((rank.loop_cpu, 1), (rank.worker_cpu, most)) if use.is_measured)
+    return threads > cores.capacity
+
+
+def _rank(rank: Rank, host: int, pipeline: Pipeline, shares: bool) -> RankPlan:
+    program = rank.program
+    if rank.depth is not None:
+        return _rank_with_device(rank, host, pipeline, shares)
+    loaders = [_loader(each, rank, pipeline.storage, shares) for each in rank.iterations]
+    without = WITHOUT_CORES + (("compute",) if pipeline.on_device else ())
+    works = np.array([cause not in without for cause in OWN])
+    arrived = np.where(np.isnan(program.arrive_s), math.inf, program.arrive_s)
+    before, after = [], []
+    for row, whole_s in enumerate(program.after_s.sum(1)):
+        part = min(1.0, arrived[row] / whole_s) if whole_s > 0 and program.step[row] >= 0 else 1.0
+        cores_s, waits_s = program.after_s[row][works].sum(), program.after_s[row][~works].sum()
+        first, second = part * whole_s, (1 - part) * whole_s
+        # Waits such as the exchange come after the arrival at the collective, as far as there is time after it.
+        late = min(waits_s, second)
+        before.append(_loop_segments(first - (waits_s - late), waits_s - late, rank.loop_cpu, shares))
+        after.append(_loop_segments(second - late, late, rank.loop_cpu, shares))
+        assert abs(first + second - cores_s - waits_s) < 1e-6
+    return RankPlan(
+        host=host,
+        loaders=loaders,
+        ops=[int(op) for op in program.ops],
+        loader_of=program.iterations,
+        spent=[_delay(seconds) for seconds in program.spent_s.tolist()],
+        before=before,
+        barrier=[int(step) for step in program.step],
+        after=after,
+    )
+
+
+def _rank_with_device(rank: Rank, host: int, pipeline: Pipeline, shares: bool) -> RankPlan:
+    """A loop that launches what a device computes, and waits for it some steps later."""
+    program = rank.program
+    works = np.array([cause not in (*WITHOUT_CORES, "compute") for cause in OWN])
+    waits = np.array([cause in ("storage", "checkpoint") for cause in OWN])
+    none: list[tuple[Segment, ...]] = [_NOTHING] * len(program)
+    return RankPlan(
+        host=host,
+        loaders=[_loader(each, rank, pipeline.storage, shares) for each in rank.iterations],
+        ops=[int(op) for op in program.ops],
+        loader_of=program.iterations,
+        spent=[_delay(seconds) for seconds in program.spent_s.tolist()],
+        before=[_loop_segments(float(row[works].sum()), float(row[waits].sum()), rank.loop_cpu, shares) for row in program.after_s],
+        barrier=[int(step) for step in program.device_step],
+        after=none,
+        device_s=program.device_s.tolist(),
+        transfer_s=program.transfer_s.tolist(),
+        depth=rank.depth or 0,
+    )
+
+
+def _loop_segments(work_s: float, wait_s: float, cpu: CpuUse, shares: bool) -> tuple[Segment, ...]:
+    if not shares or not cpu.is_measured:
+        return _delay(work_s * (1 - cpu.busy_ratio) + work_s * cpu.busy_ratio / cpu.dilation + wait_s)
+    return _delay(work_s * (1 - cpu.busy_ratio) + wait_s) + _cores(work_s * cpu.busy_ratio / cpu.dilation, cpu)
+
+
+def _delay(seconds: float) -> tuple[Segment, ...]:
+    return (Segment(DELAY, float(seconds)),) if seconds > 0 else _NOTHING
+
+
+def _cores(seconds: float, cpu: CpuUse) -> tuple[Segment, ...]:
+    return (Segment(CORES, float(seconds), cpu.threads),) if seconds > 0 else _NOTHING
+
+
+def _loader(each: Iteration, rank: Rank, storage: StorageUse, shares: bool) -> LoaderPlan:
+    tasks = each.tasks
+    # What was measured in workers is shortened by their delay, also where the loop does it in the changed job.
+    cpu = rank.worker_cpu if rank.worker_cpu.is_measured or each.workers else rank.loop_cpu
+    return LoaderPlan(
+        workers=each.workers,
+        prefetch=each.prefetch,
+        tasks=_task_segments(tasks, cpu, storage, shares),
+        lag_s=tasks.lag_s.tolist(),
+        transit_s=tasks.transit_s.tolist(),
+        take=[_delay(seconds) for seconds in tasks.take_s.tolist()],
+        num_tasks=len(tasks),
+        startup_s=each.startup_s.tolist() if each.starts_workers else (),
+        group=each.group,
+    )
+
+
+def _task_segments(tasks: Tasks, cpu: CpuUse, storage: StorageUse, shares: bool) -> list[tuple[Segment, ...]]:
+    """What a worker does for each task."""
+    stages_s = tasks.stages_s
+    others_s = stages_s.sum(1) - stages_s[:, _STORAGE]
+    sleep_s, work_s = others_s * (1 - cpu.busy_ratio), others_s * cpu.busy_ratio / cpu.dilation
+    if storage.is_rate_bound:
+        wait_s, size = np.minimum(tasks.open_s, stages_s[:, _STORAGE]), tasks.read_bytes
+    else:
+        wait_s, size = stages_s[:, _STORAGE], np.zeros(len(tasks))
+    wait_s = wait_s + sleep_s
+    if not shares or not cpu.is_measured:
+        wait_s, work_s = wait_s + work_s, np.zeros(len(work_s))
+    found = []
+    for wait, work, of_bytes in zip(wait_s.tolist(), work_s.tolist(), size.tolist(), strict=True):
+        slices = _SLICES if (wait > 0) + (work > 0) + (of_bytes > 0) > 1 else 1
+        one: list[Segment] = []
+        if wait > 0:
+            one.append(Segment(DELAY, wait / slices))
+        if of_bytes > 0:
+            one.append(Segment(STORAGE, of_bytes / slices))
+        if work > 0:
+            one.append(Segment(CORES, work / slices, cpu.threads))
+        found.append(tuple(one) * slices)
+    return found

@@ -1,0 +1,103 @@
+"""`whatif`: what a change of a recorded run would bring, with the error of the replay and a range."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+
+from ioprof.replay.assumptions import Assumption, assumptions, check_change
+from ioprof.replay.changed import changed, resampled, shortened
+from ioprof.replay.changes import Change
+from ioprof.replay.pace import Pace, measured, replayed
+from ioprof.replay.pipeline import Pipeline
+from ioprof.replay.recorded import pipeline
+from ioprof.trace import Trace
+
+RESAMPLES: Final = 20
+"""Replays of runs that are drawn anew, for the range."""
+MOST_ACTIONS: Final = 400
+"""Of those replays."""
+QUANTILES: Final = (0.025, 0.975)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a value lies with 95 % probability, as far as the variation of the run's own steps and the baseline's error say."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a change would bring."""
+
+    change: Change
+    measured: Pace
+    """The recorded run."""
+    baseline: Pace
+    """The recorded run, replayed without any change."""
+    baseline_error: float
+    """Of the replayed step against the measured one: 0.02 is 2 % too long."""
+    predicted: Pace
+    """With the change: the measured values times the ratio of the replays with and without it."""
+    speedup: float
+    """Samples per second with the change over those without."""
+    speedup_range: Range
+    samples_per_s: float | None
+    """With the change, steady, of all ranks. Null: the batch size is not known."""
+    measured_samples_per_s: float | None
+    assumptions: tuple[Assumption, ...]
+
+    def to_json(self) -> str:
+        """The prediction as JSON; `assumptions` are sentences, a factor at no cost is null."""
+        found = asdict(self)
+        found["change"] = {
+            **found["change"],
+            "speeds": {cause: speed if np.isfinite(speed) else None for cause, speed in self.change.speeds.items()},
+        }
+        found["assumptions"] = [{"code": each.code, "text": each.text} for each in self.assumptions]
+        return json.dumps(found, indent=1, allow_nan=False)
+
+
+def whatif(trace: Trace, change: Change) -> Prediction:
+    """What a recorded run would be like with a change. `ReplayError` says why a run cannot be replayed."""
+    recorded = pipeline(trace)
+    check_change(recorded, change)
+    return predict(recorded, change)
+
+
+def predict(recorded: Pipeline, change: Change) -> Prediction:
+    """The same of a pipeline."""
+    before, without, new = measured(recorded), replayed(recorded), changed(recorded, change)
+    after = replayed(new)
+    error = without.step_s / before.step_s - 1
+    predicted = Pace(before.step_s * after.step_s / without.step_s, before.total_s * after.total_s / without.total_s)
+    larger = (new.batch_size or 1) / (recorded.batch_size or 1) * len(new.ranks) / len(recorded.ranks)
+    speedup = larger * without.step_s / after.step_s
+    ratios = [speedup, *_ratios(recorded, change, larger)]
+    low, high = (float(each) for each in np.quantile(ratios, QUANTILES))
+    samples = recorded.batch_size * len(recorded.ranks) / before.step_s if recorded.batch_size else None
+    return Prediction(
+        change=change,
+        measured=before,
+        baseline=without,
+        baseline_error=error,
+        predicted=predicted,
+        speedup=speedup,
+        speedup_range=Range(min(low, speedup) / (1 + abs(error)), max(high, speedup) * (1 + abs(error))),
+        samples_per_s=samples * speedup if samples else None,
+        measured_samples_per_s=samples,
+        assumptions=assumptions(recorded, change),
+    )
+
+
+def _ratios(recorded: Pipeline, change: Change, larger: float) -> list[float]:
+    """Speedups in runs whose batches are drawn anew."""
+    found = []
+    short = shortened(recorded, MOST_ACTIONS)
+    for seed in range(1, RESAMPLES + 1):
+        drawn = resampled(short, seed)
+        found.append(larger * replayed(drawn, seed).step_s / replayed(changed(drawn, change), seed).step_s)
+    return found

@@ -1,0 +1,301 @@
+"""The pipeline of a recorded run. `ReplayError` says why a run cannot be replayed."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ioprof.analysis.blame import exposed
+from ioprof.analysis.intervals import Intervals, charge, covered, pack, subtract, union, union_all
+from ioprof.analysis.lineage import COLUMNS, KINDS, Axis, with_worker
+from ioprof.analysis.selection import COMPUTE, WORK, by_rank, intervals, kind_in, on_stream
+from ioprof.analysis.stragglers import arrivals
+from ioprof.analysis.training_process import in_main_thread
+from ioprof.replay.asynchronous import with_depth
+from ioprof.replay.contention import with_others
+from ioprof.replay.cpu_use import Counted, counted, cpu_use, usable_cores
+from ioprof.replay.iterations import Visit, visits
+from ioprof.replay.pipeline import OWN, STAGES, WITHOUT_CORES, Iteration, Op, Pipeline, Program, Rank, Seconds, Tasks
+from ioprof.replay.refusals import Refusal, ReplayError
+from ioprof.replay.storage_use import reads_of_batches, storage_use
+from ioprof.trace import Trace
+
+_DEFAULT_PREFETCH: Final = 2
+"""Of torch's DataLoader."""
+_LEAST_BATCHES: Final = 4
+_LEAST_MEMORY_READS: Final = 20
+_LEAST_KNOWN_RATIO: Final = 0.9
+"""Batches whose making must have been recorded."""
+
+
+def pipeline(trace: Trace) -> Pipeline:
+    """The pipeline that a run recorded."""
+    _check_run(trace)
+    counts, arrived, reads = counted(trace), arrivals(trace), reads_of_batches(trace)
+    own = {rank: causes for rank, _, causes in exposed(trace, OWN)}
+    ranks = []
+    for rank, spans in by_rank(trace, (*KINDS, "sampler"), ("host", *COLUMNS, "step", "bytes")):
+        if rank in own:
+            of_rank = reads.filter(pl.col("rank") == rank)
+            found = _rank(trace, rank, spans, own[rank], arrived.filter(pl.col("rank") == rank), counts, of_rank)
+            ranks += [found] if found is not None else []
+    if not ranks:
+        raise ReplayError(Refusal.NO_LOADER)
+    per_byte, has_memory_reads = _memory_reads(trace)
+    whole = Pipeline(
+        ranks=_with_common_collectives(ranks),
+        cores=usable_cores(trace),
+        storage=storage_use(reads),
+        batch_size=trace.run.config.batch_size,
+        others={},
+        memory_s_per_byte=per_byte,
+        has_memory_reads=has_memory_reads,
+        warm_open_ratio=_warm_open_ratio(trace),
+        on_device=_on_device(trace),
+    )
+    return with_depth(trace, with_others(whole))
+
+
+def _with_common_collectives(ranks: list[Rank]) -> tuple[Rank, ...]:
+    """Only those collectives at which every rank arrived once hold ranks together in a replay."""
+    counts = [Counter(rank.program.step.tolist()) for rank in ranks]
+    common = [step for step in counts[0] if step >= 0 and all(each[step] == 1 for each in counts)] if len(ranks) > 1 else []
+    found = []
+    for rank in ranks:
+        keeps = np.isin(rank.program.step, common)
+        program = replace(
+            rank.program, step=np.where(keeps, rank.program.step, -1), arrive_s=np.where(keeps, rank.program.arrive_s, np.nan)
+        )
+        found.append(replace(rank, program=program))
+    return tuple(found)
+
+
+def _memory_reads(trace: Trace) -> tuple[float, bool]:
+    """Seconds per byte of reads from the page cache, and whether there were enough of them."""
+    reads = trace.spans.filter(WORK["page_cache"], pl.col("batch").is_not_null(), pl.col("bytes") > 0)
+    if len(reads) < _LEAST_MEMORY_READS:
+        return 0.0, False
+    return float((reads["end_ns"] - reads["start_ns"]).sum()) / 1e9 / float(reads["bytes"].sum()), True
+
+
+def _warm_open_ratio(trace: Trace) -> float:
+    """Time of a fast open over the mean: an open is as fast where what it needs of the file system is in memory."""
+    opens = trace.spans.filter(pl.col("kind") == "open", pl.col("name").is_null(), pl.col("batch").is_not_null())
+    took = np.sort((opens["end_ns"] - opens["start_ns"]).to_numpy())
+    return float(took[len(took) // 10] / took.mean()) if len(took) and took.mean() > 0 else 0.0
+
+
+def _on_device(trace: Trace) -> bool:
+    """Whether the model ran elsewhere than on the CPU."""
+    name = trace.run.device_name
+    return name != "cpu" if name else not trace.spans.filter(kind_in(COMPUTE), on_stream).is_empty()
+
+
+def _check_run(trace: Trace) -> None:
+    if trace.run.status not in ("complete", None):
+        raise ReplayError(Refusal.NOT_COMPLETE, str(trace.run.status))
+    if trace.spans.filter(pl.col("kind") == "step").is_empty():
+        raise ReplayError(Refusal.NO_STEP)
+    if trace.run.config.loading_rank is not None:
+        raise ReplayError(Refusal.ONE_RANK_LOADS)
+    if trace.run.config.parallel == "pipeline" or not trace.rows(pl.col("offset").is_not_null(), kinds=["comm"]).is_empty():
+        raise ReplayError(Refusal.STAGES)
+
+
+def _rank(
+    trace: Trace, rank: int, spans: pl.DataFrame, causes: Mapping[str, Intervals], arrived: pl.DataFrame,
+    counts: dict[int, Counted], reads: pl.DataFrame,
+) -> Rank | None:  # fmt: skip
+    waits = spans.filter(pl.col("kind") == "wait", in_main_thread(spans)).sort("start_ns", "end_ns")
+    if waits.is_empty():
+        return None
+    spans = with_worker(spans)
+    fetches = _fetches(spans)
+    seen = visits(waits, fetches)
+    num_takes = sum(op is Op.TAKE for op in seen.ops)
+    if num_takes < _LEAST_BATCHES:
+        raise ReplayError(Refusal.FEW_BATCHES, str(num_takes))
+    if seen.num_known < _LEAST_KNOWN_RATIO * num_takes:
+        raise ReplayError(Refusal.UNKNOWN_BATCHES, f"{num_takes - seen.num_known} of {num_takes}")
+    fetches = _with_stages(spans, fetches, reads)
+    prefetch = trace.run.config.prefetch or _DEFAULT_PREFETCH
+    sent = _sent(spans)
+    iterations = tuple(_iteration(visit, waits, fetches, sent, prefetch) for visit in seen.visits)
+    steps = spans.filter(pl.col("kind") == "step")
+    program, end_ns = _program(seen.ops, seen.of_visit, waits, steps, causes, arrived)
+    begin_ns, taken_ns = int(waits["start_ns"][0]), waits["end_ns"].to_numpy().astype(np.int64)
+    starts_early = seen.ops[0] is Op.TAKE and seen.visits[0].num_workers > 0
+    if starts_early:
+        early_ns = min(begin_ns, seen.visits[0].begin_ns)
+        program, taken_ns = _with_start(program, (begin_ns - early_ns) / 1e9), np.concatenate(([begin_ns], taken_ns))
+        begin_ns = early_ns
+    waiting = [intervals(waits), *(causes[cause] for cause in WITHOUT_CORES), *([causes["compute"]] if _on_device(trace) else [])]
+    busy_loop = subtract(pack(waits["start_ns"].to_numpy()[:1], np.array([end_ns])), union_all(waiting))
+    consumer = int(waits["pid"][0] or 0)
+    since_ns = next((each.first_ns for each in trace.run.processes if each.pid == consumer and each.first_ns is not None), 0)
+    made = fetches.filter(pl.col("pid") != consumer)
+    return Rank(
+        rank=rank,
+        host=str(steps["host"][0]),
+        iterations=iterations,
+        program=program,
+        loop_cpu=cpu_use([(counts.get(consumer), busy_loop, since_ns)], _pool(trace, [consumer])),
+        worker_cpu=cpu_use(_workers(spans, made, counts), _pool(trace, made["pid"].unique().to_list())),
+        begin_ns=begin_ns,
+        taken_ns=taken_ns,
+        end_ns=end_ns,
+        starts_early=starts_early,
+    )
+
+
+def _with_start(program: Program, spent_s: float) -> Program:
+    """The program with a START of its first iteration before all else."""
+    none = np.zeros((1, len(OWN)))
+    return Program(
+        ops=(Op.START, *program.ops),
+        iterations=(program.iterations[0], *program.iterations),
+        spent_s=np.concatenate(([spent_s], program.spent_s)),
+        after_s=np.concatenate((none, program.after_s)),
+        arrive_s=np.concatenate(([np.nan], program.arrive_s)),
+        step=np.concatenate(([-1], program.step)),
+        device_s=np.concatenate(([0.0], program.device_s)),
+        transfer_s=np.concatenate(([0.0], program.transfer_s)),
+        device_step=np.concatenate(([-1], program.device_step)),
+    )
+
+
+def _pool(trace: Trace, pids: list[int]) -> int | None:
+    """Threads of the largest pool of these processes. None: not recorded."""
+    pools = [size for each in trace.run.processes if each.pid in pids for size in each.thread_pools.values()]
+    return max(pools, default=None)
+
+
+def _workers(
+    spans: pl.DataFrame, fetches: pl.DataFrame, counts: Mapping[int, Counted]
+) -> list[tuple[Counted | None, Intervals, int]]:
+    """For `cpu_use`: the worker processes, and when they made batches without waiting for storage."""
+    found = []
+    for (pid,), part in fetches.partition_by("pid", as_dict=True).items():
+        reading = union(intervals(spans.filter(WORK["storage"], pl.col("pid") == pid)))
+        found.append((counts.get(int(str(pid))), subtract(intervals(part), reading), int(part["start_ns"].to_numpy().min())))
+    return found
+
+
+def _fetches(spans: pl.DataFrame) -> pl.DataFrame:
+    """One row per batch that was made, in the order of their numbers: `batch`, `worker`, `pid`, `start_ns`, `end_ns`.
+
+    Where two workers claim one batch, the one that was ready first delivered it.
+    """
+    made = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
+    each = made.group_by("batch", "worker", "pid").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    return each.sort("end_ns", "worker").unique("batch", keep="first").sort("batch")
+
+
+def _with_stages(spans: pl.DataFrame, fetches: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
+    """The fetches with a column per stage (seconds), and `reads` and `read_bytes` of storage."""
+    axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
+    there = spans.filter(pl.col("worker").is_in(pl.Series(axis.workers).implode()))
+    spent = charge(axis.place(fetches), [axis.place(there.filter(of_cause)) for of_cause in WORK.values()])
+    is_open = pl.col("kind") == "open"
+    opened = charge(axis.place(fetches), [axis.place(there.filter(is_open))])[:, 0] / 1e9
+    amounts = reads.group_by("batch").agg(
+        reads=pl.len().cast(pl.Float64), read_bytes=pl.col("bytes").fill_null(0).sum().cast(pl.Float64)
+    )
+    found = fetches.with_columns(pl.Series(stage, spent[:, place] / 1e9) for place, stage in enumerate((*WORK, "loader")))
+    found = found.with_columns(open_s=pl.Series(opened))
+    return found.join(amounts, on="batch", how="left").with_columns(pl.col("reads", "read_bytes").fill_null(0.0)).sort("batch")
+
+
+def _sent(spans: pl.DataFrame) -> pl.DataFrame:
+    """When the loop had chosen the samples of a batch and sent the task: `batch`, `sent_ns`."""
+    chosen = spans.filter(pl.col("kind") == "sampler", pl.col("batch").is_not_null())
+    return chosen.group_by("batch").agg(sent_ns=pl.col("end_ns").max())
+
+
+def _iteration(visit: Visit, waits: pl.DataFrame, fetches: pl.DataFrame, sent: pl.DataFrame, prefetch: int) -> Iteration:
+    """An iteration from the rows of its waits and fetches."""
+    rows = fetches[visit.fetch_rows]
+    starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    known = rows.join(sent, on="batch", how="left", maintain_order="left")["sent_ns"].to_numpy().astype(np.float64)
+    asked, got = _padded(waits["start_ns"].to_numpy(), visit, len(rows)), _padded(waits["end_ns"].to_numpy(), visit, len(rows))
+    ahead = visit.num_workers * prefetch
+    fallback = np.full(len(rows), np.nan)
+    fallback[:ahead] = visit.started_ns
+    fallback[ahead:] = got[: max(0, len(rows) - ahead)]
+    known = np.where(np.isnan(known), fallback, known)
+    workers = rows["worker"].to_numpy()
+    before = np.full(len(rows), np.nan)
+    first = []
+    for worker in np.unique(workers):
+        of_worker = np.flatnonzero(workers == worker)
+        before[of_worker[1:]] = ends[of_worker[:-1]]
+        first.append(of_worker[0])
+    lag = np.maximum(0.0, starts - np.fmax(before, known)) / 1e9
+    first = sorted(first)
+    startup = (starts[first] - visit.begin_ns) / 1e9 if visit.num_workers else np.zeros(0)
+    lag[first] = 0.0 if visit.starts_workers else lag[first]  # it is part of the start-up
+    return Iteration(
+        workers=visit.num_workers,
+        prefetch=prefetch,
+        tasks=_tasks(rows, lag, asked, got, ends, visit.num_workers == 0),
+        num_taken=len(visit.wait_rows),
+        is_complete=visit.is_complete,
+        group=visit.group,
+        starts_workers=visit.starts_workers,
+        startup_s=np.maximum(0.0, startup),
+        is_validation=visit.is_validation,
+    )
+
+
+def _padded(times: NDArray[np.int64], visit: Visit, length: int) -> Seconds:
+    """Times of the waits for each fetch; NaN for those that the loop did not take."""
+    found = np.full(length, np.nan)
+    found[visit.taken_rows] = times[visit.wait_rows]
+    return found
+
+
+def _tasks(rows: pl.DataFrame, lag: Seconds, asked: Seconds, got: Seconds, ready: NDArray[np.int64], is_own: bool) -> Tasks:
+    took = (got - asked) / 1e9
+    waited = ready > asked
+    late = (got - ready) / 1e9
+    if is_own:
+        own = np.maximum(0.0, took - (ready - rows["start_ns"].to_numpy()) / 1e9)
+        transit, most, take = np.zeros(len(rows)), np.zeros(len(rows)), own
+    else:
+        # The shortest half of the takes: in the longer ones the batch was still on its way, or others had to be received first.
+        free = np.sort(took[(asked - ready > 0) & ~np.isnan(took)])
+        typical = float(np.median(free[: max(1, len(free) // 2)])) if len(free) else 0.0
+        take = np.where(waited | np.isnan(took), np.nan, took)
+        transit = np.where(waited, np.maximum(0.0, late - typical), np.nan)
+        most = np.where(waited | np.isnan(asked), np.inf, (asked - ready) / 1e9)
+        take = np.where(np.isnan(take) & waited, np.minimum(np.maximum(late, 0.0), typical), take)
+    stages = rows.select(STAGES).to_numpy()
+    return Tasks(
+        stages, rows["reads"].to_numpy(), rows["read_bytes"].to_numpy(), rows["open_s"].to_numpy(), lag, transit, most, take
+    )
+
+
+def _program(
+    ops: tuple[Op, ...], of_visit: tuple[int, ...], waits: pl.DataFrame, steps: pl.DataFrame,
+    causes: Mapping[str, Intervals], arrived: pl.DataFrame,
+) -> tuple[Program, int]:  # fmt: skip
+    """What the loop did, and when the last of it had ended."""
+    begins, ends = waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy()
+    last = max(int(steps["end_ns"].max()), int(ends[-1]))  # type: ignore[arg-type]
+    windows = pack(ends, np.maximum(ends, np.concatenate((begins[1:], [last]))))
+    after = np.stack([covered(windows, causes[cause]) for cause in OWN], axis=1).astype(np.float64)
+    after[:, OWN.index("host")] += (windows[:, 1] - windows[:, 0]) - after.sum(1)
+    spent = np.where(np.array([op is Op.TAKE for op in ops]), 0, ends - begins) / 1e9
+    arrive, step = np.full(len(ops), np.nan), np.full(len(ops), -1, np.int64)
+    own = arrived.sort("own_ns")
+    place = np.searchsorted(windows[:, 0], own["own_ns"].to_numpy(), side="right") - 1
+    for row, at, number in zip(place, own["own_ns"].to_numpy(), own["step"].to_numpy(), strict=True):
+        if row >= 0 and at < windows[row, 1]:  # the last collective of the window holds
+            arrive[row], step[row] = (at - windows[row, 0]) / 1e9, number
+    after[:, OWN.index("straggler")] = 0.0
+    none = np.zeros(len(ops))
+    return Program(ops, of_visit, spent, after / 1e9, arrive, step, none, none, np.full(len(ops), -1, np.int64)), last

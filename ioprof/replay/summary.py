@@ -1,0 +1,69 @@
+"""The summary of a run with the three columns of each cause: what was waited for, the workers' time, and the gain."""
+
+from dataclasses import replace
+from typing import Final
+
+from polars.exceptions import PolarsError
+
+from ioprof.analysis.options import options_of
+from ioprof.analysis.run import Run
+from ioprof.replay.accuracy import MOST_BASELINE_ERROR, why_none
+from ioprof.replay.advice import ranked, with_reason, without_gain
+from ioprof.replay.gains import Gains, gains_of
+from ioprof.replay.recorded import pipeline
+from ioprof.replay.refusals import Refusal, ReplayError
+from ioprof.run_record import CauseGain, CauseShare, NoGain, ReplayRecord
+
+_FAILURES: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, PolarsError)
+
+
+def with_gains(run: Run, is_asked: bool = True) -> Run:
+    """The same run; its summary says what each cause costs and what each advice would bring, or why that is not known.
+
+    Of a run with very many spans only where it `is_asked` for: all others take less than two seconds.
+    """
+    if run.trace.is_stored and not is_asked:
+        return _without(run, NoGain.RUN_TOO_LARGE, "a replay of so many spans takes long; ask for it: ioprof report RUN --gains")
+    if not run.summary.steps.count:
+        return _without(run, NoGain.NOT_REPLAYED, Refusal.NO_STEP.text())
+    try:
+        recorded = pipeline(run.trace)
+        found = gains_of(recorded)
+        if abs(found.baseline_error) > MOST_BASELINE_ERROR:
+            error = f"the replay of the run itself is wrong: its steps are {found.baseline_error:+.0%} too long"
+            return _without(run, NoGain.BASELINE_ERROR, error, found.baseline_error)
+        verdict, job = run.summary.verdict, run.trace.run.job_kind
+        proposes = verdict.first_epoch is None  # else it would be of that epoch
+        advice = ranked(verdict.advice, recorded, found.baseline_error, job, options_of(job), proposes=proposes)
+    except ReplayError as error:
+        return _without(run, NoGain.NOT_REPLAYED, error.refusal.text(error.found))
+    except _FAILURES as error:  # of a damaged run; what was recorded must not be lost for it
+        return _without(run, NoGain.NOT_REPLAYED, Refusal.FAILED.text(f"{type(error).__name__}: {error}"[:200]))
+    run = replace(run, summary=run.summary.replace(verdict=run.summary.verdict.replace(advice=advice)))
+    if refused := why_none(recorded):
+        return _without(run, *refused, found.baseline_error)
+    causes = tuple(_with_gain(entry, found) for entry in run.summary.steps.causes)
+    return _with_replay(run, ReplayRecord(found.baseline_error), causes)
+
+
+def _without(run: Run, code: NoGain, reason: str, baseline_error: float | None = None) -> Run:
+    """The run with the reason why there are no gains, for its causes and for its advice."""
+    verdict = run.summary.verdict
+    advice = tuple(
+        each if each.predicted_speedup is not None else with_reason(without_gain(each, code, reason)) for each in verdict.advice
+    )
+    run = replace(run, summary=run.summary.replace(verdict=verdict.replace(advice=advice)))
+    return _with_replay(run, ReplayRecord(baseline_error, reason, code), run.summary.steps.causes)
+
+
+def _with_replay(run: Run, record: ReplayRecord, causes: tuple[CauseShare, ...]) -> Run:
+    summary = run.summary
+    return replace(run, summary=summary.replace(replay=record, steps=summary.steps.replace(causes=causes)))
+
+
+def _with_gain(entry: CauseShare, found: Gains) -> CauseShare:
+    """A cause that was not measured gets no gain: it was not replayed as itself."""
+    gain = next(each for each in found.gains if each.cause == entry.cause)
+    return entry.replace(
+        gain=CauseGain(gain.seconds, gain.share, gain.range.low, gain.range.high) if entry.seconds is not None else None
+    )

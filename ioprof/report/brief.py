@@ -1,0 +1,124 @@
+"""A run on one screen of a terminal: the answer, a bar for each cause, at most three changes, and where to look."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import polars as pl
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ioprof.analysis.lineage import LEAVES
+from ioprof.report import views
+from ioprof.report.caveats import caveats
+from ioprof.report.page.answer import headline
+from ioprof.report.palette import CAUSE_COLOURS, DARK
+from ioprof.report.prediction import gain_text
+from ioprof.report.statements import cause_rows, failures, setting, title
+from ioprof.report.text import Report
+from ioprof.report.units import clean, duration, percent, rate
+from ioprof.run_record import Advice, CauseShare, Summary
+
+WIDTH: Final = 80
+_MOST_CHANGES: Final = 3
+_LEAST_SHARE: Final = 0.005
+"""Causes below this share of the steps' time are one row together, as are those after `_MOST_ROWS`."""
+_MOST_ROWS: Final = 6
+_BAR: Final = 50  # columns that all of the time takes
+_LONGEST_CHANGE: Final = 140  # two lines
+
+
+def brief_text(summary: Summary, steps: pl.DataFrame) -> RenderableType:
+    """What fits on one screen; `summary_text` has the rest."""
+    blocks: list[RenderableType] = [Text(f"FAILED: {line}", style="bold red") for line in failures(summary)[:2]]
+    blocks += [Text(headline(summary), style="bold"), _setting(summary)]
+    if any(entry.share for entry in summary.steps.causes):
+        blocks += [Text(""), _bars(summary)]
+    if summary.verdict.advice:
+        blocks += [Text(""), Text("What to change", style="bold"), _changes(summary.verdict.advice)]
+    looks = list(_looks(summary, steps))
+    if looks:
+        blocks += [Text(""), Text("Where to look", style="bold"), *(Text(f"  {line}") for line in looks)]
+    return Report(blocks, WIDTH)
+
+
+def _setting(summary: Summary) -> Text:
+    found = summary.throughput.steady_samples_per_s
+    speed = f"{rate(found)} samples/s; " if found is not None else ""
+    return Text(f"{clean(title(summary), 30)}: {speed}{setting(summary)}", style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def _bars(summary: Summary) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    entries = [
+        (entry, row) for entry, row in zip(summary.steps.causes, cause_rows(summary.steps.causes), strict=True) if entry.share
+    ]
+    bound, waited = summary.verdict.bound_by, sum(entry.share or 0.0 for entry, _ in entries if entry.cause in LEAVES)
+    most = max((entry.share or 0.0 for entry, _ in entries if entry.cause in LEAVES), default=0.0)
+    entries.sort(key=lambda each: _place(each[0], waited, bound))
+    shown = [each for each in entries if (each[0].share or 0) >= _LEAST_SHARE or each[1].cause == bound]
+    shown = shown[:_MOST_ROWS]
+    for entry, row in shown:
+        bar = Text(_bar((entry.share or 0) * _BAR), style=DARK.get(CAUSE_COLOURS[row.cause], CAUSE_COLOURS[row.cause]))
+        bold = "bold" if row.cause == bound else ""
+        notes = [] if row.basis == "measured" else [row.basis]
+        if bold and row.workers and row.cause in LEAVES and (entry.share or 0.0) < most:
+            notes.append(f"{row.workers}% of the workers' time")
+        if row.cause == "straggler" and entry.details:
+            notes.append(clean(entry.details[0].name, 30))
+        table.add_row(Text(row.cause, style=bold), Text(f"{row.share}%", style=bold), bar, Text("; ".join(notes), style="dim"))
+    folded = [each[1] for each in entries if each not in shown]
+    if folded:
+        share = sum(round(10 * float(row.share)) for row in folded) / 10
+        table.add_row(Text(f"{len(folded)} other{'s' if len(folded) > 1 else ''}", style="dim"), Text(f"{share:.1f}%", style="dim"))
+    return table
+
+
+def _place(entry: CauseShare, waited: float, bound: str | None) -> tuple[float, bool, float]:
+    """By what the bars are sorted: the largest first. Waits for batches are one, as in the verdict, and begin with its cause."""
+    share = entry.share or 0.0
+    if bound not in LEAVES or entry.cause not in LEAVES:
+        return -share, False, -share
+    return -waited, entry.cause != bound, -share
+
+
+def _cut(text: str, length: int) -> str:
+    """The beginning of a text, to the end of a word."""
+    return text if len(text) <= length else f"{text[:length].rpartition(' ')[0]} …"
+
+
+def _bar(columns: float) -> str:
+    """A bar so many columns long, to an eighth of a column."""
+    eighths = max(1, round(8 * columns))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _changes(advice: tuple[Advice, ...]) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for number, entry in enumerate(advice[:_MOST_CHANGES], 1):
+        table.add_row(Text(f"  {number}."), Text(_cut(clean(entry.action, 400), _LONGEST_CHANGE)))
+        if text := gain_text(entry):
+            table.add_row("", Text(_cut(text, _LONGEST_CHANGE), style="dim"))
+    return table
+
+
+def _looks(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
+    """The longest step, the slowest read, and what limits the answer."""
+    if len(steps):
+        row = views.longest_steps(steps, 1).row(0, named=True)
+        share = percent(row["cause_ns"] / row["wall_ns"] if row["wall_ns"] else None, 0)
+        median = f", median {duration(summary.steps.p50_s)}" if summary.steps.p50_s is not None else ""
+        where = f"step {row['step']} of rank {row['rank']} at {row['start_ns'] / 1e9:,.1f} s took {duration(row['wall_ns'] / 1e9)}"
+        yield f"{where}{median} ({share} {row['cause']})"
+    if summary.storage.slowest and summary.storage.slowest[0].path:
+        read = summary.storage.slowest[0]
+        yield f"slowest read {duration(read.seconds)}: {clean(read.path, 48)}"
+    names = [*(["unsure"] if summary.verdict.doubts else []), *(entry.name for entry in caveats(summary))]
+    if names:
+        yield clean(f"limits: {', '.join(names)} (see --full)", WIDTH - 4)

@@ -1,0 +1,33 @@
+"""The CPU time that ranks and workers got, as one line of a report."""
+
+from collections.abc import Iterator
+
+from ioprof.report.units import clean, count, percent
+from ioprof.run_record import CpuEvidence
+
+
+def cpu_text(found: CpuEvidence) -> str:
+    """Cores, quota, run-queue delay and threads, as far as each is known."""
+    return "; ".join(_parts(found))
+
+
+def _parts(found: CpuEvidence) -> Iterator[str]:
+    allowed = [
+        f"{who} may use {count(cores)}"
+        for who, cores in (("ranks", found.rank_cores), ("workers", found.worker_cores))
+        if cores is not None
+    ]
+    yield f"{clean(found.host, 40)}: {count(found.cores)} cores" + (f", {', '.join(allowed)}" if allowed else "")
+    if found.quota_cores is not None:
+        yield f"quota {found.quota_cores:.4g} cores, throttled in {percent(found.throttled_ratio)} of its periods"
+    delays = [
+        f"{who} {percent(ratio)}"
+        for who, ratio in (("ranks", found.rank_run_delay_ratio), ("workers", found.worker_run_delay_ratio))
+        if ratio is not None
+    ]
+    if delays:
+        yield f"waited for a core while they could run: {', '.join(delays)}"
+    if found.runnable_threads is not None:
+        yield f"{found.runnable_threads:.1f} threads could run on average, a process had up to {count(found.most_threads)}"
+    if found.steal_ratio:
+        yield f"{percent(found.steal_ratio)} of the host's CPU time was stolen by the hypervisor"

@@ -1,0 +1,350 @@
+"""A recorded run for notebooks and programs: its summary, tables in milliseconds, and figures."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from ioprof.analysis.run import Run as AnalysedRun
+from ioprof.errors import CommandError
+from ioprof.report.page.answer import headline
+from ioprof.report.page.stalls import around_moment, around_step
+from ioprof.report.statements import is_emulated, title
+from ioprof.report.units import clean, duration, percent
+from ioprof.report.views import Window, chosen_ranks, longest_steps, windows
+from ioprof.run_record import RunRecord, Summary
+from ioprof.schema import CAUSES, KINDS, SOURCES
+from ioprof.trace import Trace
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from ioprof.replay.prediction import Prediction
+
+_MS: Final = 1e6
+_COLUMNS: Final = (
+    "rank", "step", "batch", "kind", "source", "start_ms", "took_ms", "bytes", "path", "offset", "name", "host", "pid", "tid",
+)  # fmt: skip
+_READS: Final = ("read", "fault")
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a run."""
+
+    table: pl.DataFrame
+    """All files that were opened or read: columns of `ioprof.schema.FILE_COLUMNS`."""
+    summary: Summary
+
+    def slowest(self, number: int = 10) -> pl.DataFrame:
+        """The files whose reads for batches took longest in all, at most 10, as `path reads opens bytes took_ms slowest_ms`."""
+        rows = [
+            (entry.path, entry.accesses, entry.opens, entry.bytes, entry.seconds * 1e3, entry.max_s * 1e3)
+            for entry in self.summary.findings.reads.files[:number]
+        ]
+        schema = {"path": pl.String, "reads": pl.Int64, "opens": pl.Int64, "bytes": pl.Int64, "took_ms": pl.Float64,
+                  "slowest_ms": pl.Float64}  # fmt: skip
+        return pl.DataFrame(rows, schema, orient="row")
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __repr__(self) -> str:
+        return f"{len(self.table):,} files; see .table and .slowest()"
+
+
+@dataclass(frozen=True)
+class StepView:
+    """One step on all ranks."""
+
+    number: int
+    causes: pl.DataFrame
+    """One row per rank: `rank step start_ms took_ms`, then the causes that took any time, in milliseconds."""
+    reads: pl.DataFrame
+    """The reads for the batches of this step, longest first; columns as of `Run.where`."""
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        from ioprof.report.markup import element
+
+        reads = self.reads.head(10).select("rank", "batch", "source", "took_ms", "bytes", "path")
+        tables = (table.with_columns(pl.selectors.float().round(3)) for table in (self.causes, reads))
+        return element("p", element("strong", self.text)) + "".join(table._repr_html_() for table in tables)
+
+
+class Run:
+    """A recorded run.
+
+        run = ioprof.load("runs/first")
+        run                                              # in a notebook a card; print(run) is one line
+        run.summary.verdict.text                         # all that summary.json says
+        run.steps                                        # one row per rank and step, in milliseconds
+        run.timeline(step=68), run.timeline(around=8.4, ranks=[0, 1])
+        run.step(68).reads                               # the reads for the batches of a step
+        run.where(kind="read", source="storage")         # spans, as a table
+        run.files.slowest()
+        run.whatif(workers=8).speedup
+
+    It is analysed when that is first needed. Times of the run count from its first span.
+    """
+
+    def __init__(self, trace: Trace, folder: Path | None = None, analysed: AnalysedRun | None = None) -> None:
+        self.trace = trace
+        """Spans, files and counters as they were recorded, in nanoseconds."""
+        self.folder = folder
+        """The run folder; None: there is none."""
+        self._analysed = analysed
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Run":
+        """The run in a run folder; `RunError` says what is wrong with the folder."""
+        return cls(Trace.load(path), Path(path))
+
+    @classmethod
+    def of(cls, analysed: AnalysedRun) -> "Run":
+        """A run that was analysed already."""
+        return cls(analysed.trace, analysed.folder, analysed)
+
+    @property
+    def analysed(self) -> AnalysedRun:
+        """The same with the table of `ioprof.analysis.blame` and the summary, as the functions of ioprof take it."""
+        if self._analysed is None:
+            self._analysed = AnalysedRun.in_folder(self.trace, self.folder) if self.folder else AnalysedRun.of(self.trace)
+        return self._analysed
+
+    @cached_property
+    def summary(self) -> Summary:
+        """All that the report says, as in summary.json; gains are predicted as `ioprof report` does it."""
+        from ioprof.replay.summary import with_gains
+
+        found = self.analysed
+        return found.summary if found.summary.replay else with_gains(found, is_asked=False).summary
+
+    @property
+    def spans(self) -> pl.DataFrame:
+        """All spans as they were recorded, in nanoseconds; `where` is a part of them in milliseconds."""
+        return self.trace.spans
+
+    @property
+    def counters(self) -> pl.DataFrame:
+        """The sampled series of hosts and processes."""
+        return self.trace.counters
+
+    @property
+    def run(self) -> RunRecord:
+        """All that run.json says."""
+        return self.trace.run
+
+    def select(self, *predicates: pl.Expr, **equals: object) -> Trace:
+        """The trace with only the spans that fit, see `Trace.select`."""
+        return self.trace.select(*predicates, **equals)
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """One row per rank and step: `rank step start_ms took_ms`, then each cause in milliseconds; a null was not measured."""
+        return _in_ms(self.analysed.steps)
+
+    @property
+    def causes(self) -> pl.DataFrame:
+        """`cause took_ms share basis` of all steps of all ranks."""
+        rows = [
+            (entry.cause, None if entry.seconds is None else entry.seconds * 1e3, entry.share, entry.basis)
+            for entry in self.summary.steps.causes
+        ]
+        return pl.DataFrame(
+            rows, {"cause": pl.String, "took_ms": pl.Float64, "share": pl.Float64, "basis": pl.String}, orient="row"
+        )
+
+    @property
+    def overlap(self) -> pl.DataFrame:
+        """`activity took_ms hidden_ms exposed_ms hidden_ratio basis`: how much of it ran while the device computed."""
+        rows = [
+            (name, _ms(found.total_s), _ms(found.hidden_s), _ms(found.exposed_s), found.hidden_ratio, found.basis)
+            for name, found in self.summary.overlap.items()
+        ]
+        names = ("took_ms", "hidden_ms", "exposed_ms", "hidden_ratio")
+        return pl.DataFrame(rows, {"activity": pl.String, **dict.fromkeys(names, pl.Float64), "basis": pl.String}, orient="row")
+
+    @property
+    def files(self) -> Files:
+        """The files that were read: `run.files.slowest()`, `run.files.table`."""
+        return Files(self.trace.files, self.summary)
+
+    def where(
+        self,
+        *predicates: pl.Expr,
+        kind: str | Sequence[str] | None = None,
+        source: str | Sequence[str] | None = None,
+        rank: int | None = None,
+        step: int | None = None,
+        batch: int | None = None,
+        path: str | None = None,
+    ) -> pl.DataFrame:
+        """The spans that fit, by their start, in milliseconds; `path` is a part of the file's path.
+
+            run.where(kind=["read", "fault"], source="storage", rank=0).sort("took_ms", descending=True)
+
+        Raises `CommandError` for a kind, source or rank that is not one; it names the nearest.
+        """
+        wanted = [*predicates]
+        for name, given, known in (("kind", kind, KINDS), ("source", source, SOURCES)):
+            if given is not None:
+                words = [given] if isinstance(given, str) else list(given)
+                for word in words:
+                    _check(name, word, known)
+                wanted.append(pl.col(name).is_in(words))
+        if rank is not None:
+            _check("rank", rank, self.trace.ranks)
+        wanted += [pl.col(name) == value for name, value in (("rank", rank), ("step", step), ("batch", batch)) if value is not None]
+        names = self.trace.files.select("file", "path").unique("file")
+        if path is not None:
+            wanted.append(pl.col("file").is_in(names.filter(pl.col("path").str.contains(path, literal=True))["file"].implode()))
+        found = self.trace.found(lambda part: part.filter(*wanted) if wanted else part)
+        times = {"start_ms": pl.col("start_ns") / _MS, "took_ms": (pl.col("end_ns") - pl.col("start_ns")) / _MS}
+        return (
+            found.sort("start_ns").with_columns(**times).join(names, on="file", how="left", maintain_order="left").select(_COLUMNS)
+        )
+
+    def step(self, number: int) -> StepView:
+        """What a step did on all ranks; `CommandError` if the run has no such step."""
+        steps = self.analysed.steps.filter(pl.col("step") == number)
+        if not len(steps):
+            raise CommandError(f"step {number}: {self._known_steps}")
+        used = self.trace.rows(pl.col("step") == number, pl.col("batch").is_not_null(), kinds=("wait", "h2d", "compute"))
+        batches = used.select("rank", "batch").unique()
+        reads = self.where(pl.col("batch").is_in(batches["batch"].unique().implode()), kind=_READS)
+        reads = reads.join(batches, on=["rank", "batch"], how="semi", nulls_equal=True).sort("took_ms", descending=True)
+        row = longest_steps(steps, 1).row(0, named=True)
+        share = percent(row["cause_ns"] / row["wall_ns"] if row["wall_ns"] else None, 0)
+        cause = row["cause"].replace("_", " ")
+        text = f"step {number}: rank {row['rank']} took {duration(row['wall_ns'] / 1e9)}, {share} of it {cause}"
+        causes = _in_ms(steps)
+        idle = [f"{cause}_ms" for cause in CAUSES if not causes[f"{cause}_ms"].fill_null(0).sum()]
+        return StepView(number, causes.drop(idle), reads, text)
+
+    def timeline(self, step: int | None = None, around: float | None = None, ranks: Sequence[int] | None = None) -> "go.Figure":
+        """What ranks and workers did around a step, or around a second of the run; without either, around the longest step."""
+        from ioprof.report.figures import timeline
+
+        for rank in ranks or ():
+            _check("rank", rank, self.trace.ranks)
+        return timeline(
+            self.trace, self._window(step, around), ranks or chosen_ranks(self.analysed.steps), is_emulated(self.summary)
+        )
+
+    def _window(self, step: int | None, around: float | None) -> Window:
+        steps = self.analysed.steps
+        if step is not None and around is not None:
+            raise CommandError("timeline: give step= or around=, not both")
+        if around is not None:
+            return Window("moment", "around a moment", 0, *around_moment(steps, round(around * 1e9)))
+        if step is None:
+            found = windows(steps, self.summary.steps.warmup)
+            if not found:
+                raise CommandError("timeline: the run has no step; give a second of the run: around=8.4")
+            return next((window for window in found if window.name == "longest"), found[0])
+        bounds = around_step(steps, step)
+        if bounds is None:
+            raise CommandError(f"step {step}: {self._known_steps}")
+        return Window("step", f"around step {step}", 0, *bounds)
+
+    @property
+    def _known_steps(self) -> str:
+        steps = self.analysed.steps["step"]
+        return f"the run has the steps {min(steps)} to {max(steps)}" if len(steps) else "the run has no step"
+
+    def throughput(self) -> "go.Figure":
+        """Samples per second of each rank over time; steps per second where the batch size is not known."""
+        from ioprof.report.figures import throughput
+
+        batch, device = self.trace.run.config.batch_size, self.trace.run.device
+        own = device.samples_per_s if batch and device else None
+        figure = throughput(self.analysed.steps, batch or 1, own, is_emulated(self.summary))
+        return figure if batch else figure.update_yaxes(title_text="steps/s of one rank")
+
+    def bandwidth(self) -> "go.Figure":
+        """Bytes per second of reads for batches over time, by where they came from, against what the devices need."""
+        from ioprof.report.bandwidth import bandwidth
+
+        return bandwidth(self.trace, self.analysed.steps, self.summary.demand)
+
+    def latency(self) -> "go.Figure":
+        """How long reads for batches took, by where their bytes came from."""
+        from ioprof.report.figures import read_latency
+
+        return read_latency(self.trace)
+
+    def by_cause(self, unit: str = "share") -> "go.Figure":
+        """What the time of the steps went to, for each rank and for all; `unit` is `share` or `seconds`."""
+        from ioprof.report.figures import time_by_cause
+
+        return time_by_cause(self.analysed.steps, self._emulated, unit)
+
+    def step_causes(self) -> "go.Figure":
+        """What each step's time went to, for the rank that delayed it."""
+        from ioprof.report.figures import step_causes
+
+        return step_causes(self.analysed.steps, self._emulated)
+
+    @property
+    def _emulated(self) -> list[str]:
+        return [entry.cause for entry in self.summary.steps.causes if entry.basis == "emulated"]
+
+    def whatif(
+        self,
+        *,
+        workers: int | None = None,
+        prefetch: int | None = None,
+        persistent_workers: bool = False,
+        batch: int | None = None,
+        cores: float | None = None,
+        ranks: int | None = None,
+        cache: str | None = None,
+        **speeds: float | str | None,
+    ) -> "Prediction":
+        """What a change would bring, see `ioprof.whatif`."""
+        from ioprof.replay.changes import Change, parse_speed
+        from ioprof.replay.prediction import whatif
+
+        factors = {cause: parse_speed(f"--{cause}", str(speed)) for cause, speed in speeds.items() if speed is not None}
+        return whatif(self.trace, Change(workers, prefetch, cores, batch, ranks, persistent_workers, cache, factors))
+
+    def write_html(self, path: Path | str) -> None:
+        """Write the report as one page that opens offline; as `ioprof report --html`."""
+        from ioprof.report.html import write_html
+
+        write_html(self.trace, self.analysed.steps, self.summary, Path(path))
+
+    def __repr__(self) -> str:
+        return f"{title(self.summary)}: {headline(self.summary)}"
+
+    def _repr_html_(self) -> str:
+        from ioprof.report.card import run_card
+
+        return run_card(self.summary)
+
+
+def _in_ms(steps: pl.DataFrame) -> pl.DataFrame:
+    times = {"start_ms": pl.col("start_ns") / _MS, "took_ms": (pl.col("end_ns") - pl.col("start_ns")) / _MS}
+    causes = {f"{cause}_ms": pl.col(f"{cause}_ns") / _MS for cause in CAUSES}
+    return steps.select("rank", "step", **times, **causes)
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3
+
+
+def _check(name: str, given: object, known: Sequence[object]) -> None:
+    """CommandError, with the nearest that is known, unless it is one of those."""
+    if given in known:
+        return
+    near = difflib.get_close_matches(str(given), [str(each) for each in known], 1, 0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise CommandError(f"{name} {clean(str(given), 40)!r}: not known; {hint}there are {', '.join(map(str, known)) or 'none'}")

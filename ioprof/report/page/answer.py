@@ -1,0 +1,155 @@
+"""The first screen of a page: the answer, a bar of root causes, at most three changes, and what limits them."""
+
+from typing import Final
+
+from ioprof.analysis.verdict import BOUND_NAMES
+from ioprof.report.caveats import caveats
+from ioprof.report.markup import Html, element, join
+from ioprof.report.prediction import gain_text
+from ioprof.report.sections import CAUSE_MEANINGS, badge, term
+from ioprof.report.statements import cause_rows, failures, is_emulated, is_on_cpu, setting, title
+from ioprof.report.units import MISSING, clean, duration, percent, rate
+from ioprof.run_record import Advice, CauseShare, Summary
+
+MOST_CHANGES: Final = 3
+_LEAST_NAMED: Final = 0.005
+"""Share of the steps' time from which a cause is named below the bar."""
+_SECTIONS: Final = (
+    ("time", "Timeline"), ("causes", "Causes"), ("steps", "Steps"), ("storage", "Storage"), ("workers", "Workers"),
+    ("ranks", "Ranks"), ("complete", "Completeness"), ("reading", "Glossary"),
+)  # fmt: skip
+
+
+def headline(summary: Summary) -> str:
+    """The answer in at most 15 words."""
+    bound = summary.verdict.bound_by
+    if bound is None:
+        return "No step was completed: what the job waited for is not known."
+    shares = {entry.cause: entry.share for entry in summary.steps.causes if entry.share is not None}
+    name, later = f"{BOUND_NAMES[bound]}-bound", " after the first epoch" if summary.verdict.first_epoch else ""
+    if summary.verdict.doubts:
+        name = f"Probably {name[:1].lower()}{name[1:]}"
+    if phase := next((entry for entry in summary.ledger.phases if entry.name == summary.verdict.phase), None):
+        return f"{phase.name.capitalize()} took {percent(phase.share)} of the job; its steps are {name[:1].lower()}{name[1:]}."
+    devices = "the CPU" if is_on_cpu(summary) else f"the {'emulated ' if is_emulated(summary) else ''}accelerators"
+    if "compute" not in shares:
+        return f"{name}{later}; what {devices} computed was not recorded."
+    if is_on_cpu(summary):
+        return f"{name}{later}: the model computed for {percent(shares['compute'])} of the steps' time."
+    if bound == "compute":
+        return f"{name}{later}: {devices} computed for {percent(shares['compute'])} of the steps' time."
+    return f"{name}{later}: {devices} were idle for {percent(1 - shares['compute'])} of the steps' time."
+
+
+def header(summary: Summary) -> Html:
+    """The name of the run, what it was, and the contents."""
+    started = summary.run.started
+    about = [setting(summary), f"Started {clean(started)}" if started else ""]
+    links = (element("a", word, href=f"#{name}") for name, word in _SECTIONS)
+    return element(
+        "header",
+        element("div", element("span", "ioprof", class_="brand"), element("h1", title(summary)), class_="title"),
+        element("p", ". ".join(text for text in about if text), class_="quiet"),
+        element("nav", *links, aria_label="Contents"),
+    )
+
+
+def answer(summary: Summary) -> Html:
+    """Failures, the answer, the bar, the changes, and the caveats as links to where they are explained."""
+    banner = [element("p", line) for line in failures(summary)]
+    return element(
+        "section",
+        element("div", *banner, class_="banner", role="alert") if banner else None,
+        element("p", headline(summary), class_="headline"),
+        _bar(summary.steps.causes),
+        element(
+            "div",
+            _changes(summary.verdict.advice),
+            element("div", _tiles(summary), element("p", clean(summary.verdict.text, 900), class_="why")),
+            class_="answer-columns",
+        ),
+        _chips(summary),
+        id="verdict",
+        aria_label="Answer",
+    )
+
+
+def _bar(causes: tuple[CauseShare, ...]) -> Html | None:
+    shown = [entry for entry in causes if entry.share]
+    if not shown:
+        return None
+    parts = (
+        element(
+            "i",
+            element("b", percent(entry.share, 0)) if (entry.share or 0) >= 0.06 else None,
+            class_=f"cause-{entry.cause}",
+            style=f"width:{(entry.share or 0) * 100:.3f}%",
+            title=f"{entry.cause}: {percent(entry.share)}. {CAUSE_MEANINGS.get(entry.cause, '')}",
+        )
+        for entry in shown
+    )
+    printed = {row.cause: row.share for row in cause_rows(causes)}
+    named = sorted((entry for entry in shown if (entry.share or 0) >= _LEAST_NAMED), key=lambda entry: -(entry.share or 0))
+    keys = (
+        element(
+            "li",
+            element("i", class_=f"swatch cause-{entry.cause}"),
+            f"{entry.cause.replace('_', ' ')} ",
+            element("strong", f"{printed[entry.cause]}%"),
+            " emulated" if entry.basis == "emulated" else None,
+            title=CAUSE_MEANINGS.get(entry.cause),
+        )
+        for entry in named
+    )
+    label = "Time of all steps by cause: " + ", ".join(f"{entry.cause} {printed[entry.cause]}%" for entry in named)
+    return join(element("div", *parts, class_="stack large", role="img", aria_label=label), element("ul", *keys, class_="keys"))
+
+
+def _tiles(summary: Summary) -> Html:
+    found, basis = summary.throughput, "emulated" if is_emulated(summary) else "measured"
+    own = found.device_samples_per_s
+    reached = percent(found.steady_samples_per_s / own) if own and found.steady_samples_per_s is not None else None
+    tiles = [
+        _tile(rate(found.steady_samples_per_s), term("steady", "samples/s, steady"), found.basis)
+        if found.steady_samples_per_s
+        else None,
+        _tile(reached, f"of the devices' {rate(own)}", "emulated" if is_emulated(summary) else "derived") if reached else None,
+        _tile(duration(summary.steps.p50_s), "step, median", basis),
+    ]
+    return element("div", *tiles, class_="tiles")
+
+
+def _tile(number: str, label: str, basis: str) -> Html | None:
+    if number == MISSING:
+        return None
+    return element("div", element("strong", number), element("span", label, " ", badge(basis)), class_="tile")
+
+
+def _changes(advice: tuple[Advice, ...]) -> Html | None:
+    if not advice:
+        return None
+    items = [element("li", element("span", clean(entry.action, 400)), _gain(entry)) for entry in advice]
+    more = element("details", element("summary", f"{len(items) - MOST_CHANGES} more"), element("ul", *items[MOST_CHANGES:]))
+    return element(
+        "div",
+        element("h2", "What to change"),
+        element("ol", *items[:MOST_CHANGES]),
+        more if len(items) > MOST_CHANGES else None,
+        class_="changes",
+    )
+
+
+def _gain(advice: Advice) -> Html | None:
+    """What a change is predicted to bring, its range and cost, or why that is not predicted."""
+    if not (text := gain_text(advice)):
+        return None
+    is_predicted = advice.predicted_speedup is not None
+    return element("p", text, " ", badge("predicted") if is_predicted else None, class_="gain" if is_predicted else "gain none")
+
+
+def _chips(summary: Summary) -> Html | None:
+    names = [entry.name for entry in caveats(summary)]
+    if summary.verdict.doubts:
+        names = ["unsure", *names]
+    chips = (element("li", element("a", name, href="#complete")) for name in names)
+    return element("ul", *chips, class_="chips", aria_label="What limits this answer") if names else None

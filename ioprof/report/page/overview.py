@@ -1,0 +1,159 @@
+"""The whole run in bins of time: how much of each bin a class of spans took, its longest span, and bytes by source.
+
+Spans are read in parts, so that a run of any length can be drawn. A span is counted in every bin that it reaches into.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ioprof.report.page.classes import CLASSES, READ_KINDS
+from ioprof.report.page.encoding import TICK_NS, block
+from ioprof.report.page.tracks import placed
+from ioprof.schema import SOURCES
+from ioprof.trace import Trace
+
+Floats = npt.NDArray[np.float64]
+
+STRIP_BINS: Final = 1024
+"""Bins of the strip above the timeline."""
+MOST_BINS: Final = 16_384
+_MOST_CELLS: Final = 2_000_000
+_DURATION_BINS: Final = 512  # eight for each factor of two, from 100 ns
+_FEWEST_LONG: Final = 20
+_LONG_RATIO: Final = 0.001  # of the spans of a class may be long ones
+_LONG_FACTOR: Final = 4.0  # times the median, from which on a span may be a long one
+_CHUNK: Final = 1 << 20  # cells that are filled at a time
+_SOURCE_OF_CLASS: Final = np.array([SOURCES.index(entry.source or "") if entry.kind in READ_KINDS else -1 for entry in CLASSES])
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A run in bins of equal length."""
+
+    bins: int
+    end_ns: int
+    pairs: list[tuple[int, int]]
+    """Lane and class of each row of `busy_ns` and `longest`."""
+    busy_ns: Floats
+    longest: npt.NDArray[np.uint8]
+    """Duration of the longest span, as `duration_code`; 0: none."""
+    source_bytes: Floats
+    """Bytes of reads for batches, if there are any, by source in the order of `SOURCES`."""
+    durations: Floats
+    """Spans by class and `duration_code`."""
+
+    @property
+    def bin_ns(self) -> float:
+        """The length of a bin."""
+        return self.end_ns / self.bins
+
+    def blocks(self) -> str:
+        """Shares and longest spans of all rows, a byte for each bin; a share is 1 to 255 where it is not 0."""
+        shares = np.ceil(self.busy_ns * (255 / self.bin_ns)).clip(0, 255).astype(np.uint8)
+        return block([row.tobytes() for pair in zip(shares, self.longest, strict=True) for row in pair])
+
+    def long_codes(self) -> list[int]:
+        """For each class the code from which on a span is drawn at full height wherever it is; 255: none is."""
+        return [_long_code(row) for row in self.durations]
+
+    def busy_ratio(self, class_numbers: set[int], tracks: int) -> Floats:
+        """Share of each bin of the strip in which spans of these classes ran, as the mean of so many lanes."""
+        rows = [row for row, (_, number) in zip(self.busy_ns, self.pairs, strict=True) if number in class_numbers]
+        if not rows or not tracks:
+            return np.zeros(STRIP_BINS)
+        pooled: Floats = np.sum(rows, axis=0).reshape(STRIP_BINS, -1).mean(axis=1)
+        return (pooled / (self.bin_ns * tracks)).clip(0, 1)
+
+    def bytes_per_s(self) -> Floats:
+        """Bytes per second by source in the bins of the strip."""
+        per_bin: Floats = self.source_bytes.reshape(len(SOURCES), STRIP_BINS, -1).sum(axis=2)
+        return per_bin / (self.end_ns / STRIP_BINS / 1e9)
+
+
+def duration_code(duration_ns: Any) -> npt.NDArray[np.int64]:
+    """8 × log2 of the duration in 100 ns, plus 1: a byte that is right to 9 %."""
+    code: npt.NDArray[np.int64] = (8 * np.log2(np.maximum(np.asarray(duration_ns) / TICK_NS, 1.0))).astype(np.int64) + 1
+    return code.clip(1, 254)
+
+
+def overview(trace: Trace, table: pl.DataFrame, end_ns: int, is_fine: bool) -> Overview:
+    """The run in bins; fine ones are for the timeline of a run whose spans are too many for the page."""
+    pairs = [(int(track), int(number)) for track, number in table.select("track", "class").unique(maintain_order=True).iter_rows()]
+    bins = MOST_BINS if is_fine else STRIP_BINS
+    while bins > 2 * STRIP_BINS and bins * len(pairs) > _MOST_CELLS:
+        bins //= 2
+    found = Overview(
+        bins, end_ns, pairs, np.zeros((len(pairs), bins)), np.zeros((len(pairs), bins), dtype=np.uint8),
+        np.zeros((len(SOURCES), bins)), np.zeros((len(CLASSES), _DURATION_BINS)),
+    )  # fmt: skip
+    numbers = table.select("track", "class").unique(maintain_order=True).with_row_index("pair")
+    is_read = pl.col("kind").is_in(list(READ_KINDS))
+    makes_batches = not trace.sums.filter(is_read, pl.col("in_batch")).is_empty()
+    counted = pl.when(pl.col("batch").is_not_null() | (not makes_batches)).then(pl.col("bytes")).alias("bytes")
+    columns = ("track", "class", "start_ns", "end_ns", counted)
+    for spans in trace.in_parts(lambda part: placed(part, table).select(columns)):
+        _add(found, spans.join(numbers, on=["track", "class"], how="left"))
+    return found
+
+
+def _add(found: Overview, spans: pl.DataFrame) -> None:
+    start = spans["start_ns"].to_numpy().clip(0, found.end_ns)
+    end = np.maximum(spans["end_ns"].to_numpy(), start).clip(0, found.end_ns)
+    pair, number = spans["pair"].to_numpy().astype(np.int64), spans["class"].to_numpy()
+    code = duration_code(end - start)
+    np.add.at(found.durations, (number, code), 1)
+    moved = spans["bytes"].fill_null(0).to_numpy()
+    bin_ns = found.bin_ns
+    first = np.minimum((start / bin_ns).astype(np.int64), found.bins - 1)
+    last = np.minimum(np.maximum(np.ceil(end / bin_ns).astype(np.int64) - 1, first), found.bins - 1)
+    totals = np.cumsum(last - first + 1)
+    begin = 0
+    while begin < len(spans):  # so many at a time that their cells fit in memory
+        before = int(totals[begin - 1]) if begin else 0
+        until = max(begin + 1, int(np.searchsorted(totals, before + _CHUNK, side="right")))
+        chosen = slice(begin, until)
+        _fill(
+            found,
+            start[chosen],
+            end[chosen],
+            first[chosen],
+            last[chosen],
+            pair[chosen],
+            number[chosen],
+            code[chosen],
+            moved[chosen],
+        )
+        begin = until
+
+
+def _fill(found: Overview, start: Any, end: Any, first: Any, last: Any, pair: Any, number: Any, code: Any, moved: Any) -> None:
+    counts = last - first + 1
+    which = np.repeat(np.arange(len(start)), counts)
+    place = first[which] + np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    bin_ns = found.bin_ns
+    covered = np.maximum(np.minimum(end[which], (place + 1) * bin_ns) - np.maximum(start[which], place * bin_ns), 0)
+    cell = pair[which] * found.bins + place
+    busy, longest = found.busy_ns.reshape(-1), found.longest.reshape(-1)
+    np.add.at(busy, cell, covered)
+    np.maximum.at(longest, cell, code[which].astype(np.uint8))
+    source = _SOURCE_OF_CLASS[number]
+    chosen = np.flatnonzero((source[which] >= 0) & (moved[which] > 0))
+    of = which[chosen]
+    part = np.where(counts[of] == 1, 1.0, covered[chosen] / np.maximum(end - start, 1)[of])
+    np.add.at(found.source_bytes.reshape(-1), source[of] * found.bins + place[chosen], moved[of] * part)
+
+
+def _long_code(spans: Floats) -> int:
+    """The least code above the median's by `_LONG_FACTOR` that only few spans reach."""
+    total = spans.sum()
+    if not total:
+        return 255
+    median = int(np.searchsorted(np.cumsum(spans), total / 2))
+    least = median + int(8 * np.log2(_LONG_FACTOR))
+    above = np.cumsum(spans[::-1])[::-1]  # spans of this code and above
+    few = np.flatnonzero(above <= max(_FEWEST_LONG, _LONG_RATIO * total))
+    return min(max(least, int(few[0]) if len(few) else 255), 255)

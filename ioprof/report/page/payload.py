@@ -1,0 +1,222 @@
+"""What the timeline of a page is drawn from: a JSON object, and blocks of columns that it describes."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from ioprof.report.page.classes import CLASSES, READ_KINDS
+from ioprof.report.page.encoding import TICK_NS, block
+from ioprof.report.page.overview import STRIP_BINS, Overview, overview
+from ioprof.report.page.sampled import Lane, ready_batches, sampled_lanes
+from ioprof.report.page.spans import SpanBlocks, span_blocks, step_columns
+from ioprof.report.page.stalls import MOST_SPANS, Stall, named_cause, stalls, stretches
+from ioprof.report.page.tracks import Tracks, placed, tracks_of
+from ioprof.report.palette import CAUSE_COLOURS, DARK, SOURCE_COLOURS
+from ioprof.report.sections import CAUSE_MEANINGS
+from ioprof.run_record import Summary
+from ioprof.schema import CAUSES, SOURCES
+from ioprof.trace import Trace
+
+MOST_STEPS: Final = 200_000
+"""Steps of all ranks together that a page has."""
+_DIGITS: Final = 4
+_MOST_OF_PEAK: Final = 4.0
+"""Times the highest bandwidth, up to which the demand sets the height of its row in the strip."""
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The data of a timeline."""
+
+    facts: str
+    """JSON."""
+    blocks: dict[str, str]
+    """By name, in the order in which the page reads them."""
+    notes: tuple[str, ...]
+    """What was left out, in sentences."""
+
+
+def payload(trace: Trace, steps: pl.DataFrame, summary: Summary, wanted: tuple[int, int] | None = None) -> Payload:
+    """The data of a run's timeline; spans in `wanted` are in it, however many there are in the run."""
+    lanes = tracks_of(trace, steps)
+    table = lanes.table
+    end_ns = _end_ns(trace, steps)
+    is_large = trace.num_spans > MOST_SPANS
+    whole = overview(trace, table, end_ns, is_large)
+    found = stalls(steps)
+    windows = stretches(trace, steps, found, wanted) if is_large else [(0, end_ns)]
+    spans = span_blocks(_exact(trace, table, windows if is_large else None), trace.files)
+    charged = _charged(steps, lanes)
+    step_block, step_ranks = step_columns(charged, CAUSES) if len(charged) else ("", [])
+    series = [*ready_batches(trace, lanes.ranks), *sampled_lanes(trace)]
+    blocks = {"steps": step_block} if step_block else {}
+    blocks |= {f"series{place}": lane.block() for place, lane in enumerate(series)}
+    blocks |= {"overview": whole.blocks()} if is_large else {}
+    blocks |= {f"spans{place}": text for place, text in enumerate(spans.blocks)}
+    blocks["files"] = _tables(spans)
+    facts = {
+        "tick_ns": TICK_NS,
+        "end": end_ns / TICK_NS,
+        "name": trace.run.name or "RUN",
+        "hasBatches": not trace.sums.filter(pl.col("in_batch"), pl.col("kind").is_in(list(READ_KINDS))).is_empty(),
+        "causes": [_named(cause, CAUSE_COLOURS[cause]) | {"means": CAUSE_MEANINGS[cause]} for cause in CAUSES],
+        "classes": [
+            {
+                "name": entry.name,
+                "kind": entry.kind,
+                "source": entry.source,
+                "level": entry.level,
+                "long": long,
+                "light": entry.light,
+                "dark": entry.dark,
+            }
+            for entry, long in zip(CLASSES, whole.long_codes(), strict=True)
+        ],
+        "tracks": [{"name": track.name, "rank": track.rank, "maker": track.is_maker} for track in lanes.tracks],
+        "pairs": [list(pair) for pair in whole.pairs],
+        "ranks": lanes.ranks,
+        "counts": spans.counts,
+        "bins": whole.bins if is_large else 0,
+        "windows": [[since / TICK_NS, until / TICK_NS] for since, until in windows],
+        "wanted": [edge / TICK_NS for edge in wanted] if wanted else None,
+        "steps": step_ranks,
+        "stalls": [_stall(stall) for stall in found],
+        "series": [
+            {"name": lane.name, "unit": lane.unit, "host": lane.host, "rank": lane.rank, "most": lane.most} for lane in series
+        ],
+        "strip": _strip(whole, steps, series, summary, lanes),
+    }
+    return Payload(json.dumps(facts, allow_nan=False), blocks, _notes(trace, steps, lanes, charged, is_large))
+
+
+def _stall(stall: Stall) -> list[int]:
+    edges = (stall.start_ns // TICK_NS, stall.end_ns // TICK_NS)
+    return [*edges, stall.step, stall.rank, stall.excess_ns // TICK_NS, CAUSES.index(stall.cause)]
+
+
+def _end_ns(trace: Trace, steps: pl.DataFrame) -> int:
+    ends = [
+        trace.found(lambda part: part.select(pl.col("end_ns").max()))["end_ns"].max(),
+        steps["end_ns"].max() if len(steps) else 0,
+    ]
+    return max(1, *(end for end in ends if isinstance(end, int)))
+
+
+def _exact(trace: Trace, table: pl.DataFrame, windows: list[tuple[int, int]] | None) -> pl.DataFrame:
+    """The spans that have a lane and reach into one of the windows, which are in order and apart; all, if there are none."""
+    columns = ("track", "class", "start_ns", "end_ns", "bytes", "file", "batch", "step", "name")
+    if windows is None:
+        return trace.found(lambda part: placed(part, table).select(columns))
+    since, until = np.array([edge for edge, _ in windows]), np.array([edge for _, edge in windows])
+    found = []
+    read = ("start_ns", "end_ns", "kind", "rank", "pid", "source", "bytes", "file", "batch", "step", "name")
+    for spans in trace.in_parts(lambda part: part.select(read)):
+        place = np.searchsorted(until, spans["start_ns"].to_numpy(), side="right")
+        is_inside = (place < len(since)) & (since[place.clip(max=len(since) - 1)] < spans["end_ns"].to_numpy())
+        found.append(placed(spans.filter(pl.Series(is_inside)).lazy(), table).select(columns).collect())
+    return pl.concat(found)
+
+
+def _charged(steps: pl.DataFrame, lanes: Tracks) -> pl.DataFrame:
+    """The steps that the page has: of ranks that have lanes, and of very many the longest of each few consecutive ones."""
+    if not len(steps):
+        return steps
+    mine = steps.filter(pl.col("rank").is_in([rank for rank in lanes.ranks if rank is not None]))
+    each = -(-len(mine) // MOST_STEPS)
+    if each <= 1:
+        return mine
+    length = pl.col("end_ns") - pl.col("start_ns")
+    ordered = mine.sort("rank", "start_ns").with_columns(place=pl.int_range(pl.len()).over("rank") // each)
+    kept = ordered.sort(length, descending=True).group_by("rank", "place", maintain_order=True).first()
+    return kept.drop("place")
+
+
+def _tables(spans: SpanBlocks) -> str:
+    words = json.dumps({"paths": spans.paths, "sizes": spans.sizes.tolist(), "names": spans.names})
+    return block([words.encode()])
+
+
+def _named(name: str, light: str) -> dict[str, str]:
+    return {"name": name, "light": light, "dark": DARK.get(light, light)}
+
+
+def _strip(whole: Overview, steps: pl.DataFrame, series: list[Lane], summary: Summary, lanes: Tracks) -> list[dict[str, Any]]:
+    """The rows of the strip: what they show, in equal bins over the run."""
+    rows: list[dict[str, Any]] = []
+    computing = {number for number, entry in enumerate(CLASSES) if entry.kind in ("compute", "kernel")}
+    devices = sum(track.name == "compute" for track in lanes.tracks)
+    if devices:
+        rows.append(
+            _row("device busy", "ratio", [("compute", CAUSE_COLOURS["compute"], whole.busy_ratio(computing, devices))], 1.0)
+        )
+    if len(steps):
+        longest, cause = _step_bins(steps, whole.end_ns)
+        rows.append({**_row("step time", "s", [("longest", CAUSE_COLOURS["loader"], longest)]), "cause": cause})
+    bandwidth = whole.bytes_per_s()
+    if bandwidth.any():
+        parts = [(source, SOURCE_COLOURS[source], row) for source, row in zip(SOURCES, bandwidth, strict=True) if row.any()]
+        demand = summary.demand.bytes_per_s or 0.0
+        peak = float(bandwidth.sum(axis=0).max())
+        shown = demand * 1.05 if demand < _MOST_OF_PEAK * peak else None  # more would flatten the bandwidth
+        rows.append({**_row("reads for batches", "bytes/s", parts, shown), "demand": demand or None})
+    for name, colour in (("CPU", CAUSE_COLOURS["decode"]), ("I/O pressure", CAUSE_COLOURS["storage"])):
+        values = [_resampled(lane, whole.end_ns) for lane in series if lane.name == name]
+        if values:
+            unit = next(lane.unit for lane in series if lane.name == name)
+            most = float(summary.cpu.cores) if unit == "cores" and summary.cpu and summary.cpu.cores else 1.0
+            rows.append(_row(name, unit, [(name, colour, np.mean(values, axis=0))], most))
+    return rows
+
+
+def _row(name: str, unit: str, parts: list[tuple[str, str, Any]], most: float | None = None) -> dict[str, Any]:
+    total = float(np.sum([values for _, _, values in parts], axis=0).max())
+    return {
+        "name": name,
+        "unit": unit,
+        "most": max(most or 0.0, total),
+        "parts": [
+            {**_named(word, colour), "values": [float(f"{value:.{_DIGITS}g}") for value in values]}
+            for word, colour, values in parts
+        ],
+    }
+
+
+def _step_bins(steps: pl.DataFrame, end_ns: int) -> tuple[Any, list[int]]:
+    """The longest step in each bin of the strip in seconds, and its greatest cause after compute."""
+    named = named_cause(steps).with_columns(took=(pl.col("end_ns") - pl.col("start_ns")) / 1e9).sort("took")
+    took, cause = np.zeros(STRIP_BINS), np.zeros(STRIP_BINS, dtype=np.int64)
+    first = (named["start_ns"].to_numpy() * STRIP_BINS // end_ns).clip(0, STRIP_BINS - 1)
+    last = (named["end_ns"].to_numpy() * STRIP_BINS // end_ns).clip(0, STRIP_BINS - 1)
+    counts = np.minimum(last - first + 1, STRIP_BINS)
+    which = np.repeat(np.arange(len(named)), counts)
+    place = (first[which] + np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)).clip(0, STRIP_BINS - 1)
+    took[place] = named["took"].to_numpy()[which]  # in order of length: the longest is written last
+    cause[place] = named["cause"].to_numpy()[which]
+    return took, cause.tolist()
+
+
+def _resampled(lane: Lane, end_ns: int) -> Any:
+    middles = (np.arange(STRIP_BINS) + 0.5) * end_ns / STRIP_BINS
+    place = np.searchsorted(lane.time_ns, middles, side="right") - 1
+    return np.where(place >= 0, lane.value[place.clip(0)], 0.0)
+
+
+def _notes(trace: Trace, steps: pl.DataFrame, lanes: Tracks, charged: pl.DataFrame, is_large: bool) -> tuple[str, ...]:
+    notes: list[str] = []
+    ranks = len(trace.ranks)
+    if ranks > len(lanes.ranks):
+        shown = ", ".join(str(rank) for rank in lanes.ranks)
+        notes.append(f"Ranks {shown} of {ranks} have lanes: the slowest, the fastest, and some between.")
+    if lanes.left_out:
+        notes.append(f"{lanes.left_out} worker processes have no lane.")
+    if is_large:
+        notes.append(
+            f"{trace.num_spans:,} spans: those around the longest steps, the start, a median step and evenly from the run are "
+            "exact; elsewhere the shares of time and the longest span in each of some thousand bins are shown."
+        )
+    if len(charged) < len(steps.filter(pl.col("rank").is_in([rank for rank in lanes.ranks if rank is not None]))):
+        notes.append("Of the steps, the longest of each few consecutive ones are in the timeline.")
+    return tuple(notes)

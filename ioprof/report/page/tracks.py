@@ -1,0 +1,96 @@
+"""The lanes of the page's timeline: which spans each has, and in which order they stand."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import polars as pl
+
+from ioprof.report.lanes import LEAVES, MAIN_KINDS, MAIN_LANES, worker_numbers
+from ioprof.report.page.classes import class_number
+from ioprof.report.views import chosen_ranks
+from ioprof.trace import Trace
+
+MOST_RANKS: Final = 8
+"""Ranks with lanes; of more, the slowest, the fastest and some between."""
+MOST_MAKERS: Final = 32
+"""Processes of one rank that make batches and have a lane of their own."""
+_ORDER: Final = ("compute", "copies", "exchange", "wait", "other")
+_OTHER_KINDS: Final = ("checkpoint", "validate", "user", "gc", "sampler", "phase", "stage")
+_KEYS: Final = ("rank", "pid", "kind", "source")
+
+
+@dataclass(frozen=True)
+class Track:
+    """A lane that has spans of its own."""
+
+    name: str
+    rank: int | None
+    is_maker: bool
+    """Whether its spans make batches; such lanes are shown together until they are unfolded."""
+
+
+@dataclass
+class Tracks:
+    """The lanes of a run, and which spans lie in which."""
+
+    ranks: list[int | None]
+    """Those that have lanes; null stands for processes that are no rank."""
+    tracks: list[Track] = field(default_factory=list)
+    rows: list[tuple[int | None, int | None, str, str | None, int, int]] = field(default_factory=list)
+    left_out: int = 0
+    """Processes without a lane."""
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """Columns `rank pid kind source track class`: the lane and class of spans that have one."""
+        schema = {"rank": pl.Int32, "pid": pl.Int32, "kind": pl.String, "source": pl.String, "track": pl.Int64, "class": pl.Int64}
+        return pl.DataFrame(self.rows, schema=schema, orient="row")
+
+    def add(self, name: str, rank: int | None, keys: list[tuple[int | None, str, str | None]], is_maker: bool = False) -> None:
+        """One more lane, of the spans with these process ids, kinds and sources."""
+        if not keys:
+            return
+        self.rows += [(rank, pid, kind, source, len(self.tracks), class_number(kind, source)) for pid, kind, source in keys]
+        self.tracks.append(Track(name, rank, is_maker))
+
+
+def tracks_of(trace: Trace, steps: pl.DataFrame) -> Tracks:
+    """The lanes of a run, rank by rank."""
+    keys = trace.sums.select("rank", "pid", pl.col("kind", "source").cast(pl.String)).unique(maintain_order=True)
+    known: list[int | None] = list(chosen_ranks(steps, MOST_RANKS)) if len(steps) else list(trace.ranks[:MOST_RANKS])
+    found = Tracks(known or [None])
+    numbers = worker_numbers(trace)
+    for rank in found.ranks:
+        mine = keys.filter(pl.col("rank").eq_missing(rank)).select("pid", "kind", "source").rows()
+        _add_rank(found, rank, mine, numbers)
+    return found
+
+
+def _add_rank(found: Tracks, rank: int | None, keys: list[tuple[int | None, str, str | None]], numbers: dict[int, int]) -> None:
+    lanes: dict[str, list[tuple[int | None, str, str | None]]] = {name: [] for name in _ORDER}
+    makers: dict[int | None, list[tuple[int | None, str, str | None]]] = {}
+    for key in keys:
+        pid, kind, _ = key
+        if kind in (*LEAVES, "fetch") or (pid in numbers and kind in _OTHER_KINDS):
+            makers.setdefault(pid, []).append(key)
+        elif kind in MAIN_KINDS:
+            lanes[MAIN_KINDS[kind]].append(key)
+        elif kind in _OTHER_KINDS:
+            lanes["other"].append(key)
+    main = {pid for name in MAIN_LANES for pid, *_ in lanes[name]}
+    for name in _ORDER:
+        found.add(name, rank, lanes[name])
+    ordered = sorted(makers, key=lambda pid: (numbers.get(pid or -1, -1 if pid in main else 1 << 30), pid or -1))
+    for pid in ordered[:MOST_MAKERS]:
+        number = numbers.get(pid) if pid is not None else None
+        name = f"worker {number}" if number is not None else "main process" if pid in main else f"process {pid}"
+        found.add(name, rank, makers[pid], is_maker=True)
+    found.left_out += len(ordered[MOST_MAKERS:])
+
+
+def placed(spans: pl.LazyFrame, table: pl.DataFrame) -> pl.LazyFrame:
+    """The spans that have a lane, with the columns `track` and `class`."""
+    keys = table.lazy().with_columns(
+        pl.col("kind").cast(spans.collect_schema()["kind"]), pl.col("source").cast(spans.collect_schema()["source"])
+    )
+    return spans.join(keys, on=list(_KEYS), how="inner", nulls_equal=True)

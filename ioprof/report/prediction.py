@@ -1,0 +1,73 @@
+"""A prediction in words: the replay's own error first, then what the change would bring, and what that rests on."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ioprof.replay.prediction import Prediction
+from ioprof.replay.proof import Proof
+from ioprof.report.units import clean, duration, percent, rate
+from ioprof.run_record import Advice, Summary
+
+LARGE_ERROR: Final = 0.1
+"""Error of the baseline, from which on a prediction is called unsure."""
+
+
+def prediction_lines(found: Prediction) -> Iterator[str]:
+    """One sentence per line, the most important first."""
+    yield (
+        f"Baseline: replayed {duration(found.baseline.step_s)} per batch, measured {duration(found.measured.step_s)} "
+        f"(error {found.baseline_error:+.1%}); the whole loop {duration(found.baseline.total_s)}, "
+        f"measured {duration(found.measured.total_s)}."
+    )
+    rates = ""
+    if found.samples_per_s is not None and found.measured_samples_per_s is not None:
+        rates = f", {rate(found.samples_per_s)} samples/s instead of {rate(found.measured_samples_per_s)}"
+    yield (
+        f"Predicted with {found.change.text}: {duration(found.predicted.step_s)} per batch{rates}: {found.speedup:.2f} × as fast "
+        f"(95 %: {found.speedup_range.low:.2f} to {found.speedup_range.high:.2f})."
+    )
+    yield f"The whole loop would take {duration(found.predicted.total_s)}, start-up and epoch boundaries included."
+    yield "The range covers how steps vary within this run, and the error of the replay; two runs of one job may differ by more."
+    if abs(found.baseline_error) >= LARGE_ERROR:
+        yield f"Unsure: the replay does not reproduce the run itself within {percent(LARGE_ERROR, 0)}."
+    for each in found.assumptions:
+        yield f"Assumes: {each.text}."
+
+
+def gain_text(advice: Advice) -> str:
+    """What an advice would bring, and what it costs, or why that is not predicted. Empty: the run was not replayed."""
+    if advice.predicted_speedup is None:
+        return f"gain not predicted: {clean(advice.reason, 200)}" if advice.reason else ""
+    most = "at most " if advice.is_bound else ""
+    between = "" if advice.low is None or advice.high is None else f" (95 %: {advice.low:.2f} to {advice.high:.2f})"
+    if between == "" and advice.error is not None:
+        between = f", ± {percent(advice.error)}"
+    costs = f"; costs: {advice.costs}" if advice.costs else ""
+    return f"{most}{advice.predicted_speedup:.2f} × as fast{between}{costs}"
+
+
+def proof_lines(found: Proof) -> Iterator[str]:
+    """One sentence per line."""
+    yield f"Advice: {clean(found.action, 300)}"
+    if found.predicted is None or found.predicted_range is None:
+        yield f"Predicted: nothing; {clean(found.reason or 'it is not known why', 200)}."
+    else:
+        low, high = found.predicted_range.low, found.predicted_range.high
+        yield f"Predicted: {found.predicted:.2f} × as fast (95 %: {low:.2f} to {high:.2f})."
+    between = "one pair of runs, so it is not known how much runs vary"
+    if found.measured_range is not None:
+        between = f"95 %: {found.measured_range.low:.2f} to {found.measured_range.high:.2f}; {len(found.pairs)} pairs of runs"
+    yield f"Measured: {found.measured:.2f} × as fast ({between})."
+    if found.error is not None:
+        verdict = "They agree" if found.agrees else "They do not agree"
+        yield f"{verdict}: the prediction is {abs(found.error):.1%} too {'high' if found.error >= 0 else 'low'}."
+
+
+def replay_note(summary: Summary) -> str | None:
+    """What the columns of the replay mean, or why there are no gains. None: the run was not replayed."""
+    if summary.replay is None or not summary.steps.count:
+        return None
+    if summary.replay.reason:
+        return f"no gains: {clean(summary.replay.reason, 300)}"
+    error = f"{summary.replay.baseline_error or 0.0:+.1%}"
+    return f"gain: of a step's time, if that cause cost nothing (predicted by replay, whose own error is {error})"

@@ -1,0 +1,21 @@
+"""The file of stack samples in a spool: `stacks-<host>-<pid>.bin`, written by the launcher (`native/stacks/output.c`).
+
+It is a sequence of records, each of two uint32 (kind, bytes of the rest) and the rest; numbers are little-endian.
+
+    0  text     a JSON object: first {"format": "ioprof.spool.stacks/1", "host", "pid", "package"}; then
+                {"target": 3, "pid": 4711, "version": "3.11.7", "time_ns": ...}, a thread that is sampled from now on, the main
+                thread of that process, and {"note": "..."}, what cannot be sampled, and why
+    1  code     six uint32: number, first line, then of file name and of qualified name bytes per character (1, 2 or 4) and bytes;
+                then both names, then the line table of the code object (CPython, Objects/locations.md, Python 3.11 and newer)
+    2  stack    a uint32: number; then per frame, innermost first, a uint32 (number of a code) and an int32 (its instruction)
+    3  samples  per sample a uint64 (CLOCK_MONOTONIC, ns) and two uint32 (target, number of a stack)
+
+A code or stack stands before its first use, once. A launcher that is killed loses at most the last second.
+"""
+
+from typing import Final
+
+STACK_FORMAT: Final = "ioprof.spool.stacks/1"
+TEXT_RECORD, CODE_RECORD, STACK_RECORD, SAMPLES_RECORD = range(4)
+OWN_PACKAGE: Final = "<ioprof>"
+"""What stands in a stack for the folder of the ioprof that recorded the run."""

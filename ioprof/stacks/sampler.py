@@ -1,0 +1,292 @@
+"""The sampling thread: which processes it samples, how often, and at what cost."""
+
+import errno
+import json
+import os
+import struct
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from ioprof.clock import monotonic_ns, thread_cpu_ns
+from ioprof.errors import CaptureError
+from ioprof.schema import ROLES, WRITERS
+from ioprof.stack_format import STACK_FORMAT, TEXT_RECORD
+from ioprof.stacks.interpreters import Interpreters
+from ioprof.stacks.library import Reader, is_built, read_memory
+from ioprof.wire_format import FILE_HEADER, MAGIC, struct_format
+
+PERIOD_S: Final = 0.02
+"""Default mean time between two samples of a thread; each wait is a random one around it."""
+LARGEST_COST: Final = 0.0015
+"""Maximum CPU use of the sampler as a share of the CPUs that it may use: with more processes the period is longer."""
+ALLOWANCE_NS: Final = 50_000_000
+"""CPU time in addition, for what is read once: the code of the job, and what its processes are."""
+LONGEST_PERIOD_S: Final = 1.0
+LARGEST_WAIT_S: Final = 10.0
+"""How long `stop` waits for the thread."""
+
+_LOOK_AFTER_NS: Final = 200_000_000
+"""Time after which the spool is looked through for new processes."""
+_ROLES_EVERY: Final = 5
+"""In one of so many looks the role of processes is read again that are neither rank nor worker yet."""
+_OTHERS_EVERY: Final = 5
+"""A process that is neither rank nor worker, or not yet, is sampled in one of so many passes."""
+_MOST_ATTEMPTS: Final = 10
+"""To find the interpreter of a process, which may just be starting or forking."""
+_HEADER: Final = struct.Struct(struct_format(FILE_HEADER))
+_FIELDS: Final = {name: place for place, (name, _, _) in enumerate(FILE_HEADER)}
+_ENDED: Final = (errno.ESRCH, errno.ENOENT)
+_REFUSED: Final = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+
+
+@dataclass(frozen=True)
+class StackSampling:
+    """What was sampled, and its cost."""
+
+    period_s: float
+    """Requested mean time between two samples of a thread."""
+    longest_period_s: float
+    """The longest one used. Longer than `period_s`: there were many processes, and sampling is limited to 0.15 % of the CPUs."""
+    processes: int
+    """Whose main threads were sampled."""
+    samples: int
+    torn: int
+    """Samples that were dropped because the stack changed while it was read."""
+    lost: int
+    """Samples that found no room."""
+    cpu_s: float
+    """CPU time of the sampling thread."""
+    wall_s: float
+    notes: tuple[str, ...]
+    """What could not be sampled and why, one sentence each."""
+
+    @property
+    def cost_ratio(self) -> float:
+        """Share of one core that sampling used, in the launcher and not in the processes of the job."""
+        return self.cpu_s / self.wall_s if self.wall_s > 0 else 0.0
+
+
+@dataclass
+class _Target:
+    """A process with a capture file of its own, which Python wrote."""
+
+    path: Path
+    pid: int
+    role: str
+    number: int = -1
+    """Among the sampled threads; -1: not sampled (yet)."""
+    attempts: int = 0
+    done: bool = False
+    """It has ended, or cannot be read."""
+
+
+class StackSampler:
+    """Samples the main threads of the job's Python processes into `spool` from `start` to `stop`, or in a `with` block.
+
+    The processes are those that hooks record into the spool. Raises `CaptureError` where the library is not built, and `OSError` if
+    the file cannot be created; later errors raise nothing.
+    """
+
+    def __init__(self, spool: Path, host: str, package: Path, period_s: float = PERIOD_S) -> None:
+        if not is_built():
+            raise CaptureError("the library that reads stacks is not built: install a C compiler and reinstall")
+        self._spool, self._requested_s, self._period_s = spool, period_s, period_s
+        self._longest_s = period_s
+        self._largest_cost = LARGEST_COST * len(os.sched_getaffinity(0))
+        self._descriptor = os.open(
+            spool / f"stacks-{host}-{os.getpid()}.bin", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+        )
+        self._host = host
+        self._reader = Reader(self._descriptor)
+        self._interpreters = Interpreters(read_memory)
+        self._seen: set[str] = set()
+        self._listed_ns = [0, 0]
+        self._live: list[_Target] = []
+        self._looks = 0
+        self._notes: dict[str, int] = {}
+        self._num_targets = self._samples = self._torn = self._lost = 0
+        self._pass_ns = self._look_ns = 0.0
+        self._cpu_ns = 0
+        self._began_ns = self._ended_ns = monotonic_ns()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ioprof stacks", daemon=True)
+        self._write({"format": STACK_FORMAT, "host": host, "pid": os.getpid(), "package": str(package)})
+
+    def start(self) -> "StackSampler":
+        """Start the thread; call it before the job is started."""
+        self._began_ns = self._ended_ns = monotonic_ns()
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the sampling, and write what is left."""
+        self._end.set()
+        self._reader.stop()
+        if self._thread.ident:
+            self._thread.join(LARGEST_WAIT_S)
+        if not self._thread.is_alive():
+            for target in self._live:
+                self._finish(target)
+            error, self._lost, _ = self._reader.error()
+            if error:
+                self._note(f"stacks are missing at the end: {os.strerror(error)}")
+            self._reader.close()
+            os.close(self._descriptor)
+
+    def facts(self) -> dict[str, Any]:
+        """What was sampled and what it cost, for `run.json`; complete after `stop`."""
+        sampling = self.sampling()
+        return {**asdict(sampling), "notes": list(sampling.notes), "cost_ratio": sampling.cost_ratio}
+
+    def sampling(self) -> StackSampling:
+        """The same as plain data."""
+        return StackSampling(
+            period_s=self._requested_s,
+            longest_period_s=self._longest_s,
+            processes=self._num_targets,
+            samples=self._samples,
+            torn=self._torn,
+            lost=self._lost,
+            cpu_s=self._cpu_ns / 1e9,
+            wall_s=(self._ended_ns - self._began_ns) / 1e9,
+            notes=tuple(note if count == 1 else f"{note} ({count} processes)" for note, count in self._notes.items()),
+        )
+
+    def __enter__(self) -> "StackSampler":
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            began_ns, before_ns = thread_cpu_ns(), self._reader.error()[2]
+            self._look()
+            looked_ns = thread_cpu_ns()
+            passes = self._reader.run(monotonic_ns() + _LOOK_AFTER_NS, int(self._period_s * 1e9))
+            self._cpu_ns = thread_cpu_ns()
+            self._ended_ns = monotonic_ns()
+            if passes:
+                reading_ns = self._reader.error()[2] - before_ns
+                self._set_period(max(0, self._cpu_ns - looked_ns - reading_ns) / passes, looked_ns - began_ns)
+
+    def _set_period(self, pass_ns: float, look_ns: int) -> None:
+        """A longer period where passes are expensive. What is read only once (new code, new processes) has an allowance."""
+        self._pass_ns = (7 * self._pass_ns + pass_ns) / 8 if self._pass_ns else pass_ns
+        self._look_ns = (7 * self._look_ns + look_ns) / 8 if self._look_ns else look_ns
+        left = max(self._largest_cost - self._look_ns / _LOOK_AFTER_NS, self._largest_cost / 3)
+        needed_s = self._pass_ns / 1e9 / left
+        if self._cpu_ns > self._largest_cost * (self._ended_ns - self._began_ns) + ALLOWANCE_NS:
+            needed_s *= 2
+        self._period_s = min(max(self._requested_s, needed_s), LONGEST_PERIOD_S)
+        self._longest_s = max(self._longest_s, self._period_s)
+
+    def _look(self) -> None:
+        """Begin to sample processes that are new, and leave alone those that have ended."""
+        self._looks += 1
+        self._find_processes()
+        for target in self._live:
+            if target.role == "other" and self._looks % _ROLES_EVERY == 0:
+                self._update_role(target)
+            if target.number < 0:
+                self._attach(target)
+            elif self._reader.state(target.number).failed:
+                self._finish(target)
+        self._live = [target for target in self._live if not target.done]
+
+    def _find_processes(self) -> None:
+        """A listing only if the folder changed since the last look but one: a change right after a listing may have its time."""
+        try:
+            changed_ns = os.stat(self._spool).st_mtime_ns
+            if self._listed_ns == [changed_ns, changed_ns]:
+                return
+            self._listed_ns = [self._listed_ns[1], changed_ns]
+            names = [name for name in os.listdir(self._spool) if name.endswith(".ring") and name not in self._seen]
+        except OSError:
+            return
+        for name in names:
+            try:
+                target = _read_header(self._spool / name, self._host)
+            except (OSError, struct.error):  # its header is not there yet
+                self._listed_ns = [0, 0]
+                continue
+            self._seen.add(name)
+            if target is not None:
+                self._live.append(target)
+
+    def _update_role(self, target: _Target) -> None:
+        try:
+            found = _read_header(target.path, self._host)
+        except (OSError, struct.error):
+            return
+        if found and found.role != target.role:
+            target.role = found.role
+            self._reader.set_every(target.number, 1)
+
+    def _attach(self, target: _Target) -> None:
+        target.attempts += 1
+        number = self._num_targets
+        try:
+            interpreter, thread = self._interpreters.find(target.pid)
+            words = interpreter.layout.frames.words(interpreter.code_type)
+            self._reader.add(number, target.pid, thread, words, _OTHERS_EVERY if target.role == "other" else 1)
+        except (CaptureError, OSError) as error:
+            code = error.errno if isinstance(error, OSError) else None
+            target.done = code in (*_ENDED, *_REFUSED) or target.attempts == _MOST_ATTEMPTS
+            if code in _REFUSED:
+                self._note(_refusal(code))
+            elif target.done and code not in _ENDED:
+                self._note(str(error))
+            return
+        target.number = number
+        self._num_targets += 1
+        what = {"target": number, "pid": target.pid, "version": interpreter.version_name, "time_ns": monotonic_ns()}
+        self._write(what)
+
+    def _finish(self, target: _Target) -> None:
+        if target.number < 0 or target.done:
+            return
+        state = self._reader.state(target.number)
+        self._samples += state.samples
+        self._torn += state.torn if state.samples else 0
+        self._reader.remove(target.number)
+        target.done = True
+        if state.error in _REFUSED:
+            self._note(_refusal(state.error))
+
+    def _note(self, text: str) -> None:
+        self._notes[text] = self._notes.get(text, 0) + 1
+        if self._notes[text] == 1:
+            self._write({"note": text})
+
+    def _write(self, value: dict[str, Any]) -> None:
+        data = json.dumps(value).encode()
+        try:
+            os.write(self._descriptor, struct.pack("<II", TEXT_RECORD, len(data)) + data)
+        except OSError:  # a full spool; the library notices it too
+            return
+
+
+def _read_header(path: Path, host: str) -> _Target | None:
+    """None for a file of another host or of the capture library. Raises `struct.error` where the header is not there yet."""
+    with open(path, "rb", buffering=0) as file:
+        values = _HEADER.unpack(file.read(_HEADER.size))
+    if values[_FIELDS["magic"]] != MAGIC:
+        raise struct.error(f"{path}: no header")
+    if values[_FIELDS["writer"]] != WRITERS.index("spans") or values[_FIELDS["host"]].rstrip(b"\0") != host.encode()[:64]:
+        return None
+    role = values[_FIELDS["role"]]
+    return _Target(path, values[_FIELDS["pid"]], ROLES[role] if role < len(ROLES) else "other")
+
+
+def _refusal(code: int | None) -> str:
+    if code == errno.ENOSYS:
+        return "stacks cannot be read: this kernel has no process_vm_readv"
+    return (
+        "stacks cannot be read: the kernel does not permit reading the job's memory; in a container start it with "
+        "--cap-add=SYS_PTRACE, where kernel.yama.ptrace_scope is 2 or 3 type: sysctl -w kernel.yama.ptrace_scope=1, and record as "
+        "the user that the job runs as"
+    )

@@ -1,0 +1,155 @@
+"""The sums of a job as metrics of Prometheus, in its text format, and a server for them.
+
+The format: https://prometheus.io/docs/instrumenting/exposition_formats/. Names follow https://prometheus.io/docs/practices/naming/:
+base units, `_total` for what only grows. Each value has the labels `job`, `rank` and `host`.
+"""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+from ioprof.errors import CommandError
+from ioprof.watching.live import LATENCY_BOUNDS_S, Live
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_MOST_CHARS: Final = 200  # of a label
+
+Sample = tuple[str, dict[str, str], float]
+"""The end of its name, its labels, and its value."""
+
+
+def metrics_text(live: Live, job: str, is_running: bool, lost: int) -> str:
+    """All metrics of a job."""
+    return "".join(_families(live, job, is_running, lost))
+
+
+def _families(live: Live, job: str, is_running: bool, lost: int) -> Iterator[str]:
+    ranks = [(sums, {"job": job, "rank": str(rank), "host": sums.host}) for rank, sums in sorted(live.ranks.items())]
+    yield _family("ioprof_job_running", "gauge", "1 while the job runs, 0 after its end.", [("", {"job": job}, float(is_running))])
+    yield _family("ioprof_spans_total", "counter", "Spans that were read from the capture files.", [("", {"job": job}, live.spans)])
+    yield _family("ioprof_spans_lost_total", "counter", "Spans that found no room in a capture file.", [("", {"job": job}, lost)])
+    yield _family(
+        "ioprof_spans_skipped_total", "counter", "Records that were written faster than they are read here.",
+        [("", {"job": job}, live.skipped)],
+    )  # fmt: skip
+    for name, text, values in (
+        ("steps", "Training steps.", [sums.steps for sums, _ in ranks]),
+        ("step_seconds", "Time of the training steps.", [sums.step_ns / 1e9 for sums, _ in ranks]),
+        ("batches", "Batches that the rank received.", [sums.batches for sums, _ in ranks]),
+        ("samples", "Samples in the batches that were made for the rank.", [sums.samples for sums, _ in ranks]),
+        ("wait_seconds", "Time in which the rank waited for batches.", [sums.wait_ns / 1e9 for sums, _ in ranks]),
+    ):
+        yield _family(
+            f"ioprof_{name}_total", "counter", text, [("", labels, value) for (_, labels), value in zip(ranks, values, strict=True)]
+        )
+    yield _family(
+        "ioprof_cause_seconds_total", "counter", "Time of the steps by what it was spent on or waited for, an estimate.",
+        [("", {**labels, "cause": cause}, took / 1e9) for sums, labels in ranks for cause, took in sorted(sums.cause_ns.items())],
+    )  # fmt: skip
+    for name, text, counters, scale in (
+        ("reads", "Reads by where the bytes came from.", [sums.reads for sums, _ in ranks], 1.0),
+        ("read_bytes", "Bytes that reads returned.", [sums.bytes for sums, _ in ranks], 1.0),
+        ("read_seconds", "Time that reads took, added up over threads.", [sums.read_ns for sums, _ in ranks], 1e9),
+    ):
+        yield _family(
+            f"ioprof_{name}_total", "counter", text,
+            [
+                ("", {**labels, "source": source}, value / scale)
+                for (_, labels), counter in zip(ranks, counters, strict=True)
+                for source, value in sorted(counter.items())
+            ],
+        )  # fmt: skip
+    yield _family(
+        "ioprof_storage_read_latency_seconds", "histogram", "Reads that did not provably come from the page cache.",
+        [sample for sums, labels in ranks for sample in _histogram(sums.latencies.tolist(), _storage_ns(sums.read_ns), labels)],
+    )  # fmt: skip
+    workers = [
+        (sums, {"job": job, "rank": str(sums.who.rank), "host": sums.who.host, "worker": _number(sums.who.worker)})
+        for sums in live.workers.values()
+    ]
+    workers.sort(key=lambda worker: tuple(worker[1].values()))
+    yield _family(
+        "ioprof_worker_batches_total", "counter", "Batches that a worker made.",
+        [("", labels, sums.batches) for sums, labels in workers],
+    )  # fmt: skip
+    yield _family(
+        "ioprof_worker_seconds_total", "counter", "Time in which a worker made batches, by stage.",
+        [
+            ("", {**labels, "stage": stage}, took / 1e9)
+            for sums, labels in workers
+            for stage, took in sorted({**sums.stage_ns, "python": sums.fetch_ns - sum(sums.stage_ns.values())}.items())
+        ],
+    )  # fmt: skip
+
+
+def _number(worker: int | None) -> str:
+    return "none" if worker is None else str(worker)
+
+
+def _storage_ns(read_ns: dict[str, int]) -> float:
+    return (read_ns.get("storage", 0) + read_ns.get("unknown", 0)) / 1e9
+
+
+def _histogram(counts: list[int], total_s: float, labels: dict[str, str]) -> Iterator[Sample]:
+    so_far = 0
+    for bound, number in zip([*(f"{bound:g}" for bound in LATENCY_BOUNDS_S), "+Inf"], counts, strict=True):
+        so_far += number
+        yield "_bucket", {**labels, "le": bound}, so_far
+    yield "_sum", labels, total_s
+    yield "_count", labels, so_far
+
+
+def _family(name: str, kind: str, text: str, samples: list[Sample]) -> str:
+    lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+    for end, labels, value in samples:
+        shown = ",".join(f'{key}="{_escape(each)}"' for key, each in labels.items())
+        lines.append(f"{name}{end}{{{shown}}} {value:.17g}")
+    return "\n".join(lines) + "\n"
+
+
+def _escape(value: str) -> str:
+    """A label's value: the format escapes backslash, quote and newline; other control characters become escapes too."""
+    plain = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in value[:_MOST_CHARS])
+    return plain.replace("\\", "\\\\").replace('"', '\\"')
+
+
+class MetricsServer:
+    """Gives out the latest text at `/metrics`, from threads of its own."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self.text = ""
+        """What is given out."""
+        try:
+            self._server = ThreadingHTTPServer((address, port), _handler(self))
+        except (OSError, OverflowError) as error:
+            what = getattr(error, "strerror", None) or error
+            raise CommandError(f"--prometheus {port}: cannot listen on {address} ({what}); choose another port") from None
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
+        """The port that it has, if 0 was asked for."""
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler(server: MetricsServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10  # a client that sends nothing holds a thread no longer
+
+        def do_GET(self) -> None:  # the name is that of the base class
+            is_known = self.path.split("?")[0] in ("/metrics", "/")
+            body = server.text.encode() if is_known else b"see /metrics\n"
+            self.send_response(200 if is_known else 404)
+            self.send_header("Content-Type", CONTENT_TYPE if is_known else "text/plain")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the same
+            pass
+
+    return Handler

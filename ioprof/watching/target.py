@@ -1,0 +1,90 @@
+"""What `ioprof watch` is to follow: the spools of a run folder, or of the job that a process belongs to."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ioprof.errors import CommandError
+from ioprof.instrument.variables import SPOOL_VARIABLE
+from ioprof.recording.parts import parts_folder
+from ioprof.recording.pending_run import JOB, is_pending, pending_spool, recorder_alive
+
+_MOST_PROCESSES = 10_000
+
+
+@dataclass(frozen=True)
+class Target:
+    """A recording on this host that goes on, or was interrupted."""
+
+    spool: Path
+    out: Path | None
+    """Its run folder. None: not known."""
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the ioprof that records it lives."""
+        return recorder_alive(self.spool)
+
+    def has_living(self, pids: Iterable[int]) -> bool:
+        """Whether one of these processes lives and belongs to the job."""
+        return any(_spool_of(pid) == self.spool for pid in pids)
+
+
+def targets(run_or_pid: str) -> list[Target]:
+    """The recordings of a run folder, or of the job that a process belongs to or has started. `CommandError`: there is none."""
+    folder = Path(run_or_pid)
+    if run_or_pid.isdecimal() and not folder.exists():
+        return [_of_process(int(run_or_pid))]
+    parts = parts_folder(folder)
+    folders = [folder, *sorted(parts.iterdir())] if parts.is_dir() else [folder]
+    found = [Target(spool, each) for each in folders if is_pending(each) and (spool := pending_spool(each)).is_dir()]
+    if found:
+        return found
+    if (folder / "run.json").is_file():
+        raise CommandError(f"{folder}: the run has ended; see it with: ioprof report {folder}")
+    if is_pending(folder):
+        raise CommandError(f"{folder}: its capture files are not on this host; watch it on the host that records it")
+    if (folder / JOB).is_file():
+        return [Target(folder, _out_of(folder))]
+    raise CommandError(f"{folder}: nothing is recorded there; start a job with: ioprof record --out {folder} -- COMMAND")
+
+
+def _of_process(pid: int) -> Target:
+    if not Path(f"/proc/{pid}").exists():
+        raise CommandError(f"{pid}: no such process")
+    for each in _family(pid):
+        if (spool := _spool_of(each)) is not None and spool.is_dir():
+            return Target(spool, _out_of(spool))
+    raise CommandError(f"process {pid}: is not recorded by ioprof; start the job with: ioprof record -- COMMAND")
+
+
+def _family(pid: int) -> Iterator[int]:
+    """The process and all that it has started."""
+    waiting, seen = [pid], 0
+    while waiting and seen < _MOST_PROCESSES:
+        yield (own := waiting.pop(0))
+        seen += 1
+        for path in Path(f"/proc/{own}/task").glob("*/children"):
+            try:
+                waiting += [int(child) for child in path.read_text().split()]
+            except (OSError, ValueError):
+                continue
+
+
+def _spool_of(pid: int) -> Path | None:
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    name = os.fsencode(SPOOL_VARIABLE) + b"="
+    return next((Path(os.fsdecode(each[len(name) :])) for each in variables if each.startswith(name)), None)
+
+
+def _out_of(spool: Path) -> Path | None:
+    try:
+        out = json.loads((spool / JOB).read_bytes()).get("out")
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return None
+    return Path(out) if isinstance(out, str) else None
