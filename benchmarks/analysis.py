@@ -1,9 +1,9 @@
-"""From spans on disk to the summary: time and memory for 1 M and 10 M spans. Bar: 10 M in 10 s and 2 GB on two cores.
+"""Time and memory from spans on disk to the summary, for 1 M and 10 M spans. Target: 10 M in 10 s and 2 GB on two cores.
 
-The job is made up but has the shape of a real one: 8 ranks with 4 workers each, batches of 32 samples (open, read, decode,
+The job is synthetic but has the structure of a real one: 8 ranks with 4 workers each, batches of 32 samples (open, read, decode,
 transform, and per batch fetch, collate, deliver, wait, h2d, compute, five exchanges), reads of three sources, waits on a third of
-the steps. Each size runs in a process of its own, which loads the run folder and makes the summary; `load` and `summary` are the
-median of `--repeats`, `memory` is the greatest peak.
+the steps. Each size runs in its own process, which loads the run folder and computes the summary; `load` and `summary` are the
+median of `--repeats`, `memory` is the maximum peak.
 
     python benchmarks/analysis.py
     python benchmarks/analysis.py --spans 10_000_000 --repeats 5
@@ -26,6 +26,7 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.summary import summarise
+from ioprof.run_record import RunRecord
 from ioprof.schema import SOURCES, SPAN_COLUMNS
 from ioprof.trace import Trace, table_schema
 
@@ -40,7 +41,7 @@ SPANS_PER_STEP: Final = RANKS * (len(FETCH_KINDS) + len(RANK_KINDS))
 
 
 def make_trace(num_spans: int) -> Trace:
-    """A trace of about that many spans."""
+    """A trace with about that many spans."""
     steps = max(4, num_spans // SPANS_PER_STEP)
     random = np.random.default_rng(0)
     tables = [table for rank in range(RANKS) for table in (_workers(rank, steps, random), _main(rank, steps, random))]
@@ -50,11 +51,11 @@ def make_trace(num_spans: int) -> Trace:
         "device": {"basis": "emulated", "samples_per_s": 919.5},
         "hosts": [{"name": "node1", "cpus": RANKS * WORKERS}],
     }
-    return Trace(run, pl.concat(tables))
+    return Trace(RunRecord.of(run), pl.concat(tables))
 
 
 def _workers(rank: int, steps: int, random: np.random.Generator) -> pl.DataFrame:
-    """Each worker makes every fourth batch in about four steps' time; some batches take longer, so that the rank waits."""
+    """Each worker produces every fourth batch in about the time of four steps; some take longer, so that the rank waits."""
     leaves = len(FETCH_KINDS) - 1
     share = random.exponential(1.0, (steps, leaves))
     length = WORKERS * STEP_NS * random.choice([0.8, 0.95, 1.2], (steps, 1))
@@ -111,7 +112,7 @@ def _table(
 
 
 def measure(folder: Path) -> dict[str, float]:
-    """In this process: load, summarise, and the memory at the peak of both."""
+    """Times to load and summarise in this process, and its peak memory."""
     begin = time.perf_counter()
     trace = Trace.load(folder)
     loaded = time.perf_counter()
@@ -119,7 +120,7 @@ def measure(folder: Path) -> dict[str, float]:
     done = time.perf_counter()
     assert sum(entry.share or 0.0 for entry in summary.steps.causes) > 0.999
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"spans": len(trace.spans), "load_s": loaded - begin, "summary_s": done - loaded, "memory_bytes": peak_bytes}
+    return {"spans": trace.num_spans, "load_s": loaded - begin, "summary_s": done - loaded, "memory_bytes": peak_bytes}
 
 
 def _repeat(num_spans: int, repeats: int) -> list[dict[str, float]]:

@@ -1,21 +1,21 @@
-"""What capture adds to reading one small file, against DFTracer beside it.
+"""The cost of capture for reading one small file, compared with DFTracer.
 
     IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/capture_cost.py [--json] [--repeats 11] [--dftracer VENV]
 
-The loop (access_loop.c) is open, fstat, read, read, close of every file of the sample, all cached: through the C library, and in
-turn, in the same process, by system calls that no preloaded library sees. What the first takes longer is measured with nothing
-preloaded, with ioprof's capture library, and with DFTracer's preload library (`pip install dftracer` in a virtual environment of
-its own, named by --dftracer; left out where there is none), and what either adds is the difference. All are run in every repeat,
-in turn; of 40 accesses to a file the fastest counts, because other programs only ever add to one.
-Also: bytes that the run folder takes for each such access.
+The loop (access_loop.c) runs open, fstat, read, read, close on every file of the sample, all cached: through the C library and,
+alternately in the same process, by system calls that preloaded libraries do not intercept. The difference between the two is
+measured without a preloaded library, with ioprof's capture library, and with DFTracer's preload library (`pip install dftracer` in
+a separate virtual environment, given by --dftracer; skipped without one). The cost of a library is the increase of that difference.
+All variants run in every repeat, alternately; of 40 accesses to a file the fastest counts, because other programs can only slow
+one down. Also measured: bytes in the run folder per access.
 
-The limit: five calls are timed by eight readings of the processor's counter, 10 ns each, and their records are 112 bytes of memory
-that is mapped and, between two files of 110 kB, not in the processor's first cache.
+The lower limit: five calls are timed by eight readings of the CPU's time stamp counter, 10 ns each, and their records are 112 bytes
+of mapped memory which, between two files of 110 kB, is not in the L1 cache.
 
-What did not work: two processes, one with the library and one without. Their pages lie elsewhere, and the same access took up to
-10 % more or less, which is twice what is measured. Sending for the memory of the next records ahead of an open: no difference. A
-path's length and beginning by words instead of the C library's functions, and what is known of a descriptor within one line of the
-cache: less in one series of 15, and not in the next two.
+What did not work: two processes, one with the library and one without. Their pages have other addresses, and the same access took
+up to 10 % more or less, which is twice the measured cost. Prefetching the memory of the next records before an open: no difference.
+Computing length and prefix of a path by words instead of by C library functions, and keeping the state of a descriptor within one
+cache line: less in one series of 15, but not in the next two.
 """
 
 import argparse
@@ -27,8 +27,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ioprof.cli.making import make_run_folder
-from ioprof.record import preload
+from ioprof.instrument import preload
+from ioprof.recording.run_writer import make_run_folder
+from ioprof.run_record import RunRecord
 
 PASSES = 40
 LOOP = Path(__file__).with_name("access_loop.c")
@@ -36,7 +37,7 @@ CALLS = Path(__file__).with_name("call_cost.c")
 
 
 class Access(NamedTuple):
-    """An access by system calls, and how much longer it takes through the C library; microseconds."""
+    """Time of an access by system calls, and the additional time through the C library; microseconds."""
 
     directly_us: float
     longer_us: float
@@ -63,7 +64,7 @@ def built(source: Path, folder: Path) -> Path:
 
 
 def calls_table(program: Path, folder: Path) -> str:
-    """What the library adds to each kind of call, with RWF_NOWAIT and without."""
+    """The cost of the library for each kind of call, with RWF_NOWAIT and without."""
     file, spool = folder / "4k", folder / "spool"
     file.write_bytes(bytes(4096))
     spool.mkdir()
@@ -77,8 +78,8 @@ def calls_table(program: Path, folder: Path) -> str:
 def calls(program: Path, file: Path, environment: dict[str, str]) -> dict[str, int]:
     """Nanoseconds of each kind of call."""
     line, changed = [program, file, "20000"], {**os.environ, **environment}
-    said = subprocess.run(line, env=changed, capture_output=True, text=True, check=True).stdout
-    return {name: int(took) for name, took in (line.rsplit(maxsplit=1) for line in said.splitlines())}
+    output = subprocess.run(line, env=changed, capture_output=True, text=True, check=True).stdout
+    return {name: int(took) for name, took in (line.rsplit(maxsplit=1) for line in output.splitlines())}
 
 
 def measure(options: argparse.Namespace, program: Path, paths: list[str]) -> None:
@@ -134,19 +135,19 @@ def loop(program: Path, paths: list[str], environment: dict[str, str]) -> Access
 
 
 def bytes_per_access(program: Path, paths: list[str]) -> float:
-    """Of spans.parquet and files.parquet, of a job that makes `PASSES` passes over the files: a path is kept once."""
+    """Bytes of spans.parquet and files.parquet of a job that makes `PASSES` passes over the files: a path is stored once."""
     with tempfile.TemporaryDirectory() as folder:
         spool, out = Path(folder, "spool"), Path(folder, "run")
         spool.mkdir()
         out.mkdir()
         loop(program, paths, preload.environment(spool, {}, hooks=False))
-        make_run_folder(spool, out, {"name": "cost"})
+        make_run_folder(spool, out, RunRecord(name="cost"))
         size = sum((out / name).stat().st_size for name in ("spans.parquet", "files.parquet"))
         return size / (len(paths) * PASSES)
 
 
 def added(tool: str, repeats: list[dict[str, Access]]) -> dict[str, float]:
-    """Microseconds more than without any tool, in the same repeat."""
+    """Additional microseconds relative to no tool, in the same repeat."""
     return spread([repeat[tool].longer_us - repeat["alone"].longer_us for repeat in repeats])
 
 

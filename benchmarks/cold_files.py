@@ -1,16 +1,17 @@
-"""Whether the bytes of cold files are told as read from storage, on the disk of a folder; and how long reads from memory take.
+"""Whether bytes of cold files are classified as read from storage, on the disk of a folder, and the duration of cached reads.
 
     python benchmarks/cold_files.py [--folder TMPDIR] [--series 12] [--json]
 
-64 files of 100 to 163 kB are evicted, proven by residency, and read in order by a fresh process: whole, and in parts of 20 kB; with
-all that the capture library knows, and without RWF_NOWAIT, as on Lustre. What is not told as storage is wrong.
+64 files of 100 to 163 kB are evicted, verified by page cache residency, and read sequentially by a new process: whole, and in parts
+of 20 kB; with all methods of the capture library, and without RWF_NOWAIT, as on Lustre. Bytes not classified as storage are errors.
 
-The times are of reads of the same files by this process without the library: what a cached read takes beyond 2 us, and a cold one
-that did not wait, per byte. Between the two lies the time from which the library asks the kernel (`is_slow` in native/reads.h).
+The times are those of reads of the same files by this process without the library: the time of a cached read beyond 2 us, and of a
+cold read that did not wait, per byte. Between the two lies the threshold of `is_slow` (native/capture/source.h), above which the
+library queries the kernel.
 
-A virtual disk whose data the host has in memory is done before a reader waits for it, in bursts: there a library that asked only
-who had waited told up to a quarter of these bytes as cached. What did not work: to believe the time alone. A virtual processor
-that was away makes any read slow.
+A virtual disk whose data is in the memory of the host completes reads in bursts before the reader waits: a library that considered
+only reads that waited classified up to a quarter of these bytes as cached. What did not work: the duration alone. If a virtual CPU
+is preempted by the host, any read is slow.
 """
 
 import argparse
@@ -28,8 +29,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from ioprof.record import preload
-from ioprof.spool import read_spool
+from ioprof.ingest import read_spool
+from ioprof.instrument import preload
 from ioprof.storage.residency import evict
 
 READERS = {
@@ -40,7 +41,7 @@ WAYS = {"as it is": {}, "without RWF_NOWAIT": {"IOPROF_CAPTURE_NOWAIT": "off"}}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Whether the bytes of cold files are told as read from storage.")
+    parser = argparse.ArgumentParser(description="Whether bytes of cold files are classified as read from storage.")
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("--series", type=int, default=12)
     parser.add_argument("--folder", type=Path, help="on the disk in question; without it, where temporary files are")
@@ -52,13 +53,13 @@ def main() -> None:
             print(f"cold files: not measured; the pages of {folder} cannot be evicted (give --folder on a disk)")
             return
         ways = [(reader, way) for reader in READERS for way in WAYS]
-        results = {f"{reader}, {way}": share_told(paths, reader, way, options.series) for reader, way in ways}
+        results = {f"{reader}, {way}": share_from_storage(paths, reader, way, options.series) for reader, way in ways}
         times = copy_times(paths, options.series)
         size = sum(map(os.path.getsize, paths))
     if options.json:
-        print(json.dumps({"machine": machine(), "series": options.series, "told_as_storage": results, **times}, indent=1))
+        print(json.dumps({"machine": machine(), "series": options.series, "classified_as_storage": results, **times}, indent=1))
         return
-    print(f"{machine()}; {options.series} series of {size / 1e6:.1f} MB\n\npart told as storage")
+    print(f"{machine()}; {options.series} series of {size / 1e6:.1f} MB\n\nshare classified as storage")
     for name, ratio in results.items():
         print(f"{name:<28} {ratio:8.3%}")
     print("\nbeyond 2 us, ns per byte: " + ", ".join(f"{name} {value}" for name, value in times.items()))
@@ -75,25 +76,25 @@ def made_files(folder: Path) -> list[str]:
     return sorted(map(str, folder.iterdir()))
 
 
-def share_told(paths: list[str], reader: str, way: str, series: int) -> float:
-    told: Counter[str] = Counter()
+def share_from_storage(paths: list[str], reader: str, way: str, series: int) -> float:
+    num_bytes: Counter[str] = Counter()
     for _ in range(series):
         evict(paths)
         with tempfile.TemporaryDirectory() as spool:
             environment = {**preload.environment(Path(spool), dict(os.environ), hooks=False), **WAYS[way]}
             subprocess.run([sys.executable, "-c", READERS[reader], *paths], env=environment, check=True)
-            trace = read_spool(Path(spool), {})
+            trace = read_spool(Path(spool))
         files = trace.files.filter(pl.col("path").is_in(paths))
         reads = trace.spans.filter(pl.col("kind") == "read").join(files, on="file", how="semi")
-        told.update(dict(reads.group_by(pl.col("source").cast(pl.String)).agg(pl.col("bytes").sum()).rows()))
-    return told["storage"] / sum(told.values())
+        num_bytes.update(dict(reads.group_by(pl.col("source").cast(pl.String)).agg(pl.col("bytes").sum()).rows()))
+    return num_bytes["storage"] / sum(num_bytes.values())
 
 
 def copy_times(paths: list[str], series: int) -> dict[str, float | int | None]:
-    """The 99th percentile of cached reads, the least and the number of cold ones that did not wait."""
+    """The 99th percentile of cached reads, the minimum and the number of cold reads that did not wait."""
     cached, cold = [], []
     buffer = memoryview(bytearray(1 << 20))
-    buffer[:] = b"1" * len(buffer)  # else its first pages are made by the read
+    buffer[:] = b"1" * len(buffer)  # else the read would allocate its first pages
     for _ in range(series):
         evict(paths)
         for path in paths:

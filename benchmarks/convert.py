@@ -1,21 +1,21 @@
-"""How fast a conversion is, against what bounds it and against what people use.
+"""The speed of a conversion, compared with its limits and with common tools.
 
     IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/convert.py [--json] [--repeats 3] [--images 16000] [--work DIR] [--only rgb256,...]
 
-    rgb256    real images to 256 x 256 JPEG in LMDB, against the same work on images in memory with nothing read or written, against
-              the same with each image read from its file and written behind the last one of its process, and against a pool of
+    rgb256    real images to 256 x 256 JPEG in LMDB, compared with the same work on images in memory without reading or writing,
+              with the same work when each image is read from its file and appended to one file per process, and with a pool of
               processes with Pillow that reads and writes files; all on all cores
-    original  a tar of tars to LMDB, against `tar x` of the same tar; both to the final sync
-    memory    the most memory that all processes of a conversion take together, for 1,000, 10,000 and 100,000 records
+    original  a tar of tars to LMDB, compared with `tar x` of the same tar; both including the final sync
+    memory    the peak memory of all processes of a conversion, for 1,000, 10,000 and 100,000 records
 
-The images are those of the sample, under as many names as are needed. In each repeat all sides run, one after the other, and the
-medians of the paired ratios are what counts. Where other programs want the same cores, rates cannot be compared. CPU times can:
-user and system time of all processes, from start to end, but of the work in memory that of the work alone. So the ratio of the two
-is what that of the rates comes to where all cores are free and the storage keeps up.
+The images are those of the sample, under as many names as needed. In each repeat all variants run one after the other, and the
+medians of the paired ratios count. If other programs use the same cores, rates cannot be compared, but CPU times can: user and
+system time of all processes from start to end; for the work in memory that of the work alone. The ratio of CPU times equals the
+ratio of rates if all cores are free and the storage is fast enough.
 
-The limit: reading 110 kB and writing 26 kB takes 0.17 to 0.26 ms of a processor beside 1.9 ms of work in memory on the machine
-where this was written, so that 0.84 to 0.92 of the work in memory is the most that anybody reaches there. Of what remains, starting
-the workers takes 0.9 s of CPU time once: 0.92 of reading and writing alone with 16,000 images, 0.95 with 48,000.
+The limit: reading 110 kB and writing 26 kB takes 0.17 to 0.26 ms of CPU time, in addition to 1.9 ms of work in memory, on the
+machine of the measurement; 0.84 to 0.92 of the rate of the work in memory is therefore the maximum there. Starting the workers
+takes 0.9 s of CPU time once: the result is 0.92 of the rate with reading and writing with 16,000 images, 0.95 with 48,000.
 """
 
 import argparse
@@ -39,8 +39,8 @@ import psutil
 from PIL import Image
 
 from ioprof.converters import ConvertOptions, convert
-from ioprof.converters.pool import num_cores
-from ioprof.converters.transforms import transform_for
+from ioprof.converters.images.transforms import transform_for
+from ioprof.converters.job.worker_pool import num_cores
 
 RGB256 = {"image": "rgb256", "layout": "lmdb"}
 QUALITY = 90
@@ -96,16 +96,16 @@ def rgb256(options: argparse.Namespace, folder: Path) -> dict:
 
 
 class Clock:
-    """When the side that is measured began."""
+    """Start time of the variant that is measured."""
 
     began = 0.0
 
 
 def alone(files: list[str], folder: Path | None) -> float:
-    """Decode, resize and encode by a process per core, and nothing else. Returns CPU seconds.
+    """Decode, resize and encode by one process per core, and nothing else. Returns CPU seconds.
 
-    Without a folder, files are read before the clock starts, and results dropped. With one, each is read when it is its turn, and
-    the result is written to one file per process: what no converter can do without.
+    Without a folder, files are read before the measurement, and results dropped. With one, each file is read within it, and the
+    result is written to one file per process, which every converter must do.
     """
     cores = num_cores()
     if folder is not None:
@@ -144,7 +144,7 @@ def transform_all(files: list[str], into: Path | None, ready: Any, go: Any, take
 
 
 def pillow_pool(files: list[str], folder: Path) -> None:
-    """What a script does: a pool, one file at a time, with Pillow's own filter."""
+    """A typical script: a pool of processes, one file at a time, with the filter of Pillow."""
     folder.mkdir()
     with multiprocessing.get_context("fork").Pool(num_cores()) as pool:
         tasks = ((file, f"{folder}/{number}.JPEG") for number, file in enumerate(files))
@@ -180,7 +180,7 @@ def original(options: argparse.Namespace, folder: Path) -> dict:
 
 
 def unpack(tar: Path, folder: Path) -> None:
-    """`tar x` of the outer tar and of each inner one, as ImageNet's instructions say."""
+    """`tar x` of the outer tar and of each inner one, as in ImageNet's instructions."""
     folder.mkdir()
     subprocess.run(["tar", "xf", tar, "-C", folder], check=True)
     for inner in sorted(folder.glob("*.tar")):
@@ -204,7 +204,7 @@ def memory(_: argparse.Namespace, folder: Path) -> dict:
 
 
 def memory_of(source: Path) -> int:
-    """Bytes: the largest resident sets of all processes of a conversion, summed up, as the kernel has noted them of each."""
+    """Sum of the peak resident sets (VmHWM) of all processes of a conversion, in bytes."""
     peaks: dict[int, int] = {}
     with subprocess.Popen([sys.executable, __file__, "--memory-of", str(source)]) as conversion:
         while conversion.poll() is None:
@@ -217,10 +217,10 @@ def memory_of(source: Path) -> int:
 
 
 def largest_resident_set(process: int) -> int:
-    # Not by getrusage: there a process begins with the largest set of the one that started it.
+    # Not by getrusage, where a process starts with the peak of its parent.
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
@@ -229,9 +229,9 @@ def largest_resident_set(process: int) -> int:
 
 
 def rates(sides: dict[str, Callable[[], object]], repeats: int, images: int, folder: Path, bars: dict[str, float]) -> dict:
-    """Images per second and CPU of each side, medians of all repeats, and the ratios of ours to the others.
+    """Images per second and CPU time of each variant, medians of all repeats, and the ratios of ours to the others.
 
-    A side may return the seconds of CPU that count.
+    A variant may return its own CPU seconds.
     """
     found: dict[str, list[float]] = {name: [] for name in sides}
     cpu_ms: dict[str, list[float]] = {name: [] for name in sides}
@@ -260,8 +260,8 @@ def rates(sides: dict[str, Callable[[], object]], repeats: int, images: int, fol
 def backed(folder: Path, num_bytes: int) -> None:
     """Fill that much of the page cache and free it again.
 
-    The host of a virtual machine takes back memory that lies idle, and the first touch of a page then costs ten times as much as to
-    write into it: 80 us for a record, seen once.
+    The host of a virtual machine reclaims idle memory; the first access to a page then costs ten times as much as writing to it:
+    80 us per record in one measurement.
     """
     scratch, megabyte = folder / "scratch", bytes(1 << 20)
     with open(scratch, "wb") as file:
@@ -291,7 +291,7 @@ def fresh(path: Path) -> Path:
 
 
 def tree_of(sample: Path, images: int, folder: Path) -> Path:
-    """A tree of that many images: those of the sample, again and again."""
+    """A tree of that many images: those of the sample, repeated."""
     files = sorted(sample.glob("*/*.JPEG"))
     for number in range(images):
         file = files[number % len(files)]
@@ -305,7 +305,7 @@ def tree_of(sample: Path, images: int, folder: Path) -> Path:
 
 
 def tiny_tree(images: int, folder: Path) -> Path:
-    """A hundred classes of images that take no time."""
+    """A hundred classes of tiny images, which are converted quickly."""
     stream = io.BytesIO()
     Image.new("RGB", (16, 16)).save(stream, "JPEG")
     for label in range(100):

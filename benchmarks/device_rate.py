@@ -1,10 +1,11 @@
-"""How near the job on the null loader comes to the emulated device's own rate.
+"""The rate of a job with the null loader relative to the rate of the emulated device.
 
-The limit is the device: batch / known rate per step. What is lost is the host's: staging a batch, launching, the rendezvous of the
-gradient exchange. Bar: 2 %. Each row is the median of `--repeats` runs in one session, with the least and the greatest.
+The limit is the device: batch size / published rate per step. The loss is that of the host: copying a batch, launching, the
+synchronisation of the gradient exchange. Target: 2 %. Each row is the median of `--repeats` runs in one session, with minimum and
+maximum.
 
-Notes: with the host waiting for step i before launching step i + 1 each step had a gap of a wake-up and a launch; now a step is
-queued while the one before it runs, as a CUDA stream would have it, and the gap is gone.
+Notes: when the host waited for step i before launching step i + 1, each step had a gap of a wake-up and a launch. Now a step is
+queued while the previous one runs, as in a CUDA stream, and there is no gap.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from typing import Any
 
 
 def rate_ratio(device: str, ranks: int, batch_size: int, steps: int) -> float:
-    """Steady samples/s over the devices' own, of one run."""
+    """Steady samples/s of one run, divided by the rate of the devices."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "ioprof", "run", "--loader", "null", "--device", device, "--ranks", str(ranks)),

@@ -1,17 +1,17 @@
-"""What the recording of page faults costs a job: per switch of a thread, minor fault that is watched, and thread made.
+"""The cost of recording page faults for a job: per context switch, per recorded minor fault, and per thread created.
 
     python benchmarks/fault_recording.py [--json] [--repeats 5]
 
-Each repeat runs each loop in a fresh process, with and without a recorder beside it; shown is the difference of the two. All of the
-job runs on one CPU. `watched minor fault` is what a major fault costs, too, besides the two switches of its sleep.
+Each repeat runs each loop in a new process, with and without a recorder; the table shows the difference. The whole job runs on one
+CPU. `recorded minor fault` is also the cost of a major fault, in addition to the two context switches of its sleep.
 
-A switch is a thread that gives up its core and the one that takes it: two records. It and the making of threads get dearer with the
-number of CPUs, since every thread has two events for each. With one event for each of 256 CPUs a switch cost 3.2 µs more instead of
-1.3, a thread 415 µs instead of 15, and a thread's events took 346 kB of the kernel's memory (a virtual machine with 2 CPUs, on
-which 254 more events of one CPU were opened; the second event, of minor faults, came later and doubles the last two numbers).
+A context switch is two records: one thread is switched out, another one in. Its cost and that of creating threads increase with the
+number of CPUs, because every thread has two events per CPU. With one event for each of 256 CPUs a switch cost 3.2 µs more instead
+of 1.3, a thread 415 µs instead of 15, and the events of a thread took 346 kB of kernel memory (a virtual machine with 2 CPUs, on
+which 254 more events of one CPU were opened; the second event, of minor faults, was added later and doubles the last two numbers).
 
-What did not work: to sample every page fault at its begin, which would tell when it began and not need the switches. A program that
-decodes images has 55,000 minor faults in a second of computing, and 400 switches.
+What did not work: sampling every page fault at its start, which would give its start time without context switches. A program that
+decodes images has 55,000 minor faults in a second of computing, and 400 context switches.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ioprof.record.faults import FaultRecorder
+from ioprof.instrument.faults import FaultRecorder
 
 LOOPS = {
     "switch": """
@@ -38,7 +38,7 @@ def run():
         os.write(forth[1], b"x"), os.read(back[0], 1)
 each = 2 * COUNT
 """,
-    "watched minor fault": """
+    "recorded minor fault": """
 memory = mmap.mmap(-1, COUNT * mmap.PAGESIZE)
 memory.madvise(mmap.MADV_NOHUGEPAGE)
 def run():
@@ -55,7 +55,7 @@ def run():
 each = COUNT
 """,
 }
-COUNTS = {"switch": 30_000, "watched minor fault": 50_000, "thread": 5_000}
+COUNTS = {"switch": 30_000, "recorded minor fault": 50_000, "thread": 5_000}
 FRAME = "import mmap, os, threading, time\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nCOUNT = %d\n%s"
 CLOCK = "started = time.monotonic_ns()\nrun()\nprint((time.monotonic_ns() - started) / each)\n"
 
@@ -81,10 +81,10 @@ def spread(costs: list[float]) -> dict[str, float]:
 
 
 def added_ns(name: str) -> float:
-    """What recording adds to one of whatever the loop makes."""
+    """The additional time per operation of the loop with recording."""
     alone = run(name)
     with tempfile.TemporaryDirectory() as spool:
-        recorder = FaultRecorder(Path(spool), minor=name == "watched minor fault")
+        recorder = FaultRecorder(Path(spool), minor=name == "recorded minor fault")
         try:
             recorded = run(name)
         finally:

@@ -1,10 +1,10 @@
-"""What decoding a generated image costs, against real ones of ImageNet.
+"""The cost of decoding generated images, compared with real ones of ImageNet.
 
     IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/generated_images.py [--json] [--repeats 7]
 
-Seconds of CPU per megabyte of JPEG, with Pillow, of 200 generated images and of every second one of the real sample. Both are
-decoded in every repeat, one after the other, and the median of the paired ratios is what counts: at 1 a loader that decodes
-generated images waits as long as one that decodes real ones.
+CPU seconds per megabyte of JPEG, with Pillow, for 200 generated images and of every second one of the real sample. Both are
+decoded in every repeat, one after the other, and the median of the paired ratios counts: at 1 a loader takes as long for
+generated images as for real ones.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def generated() -> list[bytes]:
 
 
 def cost(files: list[bytes]) -> float:
-    """Seconds of CPU per megabyte of JPEG."""
+    """CPU seconds per megabyte of JPEG."""
     start = time.process_time()
     for data in files:
         Image.open(io.BytesIO(data)).load()

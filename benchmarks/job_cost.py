@@ -1,25 +1,25 @@
-"""What full capture takes from a whole job: a training with two loader workers and real decode, with and without `ioprof record`.
+"""The cost of full capture for a whole job: a training with two loader workers and real decode, with and without `ioprof record`.
 
     IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/job_cost.py [--json] [--pairs 10] [--seconds 12] [--light] [--equal | --parts]
 
-Of a pair both run at the same time, each with all its processes, the recorded one with its launcher, on a core of its own, and
-are counted over the same seconds; ten times a second they change cores. So what else the machine does befalls both, and as a job
-that has one core for decode and everything else has nothing to hide a cost behind, all of it shows. The median of the ratios
-counts. Which of the two is started first changes from pair to pair. The job (training.py) prints its own samples per second, and
-the CPU time of each of its processes and of the launcher. It is torchvision's recipe for ImageNet, in batches of 32; `--light`
-does little but decode, in batches of 16. `--equal` records none: what it shows then is the error of the measure. `--parts` records
-with one part of ioprof at a time: what each adds where the others are not.
+Both jobs of a pair run at the same time, each with all its processes on one core, the recorded one with its launcher, and are
+measured over the same seconds; they exchange their cores ten times per second. Other load of the machine therefore affects both. A
+job that has a single core for decoding and everything else cannot hide a cost, so the whole cost is visible. The median of the
+ratios counts. The order in which the two are started alternates from pair to pair. The job (training.py) prints its samples per
+second, and the CPU time of each of its processes and of the launcher. It is torchvision's recipe for ImageNet, in batches of 32;
+`--light` mainly decodes, in batches of 16. `--equal` records neither: the result is the measurement error. `--parts` records with
+one part of ioprof at a time: the cost of each part without the others.
 
 What did not work, on a shared virtual machine with 2 cores:
 - One after the other: the rates of such a pair differed by 10 % with nothing changed, and ten pairs do not resolve 1 %.
-- A core for each, changed from pair to pair: of ten equal pairs 0.79 to 1.16. The cores differ, and not the same way for long.
-- One pair for long: two processes of the same job differ for as long as they live, by where their memory came to lie; `--equal`
-  says by how much. So there are ten pairs, and each is short.
-- Memory at the same place in each run: an environment or a preloaded library moves it, and so cost or saved by itself about as much
-  as is measured here, in every run alike (Mytkowicz et al., "Producing Wrong Data Without Doing Anything Obviously Wrong!", 2009).
-  Each process of both jobs now begins its memory at a place drawn by lot.
-- glibc's own thresholds of when freed memory goes back to the kernel: by luck a process has some page faults per sample, or several
-  times as many. Both jobs are therefore started with thresholds that it never reaches.
+- One core each, exchanged from pair to pair: 0.79 to 1.16 in ten equal pairs. The cores differ, and the difference changes.
+- One long pair: two processes of the same job differ for their whole life because of the addresses of their memory; `--equal`
+  shows by how much. Therefore there are ten short pairs.
+- Memory at the same address in each run: an environment or a preloaded library shifts it, which alone cost or saved about as much
+  as is measured here, in every run (Mytkowicz et al., "Producing Wrong Data Without Doing Anything Obviously Wrong!", 2009).
+  The memory of each process of both jobs now starts at a random address.
+- The default thresholds at which glibc returns freed memory to the kernel: a process randomly has some page faults per sample, or
+  several times as many. Both jobs are therefore started with thresholds that are never reached.
 """
 
 import argparse
@@ -41,13 +41,13 @@ PARTS = ("hooks", "library", "faults", "samples")
 PROCESSES = ("consumer", "workers", "launcher")
 WORKERS = 2
 START_S = 15.0
-"""Until both jobs have begun, and finished their first epoch."""
+"""Time until both jobs have started and finished their first epoch."""
 SWAP_S = 0.1
-"""Between two changes of cores, which cost 0.2 ms."""
+"""Time between two exchanges of cores, which cost 0.2 ms."""
 SWAPS_PER_LOOK = 5
-"""Between two looks at which processes there are."""
+"""Time between two listings of the processes."""
 MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
-"""For both jobs: glibc keeps what was freed (man mallopt)."""
+"""For both jobs: glibc keeps freed memory (man mallopt)."""
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def described(part: str, result: dict[str, Any]) -> str:
-    """The same for people."""
+    """The result as text."""
     lines = [f"{part}: throughput lost {result['throughput_lost']:.2%}, CPU time added {result['cpu_added']:.2%} (medians)"]
     for name in PROCESSES:
         lines.append(f"  {name}: {result[name]['added_us']:+.1f} µs per sample (mean, ±{result[name]['error_us']:.1f})")
@@ -73,7 +73,7 @@ def described(part: str, result: dict[str, Any]) -> str:
 
 
 def measured_part(options: argparse.Namespace, part: str, cores: list[int]) -> dict[str, Any]:
-    """Of all pairs."""
+    """The results of all pairs."""
     pairs = [pair(options, part, cores[:: 1 if number % 2 else -1], number // 2 % 2 == 0) for number in range(options.pairs)]
     rates = sorted(recorded.rate / alone.rate for recorded, alone in pairs)
     costs = sorted(sum(recorded.cpu_us) / sum(alone.cpu_us) for recorded, alone in pairs)
@@ -109,7 +109,7 @@ def parse() -> argparse.Namespace:
 
 
 class Measured(NamedTuple):
-    """By the job's own word."""
+    """As measured by the job."""
 
     rate: float
     """Samples per second."""
@@ -118,7 +118,7 @@ class Measured(NamedTuple):
 
 
 def pair(options: argparse.Namespace, part: str, cores: list[int], is_recorded_first: bool) -> tuple[Measured, Measured]:
-    """Recorded, and alone."""
+    """One job recorded, and one not."""
     job = [sys.executable, TRAINING, options.sample, WORKERS, time.monotonic() + START_S, options.seconds]
     job += ["light"] if options.light else []
     with tempfile.TemporaryDirectory() as folder:
@@ -133,25 +133,25 @@ def pair(options: argparse.Namespace, part: str, cores: list[int], is_recorded_f
 
 
 def recording(part: str, folder: str) -> list[object]:
-    """What stands before a command to record it, or to record it with one part only."""
+    """The command prefix that records a command, with all parts or one."""
     if part == "everything":
         return [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", f"{folder}/run", "--"]
     return [sys.executable, IN_PART, part, folder]
 
 
 def without_launcher(found: Measured) -> Measured:
-    """Its parent is this process, which belongs to none."""
+    """Its parent is this process, which is not part of a job."""
     return Measured(found.rate, (*found.cpu_us[:2], 0.0))
 
 
 def started(command: list[object], core: int) -> "subprocess.Popen[str]":
-    """A command on one core, with all that it starts."""
+    """Run a command and its children on one core."""
     words = ["taskset", "-c", str(core), *map(str, command)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | MEMORY)
 
 
 def swap_cores(processes: "list[subprocess.Popen[str]]", cores: list[int]) -> None:
-    """Again and again, until one of both has ended."""
+    """Repeatedly exchange the cores until one of the jobs has ended."""
     swaps, trees = 0, [[process.pid] for process in processes]
     while all(process.poll() is None for process in processes):
         time.sleep(SWAP_S)
@@ -163,7 +163,7 @@ def swap_cores(processes: "list[subprocess.Popen[str]]", cores: list[int]) -> No
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and all below it, as they are now."""
+    """A process and all its present descendants."""
     found = [pid]
     for parent in found:
         for thread in entries(f"/proc/{parent}/task"):
@@ -181,7 +181,7 @@ def move(pids: list[int], core: int) -> None:
 
 
 def entries(folder: str) -> list[str]:
-    """What is in a folder; nothing where its process has ended."""
+    """The entries of a folder in /proc; empty if its process has ended."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -189,7 +189,7 @@ def entries(folder: str) -> list[str]:
 
 
 def measured(process: "subprocess.Popen[str]") -> Measured:
-    """What a job printed."""
+    """The output of a job."""
     printed, complaints = process.communicate()
     if process.returncode:
         raise RuntimeError(complaints)

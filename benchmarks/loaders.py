@@ -1,25 +1,26 @@
-"""What each loader delivers, beside the same backend written bare in some twenty lines, on real images.
+"""The rate of each loader, compared with a minimal implementation of the same backend in about twenty lines, on real images.
 
     IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/loaders.py [--json] [--pairs 9] [--only files,dali] [--work DIR]
 
-Each pair measures ours and the bare one, in turns at which comes first, from their tenth batch on: samples per second, and
-milliseconds of CPU per sample of the process and its workers. The medians of the ratios count, since what a shared machine does to
-both of a pair cancels out; the ratio of CPU times is the steadier one there. Everything is read from the page cache.
+Each pair measures ours and the minimal one, in alternating order, from their tenth batch on: samples per second, and CPU
+milliseconds per sample of the process and its workers. The medians of the ratios count, because the load of a shared machine
+cancels out within a pair; the ratio of CPU times is more stable there. Everything is read from the page cache.
 
-    bars    0.98 of the bare backend; files: 1.0 of torch's DataLoader with Pillow; raw 256-pixel LMDB: 4 times `files` on originals
+    targets  0.98 of the minimal backend; files: 1.0 of torch's DataLoader with Pillow; raw 256-pixel LMDB: 4 times `files` on
+    originals
 
-What was found on the way:
+Findings:
 
-- Pillow's resizing took 0.37 of the 0.54 ms of a raw sample, and its copies from and to arrays 0.09. torch's own filter for bytes,
-  which leaves the channels apart as a batch has them, made 0.22 ms of it, and raw against `files` 9 times where it had been 4.1.
-- `Image.convert("RGB")` copies what is RGB already: 0.1 ms of a photograph.
-- A tar's reads go into one buffer that is kept: with a new one for each the faults of its pages cost as much as the reads (0.08 and
-  0.05 ms per record).
-- DALI with `random_shuffle` is no peer here: its buffer keeps all 500 files of the sample mapped, which no real dataset allows, and
-  saves 5 % of the CPU time. So the bare pipeline reads a list in random order.
-- Ratios of rates are worth little on a machine that others use: 0.6 to 2.3 in pairs of equals, at a load of 8 on 2 cores. Of CPU
-  time there, DALI's was 0.94 to 1.01 in six series, of which the rank's own thread explains 0.01.
-- With the machine to itself, medians of 7 pairs: files 1.16, LMDB 1.17, raw LMDB 1.86, webdataset 1.24, DALI 0.99, raw against
+- Resizing in Pillow took 0.37 of the 0.54 ms of a raw sample, and copies from and to arrays 0.09. The uint8 filter of torch, which
+  keeps the channel-first layout of a batch, reduced it to 0.22 ms, and raised raw relative to `files` from 4.1 to 9 times.
+- `Image.convert("RGB")` copies images that are already RGB: 0.1 ms per photograph.
+- Reads of a tar reuse one buffer: with a new one for each read the page faults cost as much as the reads (0.08 and 0.05 ms per
+  record).
+- DALI with `random_shuffle` is not comparable here: its buffer keeps all 500 files of the sample mapped, which is impossible for a
+  real dataset, and saves 5 % of the CPU time. The minimal pipeline therefore reads a list in random order.
+- Ratios of rates are imprecise on a shared machine: 0.6 to 2.3 in pairs of equal jobs, at a load of 8 on 2 cores. The ratio of CPU
+  times of DALI was 0.94 to 1.01 there in six series, of which the main thread of the rank explains 0.01.
+- On an otherwise idle machine, medians of 7 pairs: files 1.16, LMDB 1.17, raw LMDB 1.86, webdataset 1.24, DALI 0.99, raw against
   files 4.5 times.
 """
 
@@ -34,12 +35,14 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
 import lmdb
 import numpy as np
 import psutil
+import simplejpeg
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
@@ -49,8 +52,14 @@ from ioprof.dataset import Dataset as Manifest
 from ioprof.dataset import read_index
 from ioprof.loaders import make_loader
 from ioprof.loaders.base import LoaderOptions
+from ioprof.loaders.crops import crop_box
 from ioprof.loaders.dali_pipelines import is_installed
 from ioprof.tensorprotos import decode
+
+try:
+    import torchvision
+except (ImportError, RuntimeError, OSError):  # not installed, or its wheel does not fit this torch
+    torchvision = None
 
 BATCH, CROP, WORKERS, WARM_UP = 64, 224, 2, 10
 DATASETS = {
@@ -89,7 +98,7 @@ def parse() -> argparse.Namespace:
 # ------------------------------------------------------------------------------------------------ measuring
 
 Side = Callable[[dict[str, Manifest], int], Iterator[torch.Tensor]]
-"""The batches of images that a loader makes, at least so many."""
+"""The batches of a loader, at least this many."""
 
 
 def compared(sides: tuple[Side, Side, float], datasets: dict[str, Manifest], options: argparse.Namespace) -> dict:
@@ -117,7 +126,7 @@ def compared(sides: tuple[Side, Side, float], datasets: dict[str, Manifest], opt
 
 
 def measured(batches: Iterator[torch.Tensor], count: int) -> tuple[float, float]:
-    """Samples per second, and milliseconds of CPU per sample."""
+    """Samples per second, and CPU milliseconds per sample."""
     for _ in islice(batches, WARM_UP):
         pass
     started, cpu_s, samples = time.perf_counter(), cpu_seconds(), 0
@@ -127,33 +136,33 @@ def measured(batches: Iterator[torch.Tensor], count: int) -> tuple[float, float]
 
 
 def cpu_seconds() -> float:
-    """Of this process and its living children."""
+    """CPU time of this process and its running children."""
     here = psutil.Process()
     return sum(process.cpu_times().user + process.cpu_times().system for process in (here, *here.children()))
 
 
 def line(name: str, found: dict) -> str:
-    ours, bare = (f"{rate:6.0f} images/s {cpu:5.2f} ms of CPU" for rate, cpu in zip(found["per_s"], found["cpu_ms"], strict=True))
-    spread = f"{found['ratios'][0]:.2f}-{found['ratios'][-1]:.2f}; bar {found['bar']}; of CPU {found['cpu_ratio']:.2f}"
-    return f"{name:11} {ours}   beside {bare}   x {found['ratio']:.2f} ({spread})"
+    ours, minimal = (f"{rate:6.0f} images/s {cpu:5.2f} CPU ms" for rate, cpu in zip(found["per_s"], found["cpu_ms"], strict=True))
+    spread = f"{found['ratios'][0]:.2f}-{found['ratios'][-1]:.2f}; target {found['bar']}; CPU {found['cpu_ratio']:.2f}"
+    return f"{name:11} {ours}   minimal {minimal}   x {found['ratio']:.2f} ({spread})"
 
 
 # ------------------------------------------------------------------------------------------------ ours
 
 
-def ours(loader: str, dataset: str) -> Side:
+def ours(loader: str, dataset: str, **chosen: str) -> Side:
     def batches(datasets: dict[str, Manifest], count: int) -> Iterator[torch.Tensor]:
-        options = LoaderOptions(BATCH, count, workers=WORKERS, crop=CROP)
+        options = LoaderOptions(BATCH, count, workers=WORKERS, crop=CROP, **chosen)
         return (batch.images for batch in make_loader(loader, datasets[dataset], options))
 
     return batches
 
 
-# ------------------------------------------------------------------------------------------------ bare
+# ------------------------------------------------------------------------------------------------ minimal
 
 
 def augmented(image: Image.Image) -> torch.Tensor:
-    """What torchvision's RandomResizedCrop and RandomHorizontalFlip do, with Pillow."""
+    """RandomResizedCrop and RandomHorizontalFlip of torchvision, with Pillow."""
     image = image.convert("RGB")
     width, height = image.size
     for _ in range(10):
@@ -171,7 +180,7 @@ def augmented(image: Image.Image) -> torch.Tensor:
 
 
 class BareFiles(Dataset):
-    """What ImageFolder does."""
+    """A minimal ImageFolder."""
 
     def __init__(self, dataset: Manifest) -> None:
         self.root, (self.paths, self.labels) = str(dataset.path), read_index(dataset)
@@ -182,7 +191,7 @@ class BareFiles(Dataset):
 
 
 class BareLmdb(Dataset):
-    """What scripts do that read LMDB by py-lmdb."""
+    """A minimal dataset on py-lmdb."""
 
     def __init__(self, dataset: Manifest) -> None:
         self.path, self.cursor = str(dataset.data_path), None
@@ -194,6 +203,54 @@ class BareLmdb(Dataset):
         data, shape, label = decode(self.cursor.value())
         image = Image.fromarray(np.frombuffer(data, np.uint8).reshape(shape)) if shape else Image.open(io.BytesIO(data))
         return augmented(image), label
+
+
+class TensorFiles(BareFiles):
+    """The operations of torchvision's v2 on tensors: a whole image by libjpeg-turbo, then crop, antialiased resize, flip.
+
+    By torchvision itself where its decoder can be loaded (its wheel needs a torch for CUDA), else by simplejpeg and torch.
+    """
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        data = Path(f"{self.root}/{self.paths[index]}").read_bytes()
+        if torchvision is not None:
+            image = torchvision.io.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode="RGB")
+            return tensor_transform()(image), self.labels[index]
+        pixels = simplejpeg.decode_jpeg(data)
+        left, top, right, bottom = crop_box(pixels.shape[1], pixels.shape[0], random)
+        part = torch.from_numpy(pixels)[top:bottom, left:right].permute(2, 0, 1)[None]
+        image = torch.nn.functional.interpolate(part, (CROP, CROP), mode="bilinear", antialias=True)[0]
+        return image.flip(-1) if random.random() < 0.5 else image, self.labels[index]
+
+
+@cache
+def tensor_transform() -> Callable[[torch.Tensor], torch.Tensor]:
+    from torchvision.transforms import v2
+
+    return v2.Compose([v2.RandomResizedCrop(CROP, antialias=True), v2.RandomHorizontalFlip()])
+
+
+def bare_spdl(datasets: dict[str, Manifest], count: int) -> Iterator[torch.Tensor]:
+    import spdl.io
+    from spdl.pipeline import PipelineBuilder
+
+    found = datasets["files"]
+    paths, _ = read_index(found)
+    order = random.choices(range(found.records), k=count * BATCH)
+
+    def load(index: int) -> object:
+        packets = spdl.io.demux_image(f"{found.path}/{paths[index]}")
+        left, top, right, bottom = crop_box(packets.width, packets.height, random)
+        flip = ",hflip" if random.random() < 0.5 else ""
+        size = f"crop={right - left}:{bottom - top}:{left}:{top},scale={CROP}:{CROP}:flags=bilinear{flip}"
+        return spdl.io.decode_packets(packets, filter_desc=f"{size},format=pix_fmts=rgb24")
+
+    def stacked(frames: list) -> torch.Tensor:
+        return spdl.io.to_torch(spdl.io.convert_frames(frames)).permute(0, 3, 1, 2)
+
+    builder = PipelineBuilder().add_source(order).pipe(load, concurrency=WORKERS).aggregate(BATCH).pipe(stacked).add_sink(2)
+    with (pipeline := builder.build(num_threads=WORKERS)).auto_stop():
+        yield from pipeline.get_iterator()
 
 
 def bare_torch(kind: type[Dataset], dataset: str) -> Side:
@@ -245,6 +302,12 @@ COMPARISONS: dict[str, tuple[Side, Side, float]] = {
     "webdataset": (ours("webdataset", "webdataset"), bare_webdataset, 0.98),
     "dali": (ours("dali", "files"), bare_dali, 0.98),
     "raw / files": (ours("lmdb", "raw"), ours("files", "files"), 4.0),
+    "files crop / whole": (ours("files", "files"), ours("files", "files", decode="pillow"), 1.5),
+    "lmdb crop / whole": (ours("lmdb", "lmdb"), ours("lmdb", "lmdb", decode="pillow"), 1.5),
+    "webdataset crop / whole": (ours("webdataset", "webdataset"), ours("webdataset", "webdataset", decode="pillow"), 1.5),
+    "files / tensors": (ours("files", "files"), bare_torch(TensorFiles, "files"), 1.3),
+    "files / spdl": (ours("files", "files"), bare_spdl, 1.3),
+    "files / dali": (ours("files", "files"), bare_dali, 1.3),
 }
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
-"""What `ioprof probe` finds, against fio on the same file: same size of reads, same number of clients, one after the other.
+"""Results of `ioprof probe` compared with fio on the same file: same read size, same number of clients, alternately.
 
     python benchmarks/probe_against_fio.py [--repeats 3] [--seconds 2] [--clients 1 8] [--json]
 
-On this disk as it is, on a disk that is held to 20 and to 200 MB/s (a loop device, needs root), and on a FUSE server that lets each
-read wait for 5 ms. Reads of 112 KiB at random places, cold, buffered and by O_DIRECT; each number is the median of the ratios
-probe/fio of the repeats, in which the two take turns, with the least and the greatest. Bar: within 10 %.
+On this disk, on a disk throttled to 20 and to 200 MB/s (a loop device, needs root), and on a FUSE server that delays each read by
+5 ms. Reads of 112 KiB at random offsets, cold, buffered and by O_DIRECT; each number is the median of the ratios probe/fio of the
+repeats, in which the two alternate, with minimum and maximum. Target: within 10 %.
 
-fio reads with threads and psync, as the probe does; each of its jobs has a part of the file for itself, since two jobs that read
-the same place would find it in the page cache.
+fio reads with threads and psync, like the probe; each of its jobs has its own part of the file, because a second job that reads the
+same offset would find it in the page cache.
 
-Notes (virtual disk, 2 cores that others used as well): throttled disks 1.000 to 1.003 (20 MB/s) and 1.001 to 1.019 (200 MB/s),
-FUSE 1.006 to 1.035, this disk 0.98 to 1.09, with single pairs from 0.5 to 2.2. As long as fio emptied the cache itself, it did so
-within its own time, and the probe looked up to a quarter faster. At a rate that one client does not fill, pairs differ as the
-machine's load does.
+Notes (virtual disk, 2 shared cores): throttled disks 1.000 to 1.003 (20 MB/s) and 1.001 to 1.019 (200 MB/s),
+FUSE 1.006 to 1.035, this disk 0.98 to 1.09, with single pairs from 0.5 to 2.2. When fio emptied the cache itself, that was included
+in its time, and the probe appeared up to a quarter faster. At a rate that one client does not reach, pairs vary with the load of
+the machine.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def main() -> None:
     if not shutil.which("fio"):
         print("probe against fio: not measured; there is no fio")
         return
-    sys.path.insert(0, str(TESTS))  # where the slow storage is
+    sys.path.insert(0, str(TESTS))  # the module of slow storage
     rows = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for place, path, join in places(Path(folder)):
@@ -79,7 +79,7 @@ def parse() -> argparse.Namespace:
 
 
 def places(folder: Path) -> Iterator[tuple[str, Path, Join]]:
-    """Name, file, and what a process has to call to come under the rule."""
+    """Name, file, and the function that a process calls to be throttled."""
     import fuse_server
     import slow_storage
 
@@ -103,13 +103,13 @@ def places(folder: Path) -> Iterator[tuple[str, Path, Join]]:
 
 @contextmanager
 def served(folder: Path, fuse_server: Any) -> Iterator[Path]:
-    """The plain file, by a server that waits."""
+    """The plain file, through a server that delays reads."""
     with fuse_server.fuse_server(folder, read_ms=5, threads=32) as mounted:
         yield mounted.path / "plain"
 
 
 def write(path: Path, num_bytes: int) -> None:
-    """Bytes that nothing compresses."""
+    """Incompressible bytes."""
     random = np.random.default_rng(0)
     with open(path, "wb") as stream:
         for _ in range(num_bytes >> 24):
@@ -138,14 +138,14 @@ def compared(path: Path, mode: str, clients: int, options: argparse.Namespace, j
 
 
 def by_probe(path: Path, mode: str, clients: int, seconds: float, join: Join) -> dict[str, float | None]:
-    """One level, in a process of its own, so that it comes under the rule."""
+    """One level, in a process of its own, which can be throttled."""
     line = [sys.executable, __file__, "--level", str(path), mode, str(clients), str(seconds)]
     found: dict[str, float | None] = json.loads(run(line, join))
     return found
 
 
 def own_level(path: str, mode: str, clients: str, seconds: str) -> dict[str, float | None]:
-    """What the child prints."""
+    """The output of the child."""
     material = Ranges([path], RecordSizes.fixed(READ_BYTES), np.random.default_rng())
     plan = Plan((int(clients),), ("random",), (mode,))
     level = (*(found := probe(material, Allowance(float(seconds), FILE_BYTES), plan)).levels, *found.missing)[0]
@@ -155,7 +155,7 @@ def own_level(path: str, mode: str, clients: str, seconds: str) -> dict[str, flo
 
 
 def by_fio(path: Path, mode: str, clients: int, seconds: float, join: Join) -> dict[str, float | None]:
-    """The same by fio, which gives the kernel the same hint. The cache is emptied for it, since it would do so within its time."""
+    """The same by fio, with the same fadvise hint. The cache is emptied before, because fio would include that in its time."""
     evict([str(path)])
     part = FILE_BYTES // clients // READ_BYTES * READ_BYTES
     runtime = f"{seconds * 1e3:.0f}ms"

@@ -1,4 +1,4 @@
-"""Runs a command under one part of a recording; `job_cost.py --parts` says with it what each part takes of a job.
+"""Runs a command with one part of the recording; `job_cost.py --parts` uses it to measure the cost of each part.
 
 python benchmarks/recorded_in_part.py hooks|library|faults|samples SPOOL COMMAND...
 """
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ioprof.record import preload
-from ioprof.record.faults import FaultRecorder
-from ioprof.record.samplers import Sampler
+from ioprof.instrument import preload
+from ioprof.instrument.faults import FaultRecorder
+from ioprof.instrument.samplers import Sampler
 
 
 def main() -> None:

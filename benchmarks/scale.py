@@ -1,17 +1,16 @@
-"""What a dataset's size does to the second epoch: a table by --dataset-scale under --memory-limit, on a loop device.
+"""The effect of the size of a dataset on the second epoch: a table by --dataset-scale under --memory-limit, on a loop device.
 
     python benchmarks/scale.py [--json] [--limit-mb 1024] [--layouts files,lmdb,lmdb-pread] [--scales 0.5x,1x,2x,4x] [--folder DIR]
 
-The dataset at 1x is half the limit, so that it stays in the page cache beside the job, and 4x is twice the limit. Each row is
+The dataset at 1x is half the limit, so it fits into the page cache in addition to the job; 4x is twice the limit. Each row is
 `ioprof run` from a cold cache over two epochs. Needs root and a loop device.
 
     needed     the pages of the records whose reads needed storage, by the spans
-    fetched    what the device read while the job ran, by the run's own sampled series: read-ahead and what was evicted unread, too
-    kernel     what the device read, by /sys/block/loopN/stat before and after
+    fetched    bytes read by the device while the job ran, by the sampled series of the run, including readahead and unused pages
+    kernel     bytes read by the device, by /sys/block/loopN/stat before and after
 
-Files are read from end to end, so what is needed is what is fetched. Through a memory map the kernel reads windows around what is
-touched, and what is read ahead is dropped before its turn comes where the memory is short. `lmdb-pread` is the same LMDB, read by
-`--lmdb-read pread`.
+Files are read completely, so needed equals fetched. Through a memory map the kernel reads windows around the accessed pages; if
+memory is short, pages read ahead are evicted before they are used. `lmdb-pread` is the same LMDB, read by `--lmdb-read pread`.
 """
 
 import argparse
@@ -28,9 +27,9 @@ import polars as pl
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import slow_storage
 
-from ioprof.cli.scaling import scaled
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
 from ioprof.dataset import Dataset
+from ioprof.jobs.dataset_multiple import multiple_of
 from ioprof.loaders.scaling import Scale
 from ioprof.trace import Trace
 
@@ -70,7 +69,7 @@ def parse() -> argparse.Namespace:
 
 
 def table(disk: slow_storage.ThrottledDisk, layout: str, limit: int, scales: list[str]) -> list[dict[str, Any]]:
-    """A row for each scale of a dataset of half the limit, of raw images, so that pages count and not decoders."""
+    """A row for each scale of a dataset of half the limit, of raw images, so that storage and not decoding is the bound."""
     with tempfile.TemporaryDirectory(dir=disk.path) as folder:
         records = limit // 2 // RECORD_BYTES
         generate(Path(folder, "tree"), GenerateOptions(images=min(records, 200), classes=8))
@@ -85,7 +84,7 @@ def table(disk: slow_storage.ThrottledDisk, layout: str, limit: int, scales: lis
 
 
 def repeated(tree: Path, images: int) -> Path:
-    """The tree with links to its images under further names, so that there are so many."""
+    """Add links to the images of a tree under further names, up to this number."""
     found = sorted(tree.glob("*/*.JPEG"))
     for number in range(len(found), images):
         path = found[number % len(found)]
@@ -94,7 +93,7 @@ def repeated(tree: Path, images: int) -> Path:
 
 
 def row(disk: slow_storage.ThrottledDisk, one: Dataset, scale: str, limit: int, by_pread: bool) -> dict[str, Any]:
-    dataset = scaled(one, Scale.parse(scale))  # before the device's books are opened
+    dataset = multiple_of(one, Scale.parse(scale))  # before the first reading of the counters of the device
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "ioprof", "run", dataset.path, "--memory-limit", f"{limit >> 20}M", "--cache", "cold"]
         command += ["--epochs", "2", "--batch-size", str(BATCH), "--out", f"{folder}/run", "--json"]
@@ -109,8 +108,8 @@ def row(disk: slow_storage.ThrottledDisk, one: Dataset, scale: str, limit: int, 
 
 def measured(trace: Trace, device: str, kernel_bytes: int) -> dict[str, Any]:
     """Bytes from storage of each epoch: needed, by the spans; fetched, by the device's sampled series; and the kernel's sum."""
-    dataset, config = trace.run["dataset"], trace.run["config"]
-    steps = -(-dataset["records"] // config["batch_size"])
+    dataset, config = trace.run.dataset, trace.run.config
+    steps = -(-dataset.records // config.batch_size)
     of_batches = trace.spans.filter(pl.col("batch").is_not_null()).with_columns(epoch=pl.col("batch") // steps)
     first = pl.col("offset").fill_null(0) // PAGE_BYTES
     last = (pl.col("offset").fill_null(0) + pl.col("bytes") - 1) // PAGE_BYTES
@@ -119,24 +118,24 @@ def measured(trace: Trace, device: str, kernel_bytes: int) -> dict[str, Any]:
     second_ns = of_batches.filter(pl.col("epoch") == 1, pl.col("kind") == "fetch")["start_ns"].min()
     before, between, after = series(trace, f"disk.{device}.read_bytes", second_ns)
     return {
-        "dataset_bytes": dataset["bytes"],
+        "dataset_bytes": dataset.bytes,
         "needed_bytes": [needed.get(0, 0), needed.get(1, 0)],
         "fetched_bytes": [between - before, after - between],
         "kernel_bytes": kernel_bytes,
-        "cache": trace.run["cache"]["start"]["ratio"],
-        "limit": trace.run["limit"],
+        "cache": trace.run.cache.start.ratio,
+        "limit": trace.run.limit and trace.run.limit.to_dict(),
     }
 
 
 def series(trace: Trace, name: str, time_ns: int) -> tuple[int, int, int]:
-    """A counter at the first sample, at an instant (between two samples in proportion), and at the last."""
+    """A counter at the first sample, at a given time (interpolated), and at the last sample."""
     known = trace.counters.filter(pl.col("name").cast(pl.String) == name).sort("time_ns")
     times, values = known["time_ns"].to_numpy(), known["value"].to_numpy()
     return int(values[0]), round(float(np.interp(time_ns, times, values))), int(values[-1])
 
 
 def device_bytes(disk: slow_storage.ThrottledDisk) -> int:
-    """What the device has read since it was made."""
+    """Bytes that the device has read since its creation."""
     return 512 * int(Path("/sys/class/block", Path(disk.device).name, "stat").read_text().split()[2])
 
 

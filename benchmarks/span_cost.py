@@ -1,20 +1,20 @@
-"""What one span costs: with the extension, with the Python twin, and when nothing is recorded.
+"""The cost of one span: with the extension, with the Python writer, and when nothing is recorded.
 
     python benchmarks/span_cost.py [--json] [--repeats 9] [--folder DIR]
 
-The loop is `with span("decode"): pass`; what the same loop takes without a span, measured beside it in every repeat, is subtracted.
-The limit is what no recorder of this kind can be below: two readings of the clock, and a context manager in C that does nothing.
+The loop is `with span("decode"): pass`; the time of the same loop without a span, measured in every repeat, is subtracted.
+The lower limit of such a recorder is two clock readings and an empty context manager in C.
 
-What did not work, measured on a virtual machine with 2 cores (page faults are dear there):
+What did not work, measured on a virtual machine with 2 cores (page faults are expensive there):
 
-- Faulting in a whole chunk at once (MADV_POPULATE_WRITE): on ext4 57 instead of 73 ns per slot, on tmpfs 33 instead of 36, but one
-  span in 1,169 then waits 65 µs instead of sixteen that wait 5 µs each, and a thread of one span dirties 64 KiB. Left out.
-- Writing zeros instead of fallocate, to have the pages dirty already: 170 ns per slot on ext4, twice the whole cost.
-- Methods on the object that stands for "off": binding them costs two allocations, 65 ns instead of 25. They are plain functions in
-  the type's dict now. The same for a real span needs an object that is its own bound method; not worth the reading.
+- Faulting in a whole chunk at once (MADV_POPULATE_WRITE): on ext4 57 instead of 73 ns per slot, on tmpfs 33 instead of 36, but then
+  one span in 1,169 waits 65 µs instead of sixteen that wait 5 µs each, and a thread with one span dirties 64 KiB. Not used.
+- Writing zeros instead of fallocate, to have dirty pages: 170 ns per slot on ext4, twice the total cost.
+- Methods on the object for "not recording": binding them costs two allocations, 65 ns instead of 25. They are plain functions in
+  the dict of the type now. The same for a real span would need an object that is its own bound method, which is hard to read.
 
-Most of what is above the limit is the kernel's: a page fault every 73 spans. It depends on the file system of the spool, so that
-`--folder` may matter more than the code.
+Most of the cost above the limit is in the kernel: a page fault every 73 spans. It depends on the file system of the spool, so
+`--folder` may have more effect than the code.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ioprof.record import recorder
-from ioprof.record.span import span
+from ioprof.instrument import recorder
+from ioprof.instrument.span import span
 
 SPANS = {"extension": 500_000, "twin": 20_000, "off": 1_000_000, "limit": 500_000}
 
@@ -62,7 +62,7 @@ def spread(costs: list[float]) -> dict[str, float]:
 
 
 def one_repeat(name: str, folder: Path | None, spans: int) -> float:
-    """Nanoseconds per span, in a file of its own that is removed again."""
+    """Nanoseconds per span, with a temporary file."""
     bare = bare_loop(spans)
     if name == "limit":
         return (limit_loop(span("off"), spans) - bare) / spans

@@ -1,11 +1,11 @@
-"""What staging brings on storage that takes 5 ms per read: three epochs from the shared path, and from copies made in two ways.
+"""The benefit of staging on storage with 5 ms per read: three epochs from the shared path, and with two modes of staging.
 
     python benchmarks/staging.py [--json] [--images 1200] [--read-ms 5] [--at-once 4] [--workers 4]
 
-The shared storage is a FUSE server that lets each read wait, answers so many at once as `--at-once` says, and keeps nothing in
-the page cache, so that every epoch reads it anew, as with a dataset larger than memory. The local one is the disk that holds
-`--folder`. `total` is from the first byte staged to the end of the last step. `from shared` is what the server was asked to read,
-by its own books, as a multiple of the dataset. Needs root.
+The shared storage is a FUSE server that delays each read, serves `--at-once` reads concurrently, and does not use the page cache,
+so that every epoch reads it again, like a dataset larger than memory. The local storage is the disk of `--folder`. `total` is the
+time from the first staged byte to the end of the last step. `from shared` is the number of bytes that the server read, as a
+multiple of the dataset. Needs root.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import polars as pl
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import fuse_server
 
-from ioprof.analysis.staging import epoch_seconds, staging_cost
+from ioprof.analysis.staging_cost import epoch_seconds, staging_cost
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
 from ioprof.dataset import Dataset
 from ioprof.loaders.base import LoaderOptions
@@ -90,11 +90,11 @@ def row(folder: Path, mounted: Any, dataset: Dataset, words: tuple[str, ...], wo
 
 
 def measured(trace: Trace) -> dict[str, Any]:
-    """Seconds of staging, of each epoch, and of all, and what the report says of them."""
-    config, records = trace.run["config"], trace.run["dataset"]["records"]
-    epochs = epoch_seconds(trace, batches_per_epoch(records, LoaderOptions(config["batch_size"], 1)))
+    """Seconds of staging, of each epoch, and in total, and the values in the report."""
+    config, records = trace.run.config, trace.run.dataset.records
+    epochs = epoch_seconds(trace, batches_per_epoch(records, LoaderOptions(config.batch_size, 1)))
     cost = staging_cost(trace)
-    before_s = trace.run["stage"]["seconds"] if cost and trace.run["stage"]["mode"] == "before" else 0.0
+    before_s = trace.run.stage.seconds if cost and trace.run.stage.mode == "before" else 0.0
     steps = trace.spans.filter(pl.col("kind") == "step")
     return {
         "staging_s": cost.cost_s if cost else 0.0,

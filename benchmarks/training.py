@@ -2,15 +2,15 @@
 
     python benchmarks/training.py TREE WORKERS BEGIN SECONDS [light]
 
-What is done to a sample is what torchvision's reference training for ImageNet does, in batches of its size: a random part, resized
-to 224 x 224, flipped or not, as normalised floats. With `light` it is decode and little else, in batches of 16: the least that a
-job can do to an image, so that what recording costs is the largest part of it.
+Samples are processed as in torchvision's reference training for ImageNet, with its batch size: a random crop, resized to
+224 x 224, randomly flipped, as normalised floats. With `light` it mainly decodes, in batches of 16: the minimum work per image, so
+that the share of the recording cost is the largest.
 
-In each process the memory for images begins at a place drawn by lot. By where it lies the same decode takes more or less time, and
-what comes before it, an environment or a library, decides that: the same way in each run, so that no number of runs would tell.
+In each process the memory for images starts at a random address. The time of the same decode depends on the address, which depends
+on the environment and the loaded libraries in the same way in each run, so that averaging over runs does not remove the effect.
 
-Prints, of SECONDS from the monotonic time BEGIN on (0: after the first epoch), with what lies between epochs: samples per second,
-and microseconds of CPU per sample of this process, of its workers, and of the process that started it.
+Prints, for SECONDS from the monotonic time BEGIN on (0: after the first epoch), including the time between epochs: samples per
+second, and CPU microseconds per sample of this process, of its workers, and of its parent.
 """
 
 import math
@@ -37,7 +37,7 @@ displaced: list[bytearray] = []
 
 
 def displace(_worker: int = -1) -> None:
-    """Take memory that is never used, of a size that no seed decides: what is taken later begins elsewhere."""
+    """Allocate unused memory of a random size that does not depend on a seed: later allocations start at a random address."""
     displaced.append(bytearray(1 << 20 | secrets.randbelow(1 << 12) << 4))
 
 
@@ -58,7 +58,7 @@ class Tree(Dataset[tuple[torch.Tensor, int]]):
 
 
 def usual(picture: Image.Image) -> torch.Tensor:
-    """A random part between 8 and 100 % of the area and 3:4 and 4:3, float32, 3 x 224 x 224."""
+    """A random crop of 8 to 100 % of the area with aspect ratio 3:4 to 4:3, float32, 3 x 224 x 224."""
     picture = picture.crop(random_part(*picture.size)).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
     if random.random() < 0.5:
         picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -67,7 +67,7 @@ def usual(picture: Image.Image) -> torch.Tensor:
 
 
 def random_part(width: int, height: int) -> tuple[int, int, int, int]:
-    """As torchvision's RandomResizedCrop chooses it, but for the rare image in which ten attempts fail: that is taken whole."""
+    """The crop of torchvision's RandomResizedCrop, except that the whole image is used if ten attempts fail."""
     for _ in range(10):
         area, shape = width * height * random.uniform(0.08, 1), math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
         wide, high = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
@@ -78,7 +78,7 @@ def random_part(width: int, height: int) -> tuple[int, int, int, int]:
 
 
 def little(picture: Image.Image) -> torch.Tensor:
-    """All of it, uint8, 3 x 160 x 160."""
+    """The whole image, uint8, 3 x 160 x 160."""
     return torch.from_numpy(np.array(picture.resize((LIGHT_SIZE, LIGHT_SIZE)))).permute(2, 0, 1)
 
 
@@ -112,13 +112,13 @@ def main() -> None:
 
 
 def cpu_by_process() -> tuple[float, float, float]:
-    """Microseconds that this process has taken, that its living children have, and that its parent has."""
+    """CPU microseconds of this process, of its running children, and of its parent."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return microseconds([os.getpid()]), microseconds(map(int, children)), microseconds([os.getppid()])
 
 
 def microseconds(pids: Iterable[int]) -> float:
-    """Of CPU that these processes have taken, by the clocks that the kernel keeps of each (man clock_getcpuclockid)."""
+    """CPU time of these processes from their CPU-time clocks (man clock_getcpuclockid)."""
     return sum(time.clock_gettime_ns(~pid << 3 | 2) for pid in pids) / 1e3
 
 

@@ -1,0 +1,91 @@
+"""Whether a job gets along with the storage that its report demands: on a disk that delivers 1.2 and 0.8 times the demand.
+
+    python benchmarks/demand.py [--only WAY] [--json FILE]
+
+A job is recorded with cold data on a disk that is not throttled. Its report says how many bytes per second the devices need.
+Then the disk is throttled: to 1.2 times that the job must be bound by compute, to 0.8 times it must reach 0.8 of the rate. This
+needs root.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import slow_storage  # noqa: E402
+
+from ioprof.analysis.run import Run  # noqa: E402
+
+JOB = Path(__file__).with_name("demand_job.py")
+WAYS = ("files", "lmdb-map", "lmdb-pread", "webdataset", "memmap")
+DISK_BYTES = 720 << 20
+MULTIPLES = (1.2, 0.8)
+
+
+def record(disk: slow_storage.ThrottledDisk, way: str, bytes_per_s: int, out: Path) -> Run:
+    """One cold run at that rate of the disk; 0: not throttled."""
+    disk.throttle(0)
+    slow_storage.evict(disk.path)
+    disk.throttle(bytes_per_s)
+    program = [sys.executable, str(JOB), way, str(disk.path)]
+    words = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", str(out), "--", *program]
+    ended = subprocess.run(words, capture_output=True, text=True, preexec_fn=disk.join, check=False)
+    if ended.returncode:
+        raise SystemExit(ended.stderr)
+    return Run.load(out)
+
+
+def measure(disk: slow_storage.ThrottledDisk, way: str, folder: Path) -> dict[str, Any]:
+    """The demand of a way of reading, and the rates that it reaches against the devices' own."""
+    summary = record(disk, way, 0, folder / f"{way}-free").summary
+    need, free = summary.demand, summary.throughput.steady_samples_per_s
+    found: dict[str, Any] = {
+        "way": way, "demand_bytes_per_s": need.bytes_per_s, "is_delivered": need.is_delivered, "reads": need.num_reads,
+        "device_samples_per_s": need.at_samples_per_s, "free": free,
+    }  # fmt: skip
+    if need.bytes_per_s is None or not free:
+        return found | {"reason": need.reason}
+    for multiple in MULTIPLES:
+        reached = record(disk, way, round(multiple * need.bytes_per_s), folder / f"{way}-{multiple}").summary
+        found[f"at {multiple}"] = (reached.throughput.steady_samples_per_s or 0.0) / free
+        found[f"bound at {multiple}"] = reached.verdict.bound_by
+    return found
+
+
+def line(found: dict[str, Any]) -> str:
+    if "reason" in found:
+        return f"  {found['way']:10} no demand: {found['reason']}"
+    reached = ", ".join(
+        f"at {multiple} × {found[f'at {multiple}']:.3f} ({found[f'bound at {multiple}']})" for multiple in MULTIPLES
+    )
+    of = "delivered" if found["is_delivered"] else "asked for"
+    return f"  {found['way']:10} demand {found['demand_bytes_per_s'] / 1e6:7.2f} MB/s ({of}); of the free rate {reached}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="ways with this word in their name")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    options = parser.parse_args()
+    if why := slow_storage.missing():
+        print(f"demand: not measured; {why}")
+        return
+    found = []
+    with tempfile.TemporaryDirectory() as name, slow_storage.throttled_disk(Path(name), DISK_BYTES) as disk:
+        subprocess.run([sys.executable, str(JOB), "make", str(disk.path)], check=True)
+        for way in WAYS:
+            if options.only in way:
+                found.append(measure(disk, way, Path(name)))
+                print(line(found[-1]), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,327 @@
+"""Memory and time of `ioprof record` at the end of a job of many events. A peak is VmHWM of the process that makes the run folder.
+
+    python benchmarks/record_scale.py                                        20,000 reads/s for 1 minute, then 1 M and 10 M events
+    python benchmarks/record_scale.py --seconds 300 --workers 2 --events     a longer job, whose DataLoader reads
+    python benchmarks/record_scale.py --seconds 0 --events 100_000_000       needs 7 GB for capture files and run folder
+    python benchmarks/record_scale.py --seconds 0 --events --hosts 125       1,000 ranks
+
+    live      a program that reads at a steady rate, under the real `ioprof record`. `folder` is the time from the program's last
+              line to the end of `ioprof record`: the run folder, its report, and the printed summary.
+    events    capture files of a job of 8 ranks with 4 workers each, written with NumPy in the format of the C writer. `folder` is
+              the time to make the run folder in a fresh process, `report` that of `ioprof report RUN --html`.
+    hosts     parts of one run, each written as above and stored as its host does. `folder` is the time of `ioprof gather`.
+
+Targets: live, at most 300 MB and 5 s; 10 M events, at most 1.5 GB and 10 s, report 5 s; 100 M events, 4 GB and 60 s; 1,000 ranks
+are gathered in 60 s.
+
+CPU time, of 10 M events (2 cores, which other programs used too, each measured once): 5 s to decode and compress the spans, 13
+s for the analysis, 2 s for the page; it was 31 s in all. 100 M events: 54 s, 205 s and 8 s, at a peak of 1.6 GB, so the target
+of 60 s is out of reach without an analysis that is several times as fast. 1,000 ranks with 2 M events are gathered in 55 s, at
+531 MB: 0.05 s per rank, whatever it recorded.
+
+What helped: all analyses look at the same pieces, which are loaded once instead of five times (12 s); times of accesses are
+counted by class (3 s); what is known of spans while they are written is kept (1.5 s); memory for blocks is reused (0.7 s). What
+did not help: to select the columns that an analysis needs before each filter (0.4 s), smaller row groups, and smaller pieces,
+which take less memory and more time (6 M reads by a DataLoader with 2 workers: 250,000 spans 456 MB and 13 s, 125,000 spans 330
+MB and 15 s, 80,000 spans 317 MB and 19 s).
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ioprof.ingest import store_spool
+from ioprof.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
+from ioprof.run_record import RunRecord
+from ioprof.schema import KINDS, WRITERS
+from ioprof.trace import SPANS
+from ioprof.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
+
+PROGRAM: Final = Path(__file__).parents[1] / "tests" / "programs" / "read_at_rate.py"
+RANKS: Final = 8
+WORKERS: Final = 4
+SAMPLES: Final = 32
+STEP_NS: Final = 40_000_000
+START_NS: Final = 10**12
+RANK_KINDS: Final = ("step", "wait", "deliver", "h2d", "compute") + ("comm",) * 5
+SPANS_PER_STEP: Final = RANKS * (4 * SAMPLES + 2 + len(RANK_KINDS))
+_SLOTS: Final = (CHUNK_BYTES - CHUNK_HEADER_DTYPE.itemsize) // RECORD_DTYPE.itemsize
+_FOLDER: Final = """
+import sys, time
+from pathlib import Path
+from ioprof.recording.run_writer import make_run_folder
+from ioprof.run_record import RunRecord
+out, begin = Path(sys.argv[2]), time.monotonic()
+out.mkdir()
+config = {"ranks": 8, "workers": 4, "batch_size": 32, "device": "emulated:a100", "loader": "files"}
+capture = {"reads": True, "native": True, "ns_per_span": 100.0, "ns_per_call": 200.0}
+facts = {"status": "complete", "config": config, "capture": capture}
+make_run_folder(Path(sys.argv[1]), out, RunRecord.of(facts))
+print(time.monotonic() - begin)
+"""
+
+
+@dataclass
+class Peak:
+    """What a command took."""
+
+    seconds: float
+    bytes: int
+    """VmHWM of the process itself."""
+    output: str
+    end_s: float
+    """CLOCK_MONOTONIC when it ended."""
+
+
+def run(command: list[str]) -> Peak:
+    """Run a command and follow the peak memory of its process, which only grows."""
+    begin, peak = time.monotonic(), 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None:
+            peak = max(peak, high_water_bytes(process.pid))
+            time.sleep(0.02)
+        end_s = time.monotonic()
+        output, errors = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"{command}: {errors}")
+    return Peak(end_s - begin, peak, output, end_s)
+
+
+def high_water_bytes(pid: int) -> int:
+    """VmHWM of a process (man proc_pid_status); 0: it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0)
+
+
+def live(folder: Path, rate: int, seconds: float, workers: int) -> dict[str, Any]:
+    """Record the program that reads at that rate."""
+    (folder / "data").write_bytes(bytes(1 << 20))
+    end = folder / "end"
+    job = [sys.executable, str(PROGRAM), str(folder / "data"), str(rate), str(seconds), str(end), "--workers", str(workers)]
+    found = run([sys.executable, "-m", "ioprof", "record", "--out", str(folder / "run"), "--", *job])
+    end_ns, reads = map(int, end.read_text().split())
+    name = f"live, {seconds:g} s" + (f", {workers} workers" if workers else "")
+    return {"name": name, "events": reads, "folder_s": found.end_s - end_ns / 1e9, "folder_bytes": found.bytes, **report(folder)}
+
+
+def events(folder: Path, number: int) -> dict[str, Any]:
+    """Make the run folder of that many events."""
+    (folder / "spool").mkdir()
+    written = write_spool(folder / "spool", number)
+    found = run([sys.executable, "-c", _FOLDER, str(folder / "spool"), str(folder / "run")])
+    return {"name": "events", "events": written, "folder_s": float(found.output), "folder_bytes": found.bytes, **report(folder)}
+
+
+def hosts(folder: Path, number: int, num_hosts: int) -> dict[str, Any]:
+    """Gather the parts of a job on so many hosts of 8 ranks each, about that many events in all."""
+    parts, written = folder / "run.parts", 0
+    for host in range(num_hosts):
+        spool, name = folder / "spool", f"node{host}"
+        spool.mkdir()
+        written += write_spool(spool, number // num_hosts, name, host * RANKS)
+        facts = {
+            "status": "complete", "name": "run", "command": "train.py", "hosts": [{"name": name, "cpus": 32}],
+            "part": {"number": host, "of": num_hosts, "job": "one"}, "clocks": {"uncertainty_ns": 0, "kernel": name},
+            "config": {"ranks": RANKS * num_hosts, "workers": WORKERS, "batch_size": SAMPLES, "device": "emulated:a100"},
+            "capture": {"reads": True, "native": True, "ns_per_span": 100.0, "ns_per_call": 200.0},
+        }  # fmt: skip
+        part = parts / f"{host}-{name}"
+        part.mkdir(parents=True)
+        store_spool(spool, RunRecord.of(facts), part / SPANS).save(part)
+        shutil.rmtree(spool)
+    found = run([sys.executable, "-m", "ioprof", "gather", str(parts)])
+    name = f"{num_hosts} hosts, {num_hosts * RANKS} ranks"
+    return {"name": name, "events": written, "folder_s": found.seconds, "folder_bytes": found.bytes, **report(folder)}
+
+
+def report(folder: Path) -> dict[str, Any]:
+    """Report the run, as text and as HTML."""
+    found = run([sys.executable, "-m", "ioprof", "report", str(folder / "run"), "--html", str(folder / "report.html")])
+    return {"report_s": found.seconds, "report_bytes": found.bytes}
+
+
+# ------------------------------------------------------------------------------------------------ capture files
+
+
+def write_spool(spool: Path, number: int, host: str = "node1", first_rank: int = 0) -> int:
+    """Write the capture files of a host's part of a job, about so many events; return how many there are."""
+    steps, written = max(WORKERS, number // SPANS_PER_STEP), 0
+    for rank in range(first_rank, first_rank + RANKS):
+        random = np.random.default_rng(rank)
+        main = 100 * (rank + 1)
+        names = [f"gradients {bucket}".encode() for bucket in range(5)]
+        written += write_capture(spool, host, main, rank, 0, None, names, rank_spans(steps, random))
+        for worker in range(WORKERS):
+            paths = [f"/data/{rank}/{place}.jpeg".encode() for place in range(1000)]
+            for writer in range(len(WRITERS)):
+                spans = worker_spans(worker, steps, np.random.default_rng(100 * rank + worker), writer)
+                written += write_capture(spool, host, main + 1 + worker, rank, writer, worker, paths, spans)
+    return written
+
+
+def write_capture(
+    spool: Path, host: str, pid: int, rank: int, writer: int, worker: int | None, strings: list[bytes], blocks: Iterator[Any]
+) -> int:
+    """One capture file: its first chunk is active and was flushed to the ones that follow. Returns how many spans it has."""
+    header = np.zeros(1, FILE_HEADER_DTYPE)
+    facts = {
+        "magic": MAGIC, "version": FORMAT_VERSION, "record_bytes": RECORD_DTYPE.itemsize, "chunk_bytes": CHUNK_BYTES,
+        "header_bytes": HEADER_BYTES, "pid": pid, "rank": rank, "worker": -1 if worker is None else worker, "closed": 1,
+        "role": 0 if worker is None else 1, "writer": writer, "host": host.encode(), "rank_source": 1,
+        "anchor_before_ns": 1, "anchor_wall_ns": 10**18, "anchor_after_ns": 1,
+    }  # fmt: skip
+    for name, value in facts.items():
+        header[name] = value
+    with open(spool / f"{host}-{pid}-{writer}.ring", "wb") as file:
+        file.write(header.tobytes().ljust(HEADER_BYTES, b"\0"))
+        active, written, num_chunks = string_slots(strings), 0, 0
+        file.write(bytes(CHUNK_BYTES))
+        for block in blocks:
+            written += len(block)
+            slots = np.concatenate([active, block])
+            whole = len(slots) // _SLOTS
+            file.write(chunks(slots[: whole * _SLOTS].reshape(whole, _SLOTS), pid, num_chunks))
+            active, num_chunks = slots[whole * _SLOTS :], num_chunks + whole
+        file.seek(HEADER_BYTES)
+        file.write(chunks(active[None, :], pid, num_chunks))
+        header["chunks"] = num_chunks + 1
+        file.seek(0)
+        file.write(header.tobytes())
+    return written
+
+
+def chunks(slots: Any, tid: int, first: int) -> bytes:
+    """Chunks of these slots, a row for each, of the active chunk at place 0; the first of them is flush number `first`."""
+    found = np.zeros((len(slots), CHUNK_BYTES), np.uint8)
+    headers = np.zeros(len(slots), CHUNK_HEADER_DTYPE)
+    headers["tid"], headers["origin"] = tid, 1
+    headers["state"] = slots.shape[1] | (np.arange(first, first + len(slots), dtype=np.uint64) << np.uint64(32))
+    found[:, : CHUNK_HEADER_DTYPE.itemsize] = headers.view(np.uint8).reshape(len(slots), CHUNK_HEADER_DTYPE.itemsize)
+    data = np.ascontiguousarray(slots).view(np.uint8).reshape(len(slots), slots.shape[1] * RECORD_DTYPE.itemsize)
+    found[:, CHUNK_HEADER_DTYPE.itemsize : CHUNK_HEADER_DTYPE.itemsize + data.shape[1]] = data
+    return found.tobytes()
+
+
+def empty_slots(number: int) -> Any:
+    """Slots with no field set."""
+    slots = np.zeros(number, RECORD_DTYPE)
+    for name in ("bytes", "offset", "batch", "step", "file", "name", "stream"):
+        slots[name] = -1
+    return slots
+
+
+def string_slots(strings: list[bytes]) -> Any:
+    """The slots of these strings, which are short. They fill whole chunks, so that none is divided."""
+    slots = empty_slots(-(-2 * len(strings) // (_SLOTS - 1)) * _SLOTS)
+    place = 0
+    for number, text in enumerate(strings):
+        if place % _SLOTS == _SLOTS - 1:
+            slots[place] = span_slot("open")
+            place += 1
+        slots["file"][place], slots["bytes"][place] = number, len(text)
+        slots[place + 1] = np.frombuffer(text.ljust(RECORD_DTYPE.itemsize, b"\0"), RECORD_DTYPE)[0]
+        place += 2
+    return slots[:place]
+
+
+def span_slot(kind: str) -> Any:
+    """A span without any facts, at the start of the job."""
+    slot = empty_slots(1)
+    slot["kind"], slot["start_ns"], slot["end_ns"] = KINDS.index(kind) + 1, START_NS, START_NS
+    return slot[0]
+
+
+def worker_spans(worker: int, steps: int, random: np.random.Generator, writer: int) -> Iterator[Any]:
+    """What one worker did in every fourth batch: by its hooks (decode, transform, collate, fetch) or as reads (open, read)."""
+    kinds = np.array([KINDS.index(kind) + 1 for kind in ("open", "read", "decode", "transform") * SAMPLES + ("collate", "fetch")])
+    is_read = kinds == KINDS.index("read") + 1
+    is_own = np.isin(kinds, [KINDS.index("open") + 1, KINDS.index("read") + 1]) == bool(writer)
+    for first in range(worker, steps, WORKERS * 2000):
+        batch = np.arange(first, min(steps, first + WORKERS * 2000), WORKERS)
+        share = random.exponential(1.0, (len(batch), len(kinds) - 1))
+        length = WORKERS * STEP_NS * random.choice([0.8, 0.95, 1.2], (len(batch), 1))
+        took = (share / share.sum(axis=1, keepdims=True) * length).astype(np.int64)
+        ends = np.cumsum(took, axis=1) + START_NS + batch[:, None] * STEP_NS
+        starts = ends - took
+        slots = empty_slots(len(batch) * len(kinds))
+        slots["start_ns"] = np.column_stack((starts, starts[:, 0])).ravel()
+        slots["end_ns"] = np.column_stack((ends, ends[:, -1])).ravel()
+        slots["kind"], of_read = np.tile(kinds, len(batch)), np.tile(is_read, len(batch))
+        slots["bytes"] = np.where(of_read, random.integers(1000, 200_000, len(of_read)), -1)
+        slots["source"] = np.where(of_read, random.integers(1, 4, len(of_read)), 0)
+        slots["file"] = np.where(of_read, random.integers(0, 1000, len(of_read)), -1)
+        slots["offset"] = np.where(of_read, 0, -1)
+        slots["batch"] = np.repeat(batch, len(kinds)) if not writer else -1
+        yield slots[np.tile(is_own, len(batch))]
+
+
+def rank_spans(steps: int, random: np.random.Generator) -> Iterator[Any]:
+    """A step waits on every third batch, then copies, computes and exchanges."""
+    for first in range(0, steps, 10_000):
+        number = np.arange(first, min(steps, first + 10_000))
+        begin = START_NS + (number + WORKERS) * STEP_NS
+        waited = np.where(random.integers(0, 3, len(number)) == 0, STEP_NS // 4, 20_000)
+        late, tenth = random.integers(0, STEP_NS // 20, len(number)), STEP_NS // 20
+        times = [(0 * waited, STEP_NS + 0 * waited), (0 * waited, waited), (waited - 20_000, waited), (waited, waited + tenth)]
+        times.append((waited + tenth, waited + STEP_NS // 2))
+        times += [(waited + STEP_NS // 4 + late + tenth * place, waited + STEP_NS // 4 + tenth * (place + 2)) for place in range(5)]
+        slots = empty_slots(len(number) * len(RANK_KINDS))
+        for place, (start, end) in enumerate(times):
+            slots["start_ns"][place :: len(RANK_KINDS)], slots["end_ns"][place :: len(RANK_KINDS)] = begin + start, begin + end
+        slots["kind"] = np.tile([KINDS.index(kind) + 1 for kind in RANK_KINDS], len(number))
+        slots["stream"] = np.tile([-1, -1, -1, 1, 0] + [2] * 5, len(number))
+        slots["name"] = np.tile([-1] * 5 + list(range(5)), len(number))
+        slots["batch"] = slots["step"] = np.repeat(number, len(RANK_KINDS))
+        yield slots
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rate", type=int, default=20_000, help="reads per second")
+    parser.add_argument("--seconds", type=float, default=60, help="0: no job")
+    parser.add_argument("--workers", type=int, default=0, help="workers of a DataLoader that read")
+    parser.add_argument("--events", type=int, nargs="*", default=[1_000_000, 10_000_000])
+    parser.add_argument("--hosts", type=int, nargs="*", default=[], help="hosts of 8 ranks, whose parts of 2 M events are gathered")
+    parser.add_argument("--folder", help="for capture files and run folders")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    options = parser.parse_args()
+    rows = []
+    if options.seconds:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            rows.append(live(Path(folder), options.rate, options.seconds, options.workers))
+    for number in options.events:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            rows.append(events(Path(folder), number))
+    for number in options.hosts:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            rows.append(hosts(Path(folder), 2_000_000, number))
+    if options.json:
+        print(json.dumps(rows, indent=1))
+        return
+    print(f"from the end of a job to its run folder ({os.cpu_count()} cores)")
+    print(f"{'':24}{'events':>13}{'folder':>10}{'peak':>10}{'report':>10}{'peak':>10}")
+    for row in rows:
+        found = f"{row['name']:24}{row['events']:>13,}{row['folder_s']:>8.2f} s{row['folder_bytes'] / 1e6:>7,.0f} MB"
+        print(f"{found}{row['report_s']:>8.2f} s{row['report_bytes'] / 1e6:>7,.0f} MB", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,443 @@
+"""How far predictions of `ioprof whatif` are from runs that are made afterwards with the predicted change.
+
+    IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/what_if.py [--only WORD] [--json FILE] [--keep FOLDER]
+    python benchmarks/what_if.py --again FOLDER
+
+For each scenario a job is recorded, all of its changes are predicted, and then the job is recorded again with each change. The
+error is that of the time of a steady step: predicted over measured, less one. The first job is also recorded a second time without
+a change: the difference is the machine's own noise, beside which the errors must be read. Storage is real: a throttled loop device,
+and a FUSE server with a latency (both need root; scenarios without them are left out, and named).
+
+`--keep` keeps the run folders, and `--again` predicts them anew, so that two versions of the replay can be compared on the
+same runs.
+
+On a machine with other load, times of one run say little about those of the next. `--real-time` gives the loops and workers of the
+jobs (not their imports, and not the recording's own launcher) the real-time class of the scheduler.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import fuse_server  # noqa: E402
+import slow_storage  # noqa: E402
+
+from ioprof.errors import IoprofError  # noqa: E402
+from ioprof.replay.changed import changed  # noqa: E402
+from ioprof.replay.changes import Change  # noqa: E402
+from ioprof.replay.pace import measured, replayed  # noqa: E402
+from ioprof.replay.prediction import Prediction, whatif  # noqa: E402
+from ioprof.replay.recorded import pipeline  # noqa: E402
+from ioprof.trace import Trace  # noqa: E402
+
+JOB = Path(__file__).with_name("what_if_job.py")
+DISK_BYTES = 96 << 20
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where the images are."""
+
+    disk_bytes_per_s: int = 0
+    read_ms: float = 0.0
+    is_cold: bool = False
+    is_small: bool = False
+    """Whether images of 96 pixels are read, which take little time to decode."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A change, and the job that has it."""
+
+    change: Change
+    settings: dict[str, Any] = field(default_factory=dict)
+    storage: Storage | None = None
+    """None: that of the scenario."""
+    num_cores: int = 0
+    """Cores that the job may use; 0: all."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A job, and what is changed."""
+
+    name: str
+    settings: dict[str, Any]
+    variants: tuple[Variant, ...]
+    storage: Storage = Storage()
+    num_cores: int = 0
+
+
+def workers(*numbers: int) -> tuple[Variant, ...]:
+    return tuple(Variant(Change(workers=number), {"workers": number}) for number in numbers)
+
+
+def prefetch(*numbers: int) -> tuple[Variant, ...]:
+    return tuple(Variant(Change(prefetch=number), {"prefetch": number}) for number in numbers)
+
+
+def batch(*sizes: int) -> tuple[Variant, ...]:
+    return tuple(Variant(Change(batch=size), {"batch": size}) for size in sizes)
+
+
+def faster(cause: str, speed: float, **settings: Any) -> Variant:
+    return Variant(Change(speeds={cause: speed}), settings)
+
+
+PERSISTENT = Variant(Change(persistent_workers=True), {"persistent": True})
+SMALL = Storage(is_small=True)
+DISK = Storage(disk_bytes_per_s=4 << 20, is_cold=True)
+LATENT = Storage(read_ms=4.0, is_cold=True)
+
+
+def latent_small(read_ms: float, is_cold: bool = True) -> Storage:
+    return Storage(read_ms=read_ms, is_cold=is_cold, is_small=True)
+
+
+SCENARIOS = (
+    Scenario(
+        "own code waits",
+        {"workers": 1, "own_ms": 8.0, "samples": 320, "pause_ms": 10.0},
+        (*workers(0, 2, 3, 4, 6, 8), *prefetch(1, 4)),
+        SMALL,
+    ),
+    Scenario(
+        "own code waits, 4 workers",
+        {"workers": 4, "own_ms": 8.0, "samples": 640, "pause_ms": 10.0},
+        (*workers(1, 2, 8), *prefetch(1, 8), *batch(4, 16)),
+        SMALL,
+    ),
+    Scenario(
+        "decode",
+        {"workers": 1, "decodes": 2, "resizes": 2, "samples": 480},
+        (*workers(0, 2), *prefetch(1, 4), *batch(4, 16), faster("decode", 2.0, decodes=1), faster("transform", 2.0, resizes=1)),
+    ),
+    Scenario(
+        "compute",
+        {"workers": 1, "layers": 24, "samples": 480},
+        (*workers(0, 2), faster("compute", 2.0, layers=12), faster("compute", 0.5, layers=48), *batch(16,)),
+    ),
+    Scenario(
+        "disk bound by rate",
+        {"workers": 2, "samples": 240, "layers": 4},
+        (
+            *workers(1, 4),
+            *prefetch(1,),
+            Variant(Change(speeds={"storage": 2.0}), {}, Storage(disk_bytes_per_s=8 << 20, is_cold=True)),
+            Variant(Change(speeds={"storage": 4.0}), {}, Storage(disk_bytes_per_s=16 << 20, is_cold=True)),
+            Variant(Change(speeds={"storage": 0.5}), {}, Storage(disk_bytes_per_s=2 << 20, is_cold=True)),
+            Variant(Change(cache="warm"), {}, Storage(disk_bytes_per_s=4 << 20)),
+        ),
+        DISK,
+    ),
+    Scenario(
+        "storage with latency",
+        {"workers": 1, "samples": 240},
+        (
+            *workers(0, 2, 4, 8),
+            Variant(Change(speeds={"storage": 2.0}), {}, Storage(read_ms=2.0, is_cold=True)),
+            Variant(Change(speeds={"storage": 0.5}), {}, Storage(read_ms=8.0, is_cold=True)),
+            Variant(Change(cache="warm"), {}, Storage(read_ms=4.0)),
+        ),
+        LATENT,
+    ),
+    Scenario(
+        "storage with latency, 4 workers",
+        {"workers": 4, "samples": 480, "pause_ms": 5.0},
+        (
+            *workers(1, 2, 8),
+            *prefetch(1,),
+            *batch(4, 16),
+            Variant(Change(speeds={"storage": 2.0}), {}, Storage(read_ms=2.0, is_cold=True)),
+        ),
+        LATENT,
+    ),
+    Scenario(
+        "latency, small images",
+        {"workers": 1, "samples": 240, "pause_ms": 4.0},
+        (
+            *workers(0, 2, 4, 6),
+            *prefetch(1,),
+            *batch(4, 16),
+            Variant(Change(speeds={"storage": 2.0}), {}, latent_small(4.0)),
+            Variant(Change(speeds={"storage": 4.0}), {}, latent_small(2.0)),
+            Variant(Change(speeds={"storage": 0.5}), {}, latent_small(16.0)),
+            Variant(Change(cache="warm"), {}, latent_small(8.0, is_cold=False)),
+        ),
+        latent_small(8.0),
+    ),
+    Scenario(
+        "latency, small images, 4 workers",
+        {"workers": 4, "samples": 480, "pause_ms": 4.0},
+        (
+            *workers(1, 2, 6),
+            *prefetch(1,),
+            *batch(4, 16),
+            Variant(Change(speeds={"storage": 2.0}), {}, latent_small(4.0)),
+            Variant(Change(speeds={"storage": 0.5}), {}, latent_small(16.0)),
+        ),
+        latent_small(8.0),
+    ),
+    Scenario(
+        "short epochs",
+        {"workers": 2, "samples": 80, "epochs": 6, "own_ms": 4.0, "batch": 4},
+        (PERSISTENT, *workers(1, 4), *prefetch(4,), *batch(8,)),
+        SMALL,
+    ),
+    Scenario(
+        "one core",
+        {"workers": 1, "samples": 320, "layers": 8},
+        (Variant(Change(cores=2), {}, num_cores=2), *(Variant(each.change, each.settings, num_cores=1) for each in workers(0, 2))),
+        num_cores=1,
+    ),
+)  # fmt: skip
+
+
+class KeptRuns:
+    """Runs of a scenario that were recorded before, in their order."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._number = folder, 0
+
+    def record(self, settings: dict[str, Any], storage: Storage, num_cores: int) -> Trace:
+        """The next run."""
+        self._number += 1
+        return Trace.load(self._folder / f"run{self._number}")
+
+
+class Bench:
+    """Records jobs."""
+
+    def __init__(self, images: Path, folder: Path, disk: slow_storage.ThrottledDisk | None, real_time: bool) -> None:
+        self._images, self._folder, self._disk, self._real_time = images, folder, disk, real_time
+        self._number = 0
+
+    def record(self, settings: dict[str, Any], storage: Storage, num_cores: int) -> Trace:
+        """The trace of one run of the job."""
+        self._number += 1
+        out = self._folder / f"run{self._number}"
+        with self._data(storage) as (data, join):
+            before = ("taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:num_cores]))) if num_cores else ()
+            words = [*before, sys.executable, str(JOB), str(data), json.dumps(settings | {"real_time": self._real_time})]
+            ended = subprocess.run(
+                [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", str(out), "--", *words],
+                cwd=self._folder, capture_output=True, text=True, preexec_fn=join, check=False,
+            )  # fmt: skip
+        if ended.returncode:
+            raise SystemExit(ended.stderr)
+        return Trace.load(out)
+
+    @contextmanager
+    def _data(self, storage: Storage) -> Iterator[tuple[Path, Any]]:
+        if storage.disk_bytes_per_s:
+            assert self._disk is not None
+            images = self._disk.path / self._images.name
+            self._disk.throttle(0)
+            slow_storage.evict(images) if storage.is_cold else read_all(images)
+            self._disk.throttle(storage.disk_bytes_per_s)
+            yield images, self._disk.join
+        elif storage.read_ms:
+            if self._real_time:
+                os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # which the server inherits
+            images = self._images.with_name("small") if storage.is_small else self._images
+            with fuse_server.fuse_server(images, read_ms=storage.read_ms if storage.is_cold else 0.0) as mounted:
+                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+                if not storage.is_cold:
+                    read_all(mounted.path)
+                    mounted.slow_down(read_ms=storage.read_ms)
+                yield mounted.path, None
+        else:
+            images = self._images.with_name("small") if storage.is_small else self._images
+            read_all(images)
+            yield images, None
+
+
+def read_all(folder: Path) -> None:
+    for path in folder.glob("*/*"):
+        path.read_bytes()
+
+
+def needs(storage: Storage) -> str | None:
+    """What is missing for it."""
+    if storage.disk_bytes_per_s:
+        return slow_storage.missing()
+    return fuse_server.missing() if storage.read_ms else None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One prediction and what came of it."""
+
+    scenario: str
+    change: str
+    baseline_error: float
+    base_s: float
+    predicted_s: float
+    low_s: float
+    high_s: float
+    measured_s: float
+    noise: float
+    same_load_s: float
+    """What is predicted if other programs compete for the cores as they did in the changed run, and not as in the first one."""
+    others: tuple[float, float]
+    """Threads of other programs that competed with the job: in the first run, and in the changed one."""
+
+    @property
+    def error(self) -> float:
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def points(self) -> float:
+        """Predicted gain less the measured one, as shares of the first run's step: what removing a cause was said to bring."""
+        return (self.measured_s - self.predicted_s) / self.base_s
+
+    @property
+    def same_load_error(self) -> float:
+        return self.same_load_s / self.measured_s - 1
+
+
+def results(bench: Bench | KeptRuns, scenario: Scenario) -> Iterator[Result]:
+    """Predicts all changes first, then makes the runs."""
+    base = bench.record(scenario.settings, scenario.storage, scenario.num_cores)
+    predictions = [(variant, predicted(base, variant.change)) for variant in scenario.variants]
+    first = pipeline(base)
+    base_s = measured(first).step_s
+    noise = measured(pipeline(bench.record(scenario.settings, scenario.storage, scenario.num_cores))).step_s / base_s - 1
+    for variant, found in predictions:
+        settings, storage = scenario.settings | variant.settings, variant.storage or scenario.storage
+        trace = bench.record(settings, storage, variant.num_cores or scenario.num_cores)
+        if found is None:
+            continue
+        second = pipeline(trace)
+        at_load = replayed(changed(replace(first, others=second.others), variant.change)).step_s / replayed(first).step_s
+        larger = settings.get("batch", 8) / scenario.settings.get("batch", 8)
+        yield Result(
+            scenario.name, found.change.text, found.baseline_error, base_s, found.predicted.step_s,
+            base_s * larger / found.speedup_range.high, base_s * larger / found.speedup_range.low,
+            measured(second).step_s, noise, base_s * at_load, (sum(first.others.values()), sum(second.others.values())),
+        )  # fmt: skip
+
+
+def predicted(trace: Trace, change: Change) -> Prediction | None:
+    try:
+        return whatif(trace, change)
+    except IoprofError as error:
+        print(f"  {change.text}: {error}", flush=True)
+        return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="scenarios with this word in their name")
+    parser.add_argument(
+        "--real-time", action="store_true", help="loops and workers come before all other programs of the machine (SCHED_RR; root)"
+    )
+    parser.add_argument("--keep", type=Path, help="keep the run folders in this folder")
+    parser.add_argument("--again", type=Path, help="predict the runs that an earlier call kept in this folder; nothing is run")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    options = parser.parse_args()
+    chosen = [scenario for scenario in SCENARIOS if options.only in scenario.name]
+    if options.again:
+        found = list[Result]()
+        for scenario in chosen:
+            if (kept := options.again / scenario.name.replace(" ", "-")).is_dir():
+                print(f"{scenario.name}: {json.dumps(scenario.settings)}", flush=True)
+                found += told(results(KeptRuns(kept), scenario))
+    else:
+        found = recorded(chosen, options)
+    if options.json:
+        options.json.write_text(
+            json.dumps(
+                [vars(result) | {"error": result.error, "same_load_error": result.same_load_error} for result in found], indent=1
+            )
+        )
+    say(found)
+
+
+def told(found: Iterator[Result]) -> Iterator[Result]:
+    """The results, each printed when it is there."""
+    for result in found:
+        print(line(result), flush=True)
+        yield result
+
+
+def recorded(chosen: list[Scenario], options: argparse.Namespace) -> list[Result]:
+    """The results of new runs."""
+    sample = os.environ.get("IOPROF_IMAGENET_SAMPLE")
+    if not sample:
+        print("what-if: not measured; set IOPROF_IMAGENET_SAMPLE to a folder of images")
+        return []
+    found = list[Result]()
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        images = trees(Path(sample), Path(folder) / "images")
+        disk = None
+        if any(scenario.storage.disk_bytes_per_s for scenario in chosen) and slow_storage.missing() is None:
+            disk = stack.enter_context(slow_storage.throttled_disk(Path(folder), DISK_BYTES))
+            subprocess.run(["cp", "-r", str(images), str(disk.path)], check=True)
+        for scenario in chosen:
+            if reason := needs(scenario.storage):
+                print(f"{scenario.name}: not measured; {reason}")
+                continue
+            print(f"{scenario.name}: {json.dumps(scenario.settings)}", flush=True)
+            place = options.keep / scenario.name.replace(" ", "-") if options.keep else Path(tempfile.mkdtemp(dir=folder))
+            place.mkdir(parents=True, exist_ok=True)
+            found += told(results(Bench(images, place, disk, options.real_time), scenario))
+    return found
+
+
+def trees(source: Path, place: Path) -> Path:
+    """Copies of the images of the sample as class folders, and beside it `small`, a tree of small ones."""
+    for number, path in enumerate(sorted(source.rglob("*.JPEG"))):
+        folder = place / f"n{number % 10:08d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / path.name).write_bytes(path.read_bytes())
+        small = place.with_name("small") / folder.name
+        small.mkdir(parents=True, exist_ok=True)
+        Image.open(path).convert("RGB").resize((96, 96)).save(small / path.name, quality=90)
+    return place
+
+
+def line(result: Result) -> str:
+    times = (result.predicted_s, result.low_s, result.high_s, result.measured_s)
+    predicted_ms, low_ms, high_ms, measured_ms = (seconds * 1e3 for seconds in times)
+    return (
+        f"  {result.change:34} predicted {predicted_ms:8.2f} ms ({low_ms:.2f} to {high_ms:.2f}), "
+        f"measured {measured_ms:8.2f} ms, error {result.error:+6.1%}, "
+        f"gain {100 * result.points:+5.1f} points, at the same load {result.same_load_error:+6.1%}, "
+        f"baseline {result.baseline_error:+6.1%}, "
+        f"noise {result.noise:+6.1%}, others {result.others[0]:.1f}, {result.others[1]:.1f}"
+    )
+
+
+def say(found: list[Result]) -> None:
+    if not found:
+        return
+    noise = sorted({result.scenario: abs(result.noise) for result in found}.values())
+    inside = sum(result.low_s <= result.measured_s <= result.high_s for result in found)
+    print(f"{len(found)} changed runs, {inside} of them inside of the predicted range")
+    for what, errors in (
+        ("error", sorted(abs(result.error) for result in found)),
+        ("error at the same load", sorted(abs(result.same_load_error) for result in found)),
+    ):
+        most = errors[math.ceil(0.95 * len(errors)) - 1]
+        print(f"{what}: median {statistics.median(errors):.1%}, 95 % within {most:.1%}, worst {errors[-1]:.1%}")
+    print(f"the same job twice: median {statistics.median(noise):.1%}, worst {noise[-1]:.1%}")
+
+
+if __name__ == "__main__":
+    main()
