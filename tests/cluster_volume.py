@@ -1,12 +1,12 @@
-"""A volume of a real cluster file system on this machine, at the other end of a network that can be slowed down.
+"""A volume of a real cluster file system on this machine, behind a network that can be throttled.
 
     with cluster_volume(rate_mbit=100, delay_ms=1) as volume:
         shutil.copytree(dataset, volume.path / "dataset")
 
     python tests/cluster_volume.py MOUNTPOINT --rate-mbit 100 --delay-ms 1
 
-MooseFS: one server for metadata and one for data, as Lustre has them, in one network namespace; its FUSE client in another. The
-mount is everybody's, and what it stores is lost at the end. Needs root and Debian's moosefs-master, moosefs-chunkserver and
+MooseFS: one server for metadata and one for data, as Lustre has them, in one network namespace; its FUSE client in another. All
+users can access the mount, and its data is deleted at the end. Needs root and Debian's moosefs-master, moosefs-chunkserver and
 moosefs-client.
 """
 
@@ -54,7 +54,7 @@ class Volume:
     _servers: Companion
 
     def counters(self) -> dict[str, int]:
-        """What has passed the network so far: `bytes_from_servers`, `bytes_from_client`, `frames`, headers included."""
+        """Network traffic so far: `bytes_from_servers`, `bytes_from_client`, `frames`, headers included."""
         books = self._servers.ask()
         return {
             "bytes_from_servers": books["bytes_from_first"],
@@ -84,7 +84,7 @@ def missing() -> str | None:
 
 @contextmanager
 def cluster_volume(mount_point: Path | None = None, *, rate_mbit: float = 0, delay_ms: float = 0) -> Iterator[Volume]:
-    """An empty volume, until the block ends; skips the test where this is not permitted or not installed.
+    """An empty volume, until the block ends; skips the test if this is not permitted or not installed.
 
     `rate_mbit` is for each direction, 0 is no limit; a round trip takes twice `delay_ms`.
     """
@@ -118,7 +118,7 @@ def _start_servers(folder: Path, running: ExitStack) -> None:
 
 
 def _start(running: ExitStack, log: Path, *command: str) -> "subprocess.Popen[bytes]":
-    """Start a daemon that ends with this program, whatever becomes of it."""
+    """Start a daemon that ends when this program ends for any reason."""
     with open(log, "wb") as said:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True, preexec_fn=die_with_parent
@@ -129,12 +129,12 @@ def _start(running: ExitStack, log: Path, *command: str) -> "subprocess.Popen[by
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # nothing of theirs is to be kept
+        os.killpg(process.pid, signal.SIGKILL)  # their data is not needed
     process.wait()
 
 
 def _mount(place: Path, folder: Path, running: ExitStack) -> None:
-    """Mount by the client, again until the servers answer it, and wait until there is room to write."""
+    """Mount with the client, retry until the servers answer, and wait until there is space to write."""
     deadline = time.monotonic() + _START_S
     log = folder / "mfsmount.log"
     client = None
@@ -142,14 +142,14 @@ def _mount(place: Path, folder: Path, running: ExitStack) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("".join(path.read_text(errors="replace") for path in sorted(folder.glob("*.log"))))
         if client is None or client.poll() is not None:
-            modest = "mfsnice=0,mfsallowoomkiller"  # by itself it would go before all others
+            modest = "mfsnice=0,mfsallowoomkiller"  # by default it would come before all others
             client = _start(running, log, "mfsmount", "-f", "-H", _SERVER, "-o", modest, str(place))
         time.sleep(0.1)
 
 
 @contextmanager
 def _children_of_children() -> Iterator[None]:
-    """Those that outlive who started them are this program's, and not for ever zombies where process 1 does not care."""
+    """Adopt processes that outlive their parent, since process 1 may not reap zombies."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     yield
     with suppress(ChildProcessError):
@@ -183,7 +183,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         else:
             print(f"{arguments.mount_point}: a MooseFS volume, until it is interrupted", flush=True)
             signal.sigwait(_ENDING)
-        line.shape.rate_mbit = line.shape.delay_ms = 0.0  # what is not yet written need not be waited for
+        line.shape.rate_mbit = line.shape.delay_ms = 0.0  # do not wait for unwritten data
 
 
 def _arguments() -> argparse.Namespace:

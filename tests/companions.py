@@ -1,7 +1,7 @@
-"""Programs of our own that run beside a test, such as a file server, and do what lines of JSON on their stdin ask of them.
+"""Helper programs that run during a test, such as a file server, and execute requests, which are lines of JSON on their stdin.
 
-A companion says one line when it is ready, and answers each question with one. When its stdin ends, it puts away what it made and
-ends; so it does when the test is killed.
+A companion prints one line when it is ready, and one line per request. When its stdin is closed, it cleans up and exits, also if
+the test is killed.
 """
 
 import json
@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from typing import IO, Any, Final
 
 LONGEST_S: Final = 60
-"""Seconds that a companion may take to put its things away."""
+"""Maximum seconds for a companion to clean up."""
 
 
 class Companion:
-    """One such program, under way."""
+    """A running companion."""
 
     def __init__(self, process: "subprocess.Popen[str]", ready: dict[str, Any]) -> None:
         self._process = process
@@ -26,7 +26,7 @@ class Companion:
         self.ready = ready
 
     def ask(self, **question: Any) -> dict[str, Any]:
-        """What it answers; an error if it is dead."""
+        """Its reply; raises an error if it has died."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(question), file=self._process.stdin, flush=True)
@@ -37,11 +37,11 @@ class Companion:
 def companion(*command: object) -> Iterator[Companion]:
     """A Python program with its arguments, until the block ends.
 
-    Skips the test with the companion's own reason where it says that something is missing, and fails it where the companion fails.
+    Skips the test with the reason of the companion if something is missing, and fails it if the companion fails.
     """
     line = [sys.executable, *(os.fsdecode(word) if isinstance(word, bytes) else str(word) for word in command)]
     with tempfile.TemporaryFile("w+", errors="replace") as said:
-        # A session of its own: Ctrl-C is for the test, which then ends the companion as always.
+        # A session of its own: Ctrl-C reaches only the test, which then ends the companion.
         process = subprocess.Popen(
             line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, start_new_session=True
         )
@@ -53,7 +53,7 @@ def companion(*command: object) -> Iterator[Companion]:
 
 
 def answer_until_told_to_end(answer: Callable[[dict[str, Any]], dict[str, Any]], ready: dict[str, Any]) -> None:
-    """In the companion: say that it is ready, then answer what is asked until nobody can ask any more."""
+    """In the companion: report that it is ready, then answer requests until stdin is closed."""
     print(json.dumps(ready), flush=True)
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), flush=True)
@@ -67,7 +67,7 @@ def _first_answer(process: "subprocess.Popen[str]", said: IO[str]) -> dict[str, 
         raise RuntimeError(f"{process.args} ended before it was ready: {_end_of(said)}")  # type: ignore[str-bytes-safe]
     ready = dict(json.loads(line))
     if "missing" in ready:
-        import pytest  # late: this module is also loaded by the companions
+        import pytest  # imported late: the companions import this module too
 
         pytest.skip(str(ready["missing"]))
     return ready

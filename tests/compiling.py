@@ -1,4 +1,4 @@
-"""C programs of the tests, made with the machine's compiler."""
+"""C programs of the tests, compiled with the compiler of the machine."""
 
 import shutil
 import subprocess
@@ -12,16 +12,22 @@ WARNINGS: Final = ("-Wall", "-Wextra", "-Werror")
 
 
 def compiler() -> str:
-    """The C compiler of this machine; skips where there is none."""
+    """The C compiler of this machine; skips if there is none."""
     found = shutil.which("cc")
     if found is None:
         pytest.skip("no C compiler")
     return found
 
 
+def native_sources(*folders: str) -> list[str]:
+    """The C files of some folders of ioprof's C sources, to be compiled into a program."""
+    return [str(path) for folder in folders for path in sorted((NATIVE / folder).glob("*.c"))]
+
+
 def compiled(source: str, program: Path, *options: str) -> Path:
-    """A program of `tests/programs`, with ioprof's own headers at hand; skips where the machine lacks a library of `options`."""
-    words = [compiler(), "-std=gnu11", "-O1", "-g", *WARNINGS, "-pthread", f"-I{NATIVE}", PROGRAMS / source, *options]
+    """A program of `tests/programs`, with ioprof's headers on the search path; skips where a library of `options` is missing."""
+    include = [f"-I{NATIVE / folder}" for folder in ("ring", "capture")]
+    words = [compiler(), "-std=gnu11", "-O1", "-g", *WARNINGS, "-pthread", *include, PROGRAMS / source, *options]
     built = subprocess.run([*words, "-o", program, "-ldl"], capture_output=True, text=True)
     if built.returncode and "cannot find" in built.stderr:
         pytest.skip(f"the C compiler lacks a library for: {' '.join(options)}")
@@ -30,7 +36,7 @@ def compiled(source: str, program: Path, *options: str) -> Path:
 
 
 def built_statically(text: str, program: Path) -> Path:
-    """A program that needs no dynamic linker; skips where the C library cannot be linked so."""
+    """Compile a static program; skips if the C library cannot be linked statically."""
     source = program.with_suffix(".c")
     source.write_text(text)
     built = subprocess.run([compiler(), "-static", source, "-o", program], capture_output=True, text=True)

@@ -1,20 +1,25 @@
 """What every test gets: nothing may be left behind, and two folders of images."""
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
+import jsonschema
 import numpy as np
 import psutil
 import pytest
 from hypothesis import settings
 from PIL import Image
+
+from ioprof.schema import RUN_SCHEMA, SUMMARY_SCHEMA
 
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
@@ -69,6 +74,40 @@ def nothing_left_behind() -> Iterator[None]:
     assert not left, "the test left behind: " + "; ".join(left)
 
 
+@pytest.fixture(autouse=True)
+def run_folders_fit_their_schemas(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that made a run.json or summary.json in its `tmp_path` which does not fit its JSON schema."""
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    if folder is not None:
+        wrong = list(_schema_errors(folder))
+        assert not wrong, "the test made files that do not fit their schemas: " + "; ".join(wrong)
+
+
+def _schema_errors(folder: Path) -> Iterator[str]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not Path(place, name).is_mount()]
+        for name in {"run.json", "summary.json"}.intersection(names):
+            try:
+                content = json.loads(Path(place, name).read_bytes())
+            except (OSError, ValueError):
+                continue  # a test about damaged files
+            if isinstance(content, dict) and content.get("schema") in (RUN_SCHEMA, SUMMARY_SCHEMA):
+                yield from (f"{place}/{name}: {error.json_path}: {error.message[:200]}" for error in _errors(name, content))
+
+
+def _errors(name: str, content: object) -> Iterator[jsonschema.ValidationError]:
+    errors: Iterator[jsonschema.ValidationError] = _validator(name).iter_errors(content)
+    return errors
+
+
+@cache
+def _validator(name: str) -> jsonschema.Draft202012Validator:
+    from ioprof.run_record.json_schema import FILES, json_schema
+
+    return jsonschema.Draft202012Validator(json_schema(FILES[name.replace(".json", ".schema.json")]))
+
+
 @pytest.fixture(scope="session")
 def sample() -> Path:
     """500 real ImageNet images, `<wnid>/<name>.JPEG`, in the folder that the environment variable names."""
@@ -93,13 +132,13 @@ def small_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _is_recording() -> bool:
-    recorder = sys.modules.get("ioprof.record.recorder")  # never imported, never on
+    recorder = sys.modules.get("ioprof.instrument.recorder")  # never imported, never on
     return recorder is not None and recorder.is_recording()
 
 
 def _left_recording() -> Iterator[str]:
     if _is_recording():
-        sys.modules["ioprof.record.recorder"].stop()
+        sys.modules["ioprof.instrument.recorder"].stop()
         yield "recording on"
 
 

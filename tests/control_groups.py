@@ -1,4 +1,4 @@
-"""Control groups of a test's own, by cgroup v1 or v2, whichever this machine has; removed with all that still runs in them."""
+"""Creates control groups for tests, with cgroup v1 or v2; they are removed with all processes in them."""
 
 import os
 import signal
@@ -13,23 +13,23 @@ from typing import Final
 _ROOT: Final = Path("/sys/fs/cgroup")
 _GRACE_S: Final = 10.0
 
-_NAMES: Final = {"memory": ("memory", "memory"), "disk": ("blkio", "io")}
-"""What the controllers are called in v1 and v2."""
+_NAMES: Final = {"memory": ("memory", "memory"), "disk": ("blkio", "io"), "cpu": ("cpu", "cpu")}
+"""Names of the controllers in v1 and v2."""
 
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """A group that is there, empty at first."""
+    """An existing group, empty at first."""
 
     path: Path
     version: int
 
     def join(self) -> None:
-        """Put the calling process, and what it starts from now on, into the group: for `preexec_fn`."""
+        """Move the calling process and its future children into the group; for `preexec_fn`."""
         self.write("cgroup.procs", str(os.getpid()))
 
     def processes(self) -> list[int]:
-        """Who is in it."""
+        """The processes in it."""
         return [int(word) for word in self.read("cgroup.procs").split()]
 
     def read(self, name: str) -> str:
@@ -37,12 +37,24 @@ class ControlGroup:
         return (self.path / name).read_text()
 
     def write(self, name: str, text: str) -> None:
-        """Set one of its files; OSError where the kernel refuses."""
+        """Set one of its files; raises OSError if the kernel refuses."""
         (self.path / name).write_text(text)
 
 
+def limit_cpu(group: ControlGroup, cores: float, period_us: int = 100_000) -> None:
+    """Let a group of the controller "cpu" use so many cores of CPU time, which it also gets on a busy machine."""
+    quota_us = round(cores * period_us)
+    if group.version == 1:
+        group.write("cpu.shares", "262144")
+        group.write("cpu.cfs_period_us", str(period_us))
+        group.write("cpu.cfs_quota_us", str(quota_us))
+    else:
+        group.write("cpu.weight", "10000")
+        group.write("cpu.max", f"{quota_us} {period_us}")
+
+
 def missing(controller: str) -> str | None:
-    """What a group of that controller ("memory", "disk") lacks here; None if nothing."""
+    """Why a group of that controller ("memory", "disk", "cpu") cannot be created here; None if it can."""
     if os.geteuid() != 0:
         return f"a control group for {controller} needs root"
     if _home(controller) is None:
@@ -52,7 +64,7 @@ def missing(controller: str) -> str | None:
 
 @contextmanager
 def control_group(controller: str) -> Iterator[ControlGroup]:
-    """A new group, below what this process may have itself."""
+    """A new group, with limits below those of this process."""
     home = _home(controller)
     assert home is not None, missing(controller)
     parent, version = home
@@ -66,12 +78,12 @@ def control_group(controller: str) -> Iterator[ControlGroup]:
 
 
 def _home(controller: str) -> tuple[Path, int] | None:
-    """Where groups can be made, and by which version."""
+    """The folder for new groups, and the version."""
     first, second = _NAMES[controller]
     if (_ROOT / first / "cgroup.procs").exists():
         own = _ROOT / first / _own_group(first).lstrip("/")
         return (own if own.exists() else _ROOT / first), 1
-    # A group of v2 with processes of its own cannot have groups with controllers below it: ours becomes a neighbour.
+    # A v2 group with processes cannot have child groups with controllers: ours becomes a sibling.
     own = _ROOT / _own_group("").lstrip("/")
     for place in own.parents if own != _ROOT else [_ROOT]:
         with suppress(OSError):
@@ -83,7 +95,7 @@ def _home(controller: str) -> tuple[Path, int] | None:
 
 
 def _own_group(controller: str) -> str:
-    """Of this process, relative to the controller's mount (man 7 cgroups, /proc/PID/cgroup); "" is v2's."""
+    """The group of this process, relative to the mount of the controller (man 7 cgroups, /proc/PID/cgroup); "" is v2."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
@@ -101,13 +113,13 @@ def _end_all(group: ControlGroup) -> None:
 
 
 def _remove(group: ControlGroup) -> None:
-    with suppress(OSError):  # pages that stay would keep the group's remains in the kernel
+    with suppress(OSError):  # remaining pages would keep the removed group in the kernel
         group.write("memory.force_empty", "0") if group.version == 1 else group.write("memory.reclaim", "1T")
     deadline = time.monotonic() + _GRACE_S
     while True:
         try:
             return group.path.rmdir()
-        except OSError:  # the last one to leave is still on its way out
+        except OSError:  # the last process is still exiting
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""A folder served read-only over /dev/fuse, as slowly as is asked for, with its own books of what was asked of it."""
+"""Serves a folder read-only over /dev/fuse with configurable delays, and counts the requests."""
 
 import errno
 import os
@@ -14,10 +14,10 @@ import fuse_protocol as fuse
 from fuse_protocol import Opcode
 
 SILENT: Final = {Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT}
-"""The kernel wants no answer. An interrupted reader waits for its bytes as it does on a network file system mounted hard."""
+"""Requests without a reply. An interrupted reader still waits for its bytes, as on a network file system mounted hard."""
 
 UNWAITED: Final = SILENT | {Opcode.INIT, Opcode.DESTROY, Opcode.RELEASE, Opcode.RELEASEDIR}
-"""Nobody waits for these, so that they are not made to wait either."""
+"""No process waits for these, so they are not delayed."""
 
 _KNOWN: Final = frozenset(Opcode)
 _MOST_REQUEST_BYTES: Final = 1 << 16
@@ -26,19 +26,19 @@ _EXTENDED_ATTRIBUTES: Final = b"user."
 
 @dataclass
 class Slowness:
-    """What each request has to wait, whatever else is under way; may be changed at any time."""
+    """Delays of each request, independent of concurrent requests; may be changed at any time."""
 
     read_ms: float = 0.0
     open_ms: float = 0.0
     metadata_ms: float = 0.0
-    """Of each LOOKUP, GETATTR, FLUSH (a close), READDIR and so on."""
+    """Delay of each LOOKUP, GETATTR, FLUSH (a close), READDIR and so on."""
     bytes_per_s: float = 0.0
-    """All reads together, one after the other; 0: no limit."""
+    """Limit of the total rate of all reads; 0: no limit."""
 
 
 @dataclass(frozen=True)
 class Caching:
-    """What the kernel may keep, and how much it asks for at a time."""
+    """Caching by the kernel, and the maximum size of a request."""
 
     direct_io: bool = False
     """Each read(2) is one READ of its own size up to `max_read_bytes`, and nothing is cached."""
@@ -46,13 +46,13 @@ class Caching:
     """Pages stay in the page cache when a file is closed."""
     max_read_bytes: int = 1 << 17
     max_readahead_bytes: int = 1 << 17
-    """At 0 the kernel asks for single pages."""
+    """At 0 the kernel requests single pages."""
     remember_s: int = 3600
-    """For how long names and attributes hold. At 0 each is asked for again at every use."""
+    """How long names and attributes are cached. At 0 each use sends a request."""
 
 
 class Books:
-    """Ground truth: what was asked for, what was given, and how much of it at a time."""
+    """Ground truth: counters of requests, bytes and concurrency."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class Books:
         self._free_at = 0.0
 
     def begin(self, opcode: int) -> None:
-        """A request came."""
+        """Count a request at its arrival."""
         name = Opcode(opcode).name if opcode in _KNOWN else str(opcode)
         with self._lock:
             self._requests[name] += 1
@@ -70,12 +70,12 @@ class Books:
             self._most_at_once = max(self._most_at_once, self._busy)
 
     def end(self, opcode: int) -> None:
-        """Its answer is about to be given."""
+        """Count its reply before it is sent."""
         with self._lock:
             self._busy -= opcode not in UNWAITED
 
     def served(self, asked: int, given: int, bytes_per_s: float) -> float:
-        """A READ is answered. Seconds until its bytes can have passed a link of that rate, behind all bytes before them."""
+        """Count a READ. Returns the seconds until its bytes have passed a link of that rate, after all bytes before them."""
         with self._lock:
             self._read_sizes[asked] += 1
             self._bytes += given
@@ -98,7 +98,7 @@ class Books:
 
 
 class Nodes:
-    """The numbers by which the kernel knows files, for as long as it does. A file that was replaced is another one."""
+    """Node ids of files, as long as the kernel refers to them. A file that was replaced gets another id."""
 
     def __init__(self, folder: bytes) -> None:
         self._lock = threading.Lock()
@@ -109,14 +109,14 @@ class Nodes:
         self._next = fuse.ROOT + 1
 
     def path(self, node: int) -> bytes:
-        """Where the file of a node is; OSError where the kernel had given it up."""
+        """The path of a node; raises OSError if the kernel had released it."""
         try:
             return self._paths[node]
         except KeyError:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
 
     def look_up(self, path: bytes, status: os.stat_result) -> int:
-        """The node of a file, which the kernel knows once more from now on."""
+        """The node of a file; increments its lookup count."""
         key = (path, status.st_ino, stat.S_IFMT(status.st_mode))
         with self._lock:
             if key not in self._numbers:
@@ -127,7 +127,7 @@ class Nodes:
             return node
 
     def forget(self, node: int, times: int) -> None:
-        """The kernel has taken back so many of its lookups."""
+        """Decrement the lookup count by this number."""
         with self._lock:
             self._lookups[node] -= times
             if self._lookups[node] <= 0 and node in self._keys:
@@ -152,7 +152,7 @@ class Server:
             try:
                 request = os.read(device, _MOST_REQUEST_BYTES)
             except OSError as error:
-                if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):  # ENOENT: the request was taken back
+                if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):  # ENOENT: the request was cancelled
                     continue
                 return  # ENODEV: unmounted
             self._answer(device, request)
@@ -169,7 +169,7 @@ class Server:
         try:
             os.writev(device, [header, reply])
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENODEV):  # whoever asked is gone
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # the requesting process has ended
                 raise
 
     def _status_and_reply(self, opcode: int, node: int, body: bytes) -> tuple[int, bytes]:
@@ -177,7 +177,7 @@ class Server:
             return 0, self._reply(opcode, node, body)
         except OSError as error:
             return -(error.errno or errno.EIO), b""
-        except Exception:  # of our own making: whoever asked is not to hang, and the test is to fail
+        except Exception:  # an error in this server: reply so that the process does not hang, and fail the test
             self.failures.append(traceback.format_exc())
             return -errno.EIO, b""
 
@@ -257,7 +257,7 @@ class Server:
     def _entry_of(self, node: int, name: bytes) -> bytes:
         try:
             return fuse.no_entry() if name in (b".", b"..") else self._lookup(node, name)
-        except OSError:  # it was removed meanwhile
+        except OSError:  # it has been removed
             return fuse.no_entry()
 
     def _entries(self, handle: int, offset: int) -> list[tuple[int, bytes, int, int]]:

@@ -1,6 +1,6 @@
-"""What the kernel and a file system in user space say to each other over /dev/fuse: <linux/fuse.h>, protocol 7.31.
+"""The protocol between the kernel and a file system in user space over /dev/fuse: <linux/fuse.h>, version 7.31.
 
-Only what a read-only file system needs.
+Only the part for a read-only file system.
 """
 
 import os
@@ -32,7 +32,7 @@ ROOT: Final = 1
 
 DIRECT_IO: Final = 1 << 0
 KEEP_CACHE: Final = 1 << 1
-"""What the answer to OPEN may ask for (FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE)."""
+"""Flags in the reply to OPEN (FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE)."""
 
 _ASYNC_READ: Final = 1 << 0
 _DO_READDIRPLUS: Final = 1 << 13
@@ -43,11 +43,11 @@ _INIT_EXT: Final = 1 << 30
 _DIRECT_IO_ALLOW_MMAP: Final = 1 << 36
 _WANTED: Final = _ASYNC_READ | _ASYNC_DIO | _PARALLEL_DIROPS | _MAX_PAGES | _INIT_EXT | _DIRECT_IO_ALLOW_MMAP
 _BACKGROUND: Final = 256
-"""Requests of readahead that may be under way at a time; the kernel's default of 12 would hide how many servers there are."""
+"""Maximum number of concurrent readahead requests; the default of 12 would hide the number of servers."""
 
 
 class Opcode(IntEnum):
-    """What is asked."""
+    """The requested operation."""
 
     LOOKUP = 1
     FORGET = 2
@@ -75,7 +75,7 @@ class Opcode(IntEnum):
 
 
 def init_reply(body: bytes, max_readahead: int, max_read: int, with_attributes: bool) -> bytes:
-    """Agree on the version; `with_attributes`: folders are listed by READDIRPLUS. OSError where the kernel is too old."""
+    """Negotiate the version; `with_attributes`: folders are listed by READDIRPLUS. Raises OSError if the kernel is too old."""
     major, minor, offered_readahead, flags, *flags2 = _INIT_IN.unpack_from(body.ljust(_INIT_IN.size, b"\0"))
     if (major, minor) < (7, MINOR):
         raise OSError(f"the kernel speaks FUSE {major}.{minor}, 7.{MINOR} is needed (Linux 5.4)")
@@ -89,7 +89,7 @@ def init_reply(body: bytes, max_readahead: int, max_read: int, with_attributes: 
 
 
 def attributes(status: os.stat_result) -> bytes:
-    """A file's attributes (struct fuse_attr)."""
+    """The attributes of a file (struct fuse_attr)."""
     times = (status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns)
     return _ATTRIBUTES.pack(
         *(status.st_ino, status.st_size, status.st_blocks),
@@ -102,7 +102,7 @@ def attributes(status: os.stat_result) -> bytes:
 
 
 def entry(node: int, status: os.stat_result, remember_s: int) -> bytes:
-    """The answer to LOOKUP: the node, and for how long the kernel may believe it."""
+    """The reply to LOOKUP: the node, and how long the kernel may cache it."""
     return _ENTRY.pack(node, 0, remember_s, remember_s, 0, 0) + attributes(status)
 
 
@@ -112,12 +112,12 @@ def no_entry() -> bytes:
 
 
 def attribute_reply(status: os.stat_result, remember_s: int) -> bytes:
-    """The answer to GETATTR."""
+    """The reply to GETATTR."""
     return _ATTRIBUTE_TIME.pack(remember_s, 0, 0) + attributes(status)
 
 
 def opened(handle: int, flags: int) -> bytes:
-    """The answer to OPEN and OPENDIR."""
+    """The reply to OPEN and OPENDIR."""
     return _OPENED.pack(handle, flags, 0)
 
 
@@ -128,7 +128,7 @@ def read_request(body: bytes) -> tuple[int, int, int]:
 
 
 def handle_of(body: bytes) -> int:
-    """What RELEASE, RELEASEDIR and FLUSH are about."""
+    """The handle of RELEASE, RELEASEDIR and FLUSH."""
     (handle,) = struct.unpack_from("=Q", body)
     return int(handle)
 
@@ -140,13 +140,13 @@ def listed(inode: int, next_offset: int, mode: int, name: bytes) -> bytes:
 
 
 def space(status: os.statvfs_result) -> bytes:
-    """The answer to STATFS."""
+    """The reply to STATFS."""
     blocks = (status.f_blocks, status.f_bfree, status.f_bavail, status.f_files, status.f_ffree)
     return _STATFS.pack(*blocks, status.f_bsize, status.f_namemax, status.f_frsize, 0)
 
 
 def forgotten(opcode: int, node: int, body: bytes) -> list[tuple[int, int]]:
-    """Nodes, and how many of their lookups the kernel takes back, of FORGET and BATCH_FORGET."""
+    """Nodes and lookup counts to subtract, of FORGET and BATCH_FORGET."""
     if opcode == Opcode.FORGET:
         return [(node, struct.unpack_from("=Q", body)[0])]
     (count,) = struct.unpack_from("=I", body)
@@ -154,11 +154,11 @@ def forgotten(opcode: int, node: int, body: bytes) -> list[tuple[int, int]]:
 
 
 def extended_attribute(opcode: int, body: bytes) -> tuple[bytes, int]:
-    """Name ("" of LISTXATTR) and room for the answer, 0 if only its size is asked for, of GETXATTR and LISTXATTR."""
+    """Name ("" for LISTXATTR) and maximum size of the reply (0: only its size is requested), of GETXATTR and LISTXATTR."""
     (size,) = struct.unpack_from("=I", body)
     return body[8:].partition(b"\0")[0] if opcode == Opcode.GETXATTR else b"", size
 
 
 def size_of_attribute(size: int) -> bytes:
-    """The answer where only the size is asked for."""
+    """The reply if only the size is requested."""
     return struct.pack("=II", size, 0)

@@ -1,4 +1,4 @@
-"""A slow file system on purpose: a folder served read-only by a program that lets each request wait. Needs Linux, FUSE and root.
+"""A simulated slow file system: a program serves a folder read-only and delays each request. Needs Linux, FUSE and root.
 
     with fuse_server(folder, read_ms=5) as mounted:
         (mounted.path / "name").read_bytes()
@@ -44,15 +44,15 @@ class Mounted:
     _server: Companion
 
     def counters(self) -> dict[str, Any]:
-        """What the kernel has asked for, by the server's own books.
+        """The counters of the server.
 
-        `requests` by opcode, `bytes` that READs were answered with, `read_sizes` {bytes: READs that asked for so many}, and
-        `most_at_once`: the most requests that were waited for at one time. RELEASE comes some time after the last close.
+        `requests` by opcode, `bytes` in replies to READ, `read_sizes` {requested bytes: number of READs}, and
+        `most_at_once`: the maximum number of concurrent requests. RELEASE comes some time after the last close.
         """
         return self._server.ask()
 
     def slow_down(self, **changes: float) -> None:
-        """Change what `Slowness` says, from now on."""
+        """Change the fields of `Slowness`, from now on."""
         self._server.ask(**changes)
 
 
@@ -69,10 +69,10 @@ def missing() -> str | None:
 
 @contextmanager
 def fuse_server(folder: Path, mount_point: Path | None = None, **options: object) -> Iterator[Mounted]:
-    """The folder mounted at `mount_point`, or at one that is made for it, until the block ends.
+    """The folder mounted at `mount_point`, or at a temporary folder, until the block ends.
 
-    `options` are the fields of `Slowness` and `Caching`, and `threads`, `source`, `subtype` as the program takes them. Skips the
-    test where this is not permitted.
+    `options` are the fields of `Slowness` and `Caching`, and `threads`, `source`, `subtype` like the options of the program. Skips
+    the test if this is not permitted.
     """
     words = [f"--{name.replace('_', '-')}={value:d}" if isinstance(value, bool) else f"--{name.replace('_', '-')}={value}"
              for name, value in options.items()]  # fmt: skip
@@ -89,16 +89,16 @@ def fuse_server(folder: Path, mount_point: Path | None = None, **options: object
 
 
 def unmount_orphan(place: Path) -> None:
-    """Unmount what a server left that was killed; nothing where one still answers, or none was."""
+    """Unmount the mount of a killed server; no effect if it still answers or there was none."""
     try:
-        os.statvfs(place)  # what stat() says may be remembered
+        os.statvfs(place)  # stat() may return cached attributes
     except OSError as error:
         if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
             unmount(place)
 
 
 def unmount(place: Path) -> None:
-    """Unmount it, now or, where something still uses it, when that ends; nothing where nothing is mounted."""
+    """Unmount it, lazily if it is in use; no effect if nothing is mounted."""
     libc = ctypes.CDLL(None, use_errno=True)
     for flags in (0, _MNT_DETACH):
         if libc.umount2(os.fsencode(place), flags) == 0 or ctypes.get_errno() != errno.EBUSY:
@@ -106,7 +106,7 @@ def unmount(place: Path) -> None:
 
 
 def mount(device: int, place: Path, source: str, subtype: str, max_read_bytes: int) -> None:
-    """Have the kernel ask `device` for what is below `place`; OSError where it refuses."""
+    """Mount at `place`, with requests sent to `device`; raises OSError if the kernel refuses."""
     mode = stat.S_IFMT(os.stat(place).st_mode)
     options = f"fd={device},rootmode={mode:o},user_id=0,group_id=0,allow_other,default_permissions,max_read={max_read_bytes}"
     kind = f"fuse.{subtype}" if subtype else "fuse"
@@ -165,7 +165,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             signal.sigwait(_ENDING)
     finally:
         unmount(arguments.mount_point)
-        if arguments.remove_mount_point:  # also where the test that made it was killed
+        if arguments.remove_mount_point:  # also if the test that created it was killed
             arguments.mount_point.rmdir()
     if server.failures:
         sys.exit("\n".join(server.failures))
@@ -175,7 +175,7 @@ def _serve(arguments: argparse.Namespace) -> None:
 
 def _serve_until_unmounted(server: Server, device: int) -> None:
     server.serve(device)
-    os.kill(os.getpid(), signal.SIGTERM)  # which is waited for where nobody asks questions
+    os.kill(os.getpid(), signal.SIGTERM)  # wait for it if there are no requests on stdin
 
 
 def _raise_limit_of_open_files() -> None:
@@ -184,7 +184,7 @@ def _raise_limit_of_open_files() -> None:
 
 
 def _let_read_ahead(place: Path, max_readahead_bytes: int) -> None:
-    """The protocol can only lower what the kernel reads ahead; only the device of the mount can raise it."""
+    """The protocol can only lower the readahead of the kernel; the device of the mount can raise it."""
     number = place.stat().st_dev  # also waits until the server answers
     setting = Path(f"/sys/class/bdi/{os.major(number)}:{os.minor(number)}/read_ahead_kb")
     if max_readahead_bytes > int(setting.read_text()) << 10:

@@ -1,18 +1,34 @@
 """Runs programs under the hooks, as `ioprof record` would, and reads what they recorded."""
 
+import importlib.util
 import os
 import subprocess
 import sys
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 from repository import ROOT
 
-from ioprof.spool import read_spool
+from ioprof.ingest import read_spool
 from ioprof.trace import Trace
 
-SITE: Final = ROOT / "ioprof" / "record" / "site"
+JOB_PYTHON: Final = os.environ.get("IOPROF_JOB_PYTHON", sys.executable)
+"""The Python that recorded programs run under; `make compat` sets it to that of another environment."""
+SITE: Final = ROOT / "ioprof" / "instrument" / "site"
+
+
+@cache
+def job_has(module: str) -> bool:
+    """Whether recorded programs can import a module."""
+    if JOB_PYTHON == sys.executable:
+        with suppress(ModuleNotFoundError):  # of its package
+            return importlib.util.find_spec(module) is not None
+        return False
+    program = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return subprocess.run([JOB_PYTHON, "-c", program], capture_output=True, check=False).returncode == 0
 
 
 def environment(spool: Path | None, **more: str) -> dict[str, str]:
@@ -23,7 +39,7 @@ def environment(spool: Path | None, **more: str) -> dict[str, str]:
     return {**kept, **hooked, "OMP_NUM_THREADS": "1", **more}
 
 
-def start(arguments: list[object], spool: Path | None, executable: str = sys.executable, **more: str) -> "subprocess.Popen[str]":
+def start(arguments: list[object], spool: Path | None, executable: str = JOB_PYTHON, **more: str) -> "subprocess.Popen[str]":
     """Start a Python program, its output kept; `more` are variables of its environment."""
     if spool:
         spool.mkdir(exist_ok=True)
@@ -40,15 +56,15 @@ def finish(process: "subprocess.Popen[str]", code: int = 0) -> str:
     return out + err
 
 
-def run(arguments: list[object], spool: Path | None, code: int = 0, executable: str = sys.executable, **more: str) -> str:
+def run(arguments: list[object], spool: Path | None, code: int = 0, executable: str = JOB_PYTHON, **more: str) -> str:
     """Run a Python program to its end; what it wrote."""
     return finish(start(arguments, spool, executable, **more), code)
 
 
 def recorded(spool: Path) -> Trace:
     """What the processes of a job recorded; nothing of it is damaged, and no hook failed to find what it observes."""
-    trace = read_spool(spool, {})
-    assert [] == trace.run["capture"]["damaged"]
+    trace = read_spool(spool)
+    assert () == trace.run.capture.damaged
     assert [] == [line for path in spool.glob("facts-*.jsonl") for line in path.read_text().splitlines() if "unobserved" in line]
     return trace
 

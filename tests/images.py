@@ -1,4 +1,4 @@
-"""Odd images, and what is no image at all, made on the spot."""
+"""Generates unusual images, and files that are not images."""
 
 import io
 from typing import Final
@@ -7,14 +7,14 @@ import numpy as np
 from PIL import Image
 
 COLOUR: Final = (200, 120, 40)
-"""Of every image in `ODD`."""
+"""Size of every image in `ODD`."""
 
 BOMB_SIDE: Final = 10_000
-"""A picture of this side has more pixels than Pillow takes without a warning."""
+"""An image with this side has more pixels than Pillow accepts without a warning."""
 
 
 def solid(mode: str = "RGB", size: tuple[int, int] = (90, 60)) -> Image.Image:
-    """One colour in a mode that can show it."""
+    """A single colour in a mode that can represent it."""
     return Image.new("RGB", size, COLOUR).convert(mode)
 
 
@@ -26,7 +26,7 @@ def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def jpeg(width: int = 64, height: int = 48, seed: int = 0) -> bytes:
-    """A small JPEG that is like no other seed's."""
+    """A small JPEG that differs for every seed."""
     pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     return encoded(Image.fromarray(pixels).resize((width, height)), "JPEG", quality=90)
 
@@ -66,7 +66,7 @@ ODD: Final[dict[str, tuple[bytes, tuple[int, int, int]]]] = {
     "broken exif": (encoded(solid(), "JPEG", quality=95, exif=b"Exif\0\0II*\0\xff\xff\xff\xff\x01"), COLOUR),
     "megapixels": (encoded(solid(size=(2400, 1600)), "JPEG", quality=95), COLOUR),
 }
-"""Name → file, and the colour that it shows."""
+"""Name → file, and its colour."""
 
 _WHOLE: Final = jpeg(200, 150)
 
@@ -81,11 +81,11 @@ BAD: Final[dict[str, tuple[bytes, str]]] = {
     "bomb": (encoded(Image.new("1", (BOMB_SIDE, BOMB_SIDE)), "PNG"), "decompression bomb"),
     "larger bomb": (encoded(Image.new("1", (2 * BOMB_SIDE, BOMB_SIDE)), "PNG"), "decompression bomb"),
 }
-"""Name → file, and what is said about it."""
+"""Name → file, and the error message."""
 
 
 def quadrants() -> Image.Image:
-    """Four colours, so that any turn or flip shows."""
+    """Four colours, so that any rotation or flip is detected."""
     image = Image.new("RGB", (64, 64))
     for place, colour in {(0, 0): "red", (32, 0): "lime", (0, 32): "blue", (32, 32): "white"}.items():
         image.paste(colour, (*place, place[0] + 32, place[1] + 32))

@@ -31,6 +31,11 @@ def ioprof(*arguments: object, cwd: Path, **options: object) -> Finished:
     return Finished(process.returncode, out, err)
 
 
+def whole_report(finished: Finished, cwd: Path) -> str:
+    """What a command printed, and the whole report of its run, `run` in `cwd`."""
+    return finished.out + ioprof("report", "run", "--full", cwd=cwd).out
+
+
 def start(*arguments: object, cwd: Path, program: Path | None = None, **options: object) -> "subprocess.Popen[str]":
     """Start a command, or a program that stands for `ioprof`, and return its process; `options` are those of Popen."""
     temporary = cwd / "tmp"

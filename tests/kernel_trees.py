@@ -1,4 +1,4 @@
-"""Trees of /proc and /sys as the kernel shows them, written to the grammars of its sources, for machines that are not here."""
+"""Creates trees of /proc and /sys in the formats of the kernel, for hardware that is not available."""
 
 import os
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def link(at: Path, target: Path) -> None:
-    """A relative link, as sysfs has them."""
+    """A relative link, as in sysfs."""
     at.parent.mkdir(parents=True, exist_ok=True)
     at.symlink_to(os.path.relpath(target, at.parent))
 
@@ -52,7 +52,7 @@ def partition(sys: Path, of: Path, name: str, number: str) -> None:
 
 
 def slave(of: Path, below: Path) -> None:
-    """`of` is made of `below`."""
+    """The stacked device `of` consists of `below`."""
     link(of / "slaves" / below.name, below)
 
 

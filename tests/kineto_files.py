@@ -1,4 +1,4 @@
-"""Files as Kineto writes them, made by hand: its two layouts, and what its versions differ in."""
+"""Generated Kineto files in the formats of its two writers and several versions."""
 
 import json
 from dataclasses import asdict
@@ -8,7 +8,7 @@ from typing import Any, Final
 from ioprof.clock import Anchor
 
 BASE_NS: Final = 1_790_857_026_000_000_000
-"""What times of a file count from: a multiple of 7,889,238 s."""
+"""Base of the times in a file: a multiple of 7,889,238 s."""
 MONO_NS: Final = 5_000_000_000
 """Monotonic time at `WALL_NS`."""
 WALL_NS: Final = BASE_NS + 4_407_733_679_047_494
@@ -16,12 +16,12 @@ ANCHOR: Final = Anchor(MONO_NS - 20, WALL_NS, MONO_NS + 20)
 
 
 def microseconds(at_ns: int) -> str:
-    """As Kineto prints a time, of wall time since `BASE_NS`."""
+    """A wall clock time since `BASE_NS`, formatted like Kineto does."""
     return f"{at_ns // 1000}.{at_ns % 1000:03d}"
 
 
 def event(cat: str, name: str, at_ns: int, dur_ns: int, *, device: Any = 0, stream: Any = 7, **args: Any) -> str:
-    """An event of C++ Kineto at the monotonic time `at_ns`."""
+    """An event of Kineto in C++ at the monotonic time `at_ns`."""
     inside = ", ".join(f'"{key.replace("_", " ")}": {json.dumps(value)}' for key, value in args.items())
     return (
         f'\n  {{\n    "ph": "X",\n    "cat": "{cat}",\n    "name": {json.dumps(name)},\n    "pid": {json.dumps(device)},\n'
@@ -31,12 +31,12 @@ def event(cat: str, name: str, at_ns: int, dur_ns: int, *, device: Any = 0, stre
 
 
 def launch(at_ns: int, correlation: int, dur_ns: int = 5_000) -> str:
-    """A call that launches something on the device."""
+    """A call that launches work on the device."""
     return event("cuda_runtime", "cudaLaunchKernel", at_ns, dur_ns, device=41, stream=41, cbid=211, correlation=correlation)
 
 
 def document(*events: str, before: str = "", after: str = "", base: str | None = f'"baseTimeNanoseconds": {BASE_NS},') -> str:
-    """A whole file."""
+    """A complete file."""
     return (
         f'{{\n  "schemaVersion": 1,\n  "deviceProperties": [],\n  {before}\n  "displayTimeUnit": "ms",\n  {base or ""}\n'
         f'  "traceEvents": [{",".join(events)}\n  ], "traceName": "x"{after} }}\n'
@@ -44,17 +44,17 @@ def document(*events: str, before: str = "", after: str = "", base: str | None =
 
 
 def meta(marks: list[tuple[int, int]], anchors: list[Anchor] | None = None, **other: Any) -> dict[str, Any]:
-    """What the session writes beside it, for a window over all the marks."""
+    """The metadata that the session writes, for a window over all the marks."""
     about = {"host": "node1", "pid": 41, "rank": 3, "started_ns": marks[0][1], "stopped_ns": marks[-1][1], "cost_ns": 7}
     return {**about, "marks": marks, "anchors": [asdict(anchor) for anchor in anchors or [ANCHOR]], **other}
 
 
 def write(folder: Path, text: str, about: Any = None, name: str = "kineto-node1-41-0") -> tuple[Path, Path | None]:
-    """The paths of the file and of its description."""
+    """Write a file and its metadata; returns their paths."""
     path = folder / f"{name}.json"
     path.write_text(text)
     if about is None:
         return path, None
-    beside = folder / f"{name}.meta.json"
-    beside.write_text(json.dumps(about))
-    return path, beside
+    meta_path = folder / f"{name}.meta.json"
+    meta_path.write_text(json.dumps(about))
+    return path, meta_path

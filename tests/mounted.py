@@ -1,4 +1,4 @@
-"""File systems made for a test: images on loop devices, overlays, and what the kernel itself says of them. Needs root."""
+"""File systems created for a test: images on loop devices, overlays, and their mount table entries. Needs root."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 MAKE: Final = {"ext4": ("mkfs.ext4", "-q", "-F"), "xfs": ("mkfs.xfs", "-q", "-f"), "btrfs": ("mkfs.btrfs", "-q", "-f")}
-IMAGE_BYTES: Final = 320 << 20  # the least that xfs takes
+IMAGE_BYTES: Final = 320 << 20  # the minimum for xfs
 
 
 def missing(file_system: str) -> str | None:
@@ -26,7 +26,7 @@ def missing(file_system: str) -> str | None:
 
 
 def made_image(path: Path, file_system: str) -> Path:
-    """A sparse file that holds an empty file system."""
+    """A sparse file with an empty file system."""
     with path.open("wb") as file:
         file.truncate(IMAGE_BYTES)
     subprocess.run([*MAKE[file_system], str(path)], check=True, capture_output=True)

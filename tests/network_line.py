@@ -1,7 +1,7 @@
-"""A line between two networks of one machine, as slow as is asked for: every frame passes through this process.
+"""A throttled link between two network namespaces of one machine: every frame passes through this process.
 
 Two TAP devices, each in a network namespace of its own. It needs neither `tc` nor the queueing disciplines netem and tbf, which
-kernels of virtual machines often lack, and its books say what has passed.
+kernels of virtual machines often lack, and it counts the transferred bytes.
 """
 
 import ctypes
@@ -20,21 +20,21 @@ DEVICE: Final = "/dev/net/tun"
 _TUNSETIFF: Final = 0x400454CA
 _IFF_TAP, _IFF_NO_PI = 0x2, 0x1000
 _CLONE_NEWNET: Final = 0x40000000
-_MTU: Final = 9000  # as storage networks have it; and fewer frames pass through Python
+_MTU: Final = 9000  # as in storage networks; also fewer frames pass through Python
 _QUEUE_FRAMES: Final = 200
 _LARGEST_FRAME: Final = 1 << 16
 _BURST_S: Final = 0.005
-"""How much of its rate the line may make up for after it was late itself."""
+"""How much transfer time the link may catch up after it was late itself."""
 
 
 @dataclass
 class Shape:
-    """What the line does to frames, each way; may be changed at any time."""
+    """Limits of the link in each direction; may be changed at any time."""
 
     rate_mbit: float = 0.0
-    """Million bits per second; 0: no limit."""
+    """Megabits per second; 0: no limit."""
     delay_ms: float = 0.0
-    """Of each frame: a round trip takes twice as long."""
+    """Delay of each frame; a round trip takes twice as long."""
 
 
 class _Direction:
@@ -53,7 +53,7 @@ class _Direction:
             now, rate = time.monotonic(), self._shape.rate_mbit
             free_at = max(now - _BURST_S, free_at) + (len(frame) * 8e-6 / rate if rate else 0.0)
             self._waiting.put((max(free_at, now) + self._shape.delay_ms / 1000, frame))
-            if free_at > now:  # the next one waits in the device's queue, which drops what is too much, as a switch does
+            if free_at > now:  # the next frame waits in the queue of the device, which drops frames when full, like a switch
                 time.sleep(free_at - now)
 
     def _send(self) -> None:
@@ -61,19 +61,19 @@ class _Direction:
             due, frame = self._waiting.get()
             if (wait := due - time.monotonic()) > 0:
                 time.sleep(wait)
-            with suppress(OSError):  # the other end is gone, or has no room: the frame is lost
+            with suppress(OSError):  # the other end is closed or its queue is full: the frame is lost
                 os.write(self._target, frame)
 
 
 class Line:
-    """Under way from the moment on that both ends are there."""
+    """Runs as soon as both ends exist."""
 
     def __init__(self, first: int, second: int, shape: Shape) -> None:
         self.shape = shape
         self._there, self._back = _Direction(first, second, shape), _Direction(second, first, shape)
 
     def books(self) -> dict[str, int]:
-        """What has passed: bytes of frames, their headers included."""
+        """Transferred bytes of frames, including headers."""
         return {
             "bytes_from_first": self._there.bytes,
             "bytes_from_second": self._back.bytes,
@@ -82,7 +82,7 @@ class Line:
 
 
 def enter_new_network() -> None:
-    """This thread, and the programs that it starts from now on, are in a network of their own, with a loopback device only."""
+    """Move this thread and its future children into a new network namespace with only a loopback device."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), f"no network namespace: {os.strerror(ctypes.get_errno())}")
@@ -90,7 +90,7 @@ def enter_new_network() -> None:
 
 
 def end_of_line(address: str) -> int:
-    """A device with that address (10.0.0.1/24) in this thread's network; the descriptor is the other side of its plug."""
+    """Create a TAP device with that address (10.0.0.1/24) in the network of this thread; returns its file descriptor."""
     descriptor = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
     fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", b"line0", _IFF_TAP | _IFF_NO_PI))
     _ip("address", "add", address, "dev", "line0")

@@ -1,6 +1,8 @@
-"""The rules of blame, written once more: instant by instant, in plain Python, from DESIGN and not from the code under test."""
+"""A second implementation of the rules of blame: one instant at a time, in plain Python, from the specification and not from the
+code under test."""
 
 from collections import Counter
+from functools import cached_property
 from typing import Any
 
 from ioprof.trace import Trace
@@ -8,14 +10,15 @@ from ioprof.trace import Trace
 Row = dict[str, Any]
 
 READS = ("open", "read", "fault")
+OWN = ("gc", "storage", "page_cache", "decode", "transform", "collate", "loader")
 LEAVES = ("storage", "page_cache", "decode", "transform", "collate", "delivery", "loader")
 
 
 def leaf(row: Row) -> str:
-    """What a span of a worker is called when somebody waits for it."""
+    """The cause of a wait by the kind of span of the worker."""
     if row["kind"] in READS:
         return "page_cache" if row["source"] == "page_cache" else "storage"
-    return str(row["kind"])
+    return "loader" if row["kind"] == "sampler" else str(row["kind"])
 
 
 def open_at(rows: list[Row], instant: int) -> list[Row]:
@@ -29,48 +32,93 @@ class Oracle:
     def __init__(self, trace: Trace, unmeasured: set[str]) -> None:
         self.rows = list(trace.spans.iter_rows(named=True))
         self.unmeasured = unmeasured
+        self._by_kind: dict[tuple[str, int | None], list[Row]] = {}
+        for row in self.rows:
+            for rank in (None, row["rank"]):
+                self._by_kind.setdefault((row["kind"], rank), []).append(row)
 
     def blame(self) -> dict[tuple[int, int], Counter[str]]:
         """(rank, step) to nanoseconds by cause."""
-        return {key: Counter(self.cause(key[0], at) for at in range(*window)) for key, window in self._steps().items()}
+        return {key: Counter(self.cause(key[0], at) for at in range(*window)) for key, window in self._steps.items()}
 
-    def behind_peers(self) -> dict[int, dict[str, int]]:
-        """Late rank to what it did to nanoseconds that others waited for it."""
+    def straggler_wait_ns(self) -> dict[int, dict[str, int]]:
+        """Late rank to its activity to nanoseconds that others waited for it."""
         found: dict[int, Counter[str]] = {}
-        for rank, at in {(rank, at) for (rank, _), window in self._steps().items() for at in range(*window)}:
+        for rank, at in {(rank, at) for (rank, _), window in self._steps.items() for at in range(*window)}:
             if self._charge(rank, at) == "peers":
                 late = self._late_rank(rank, at)
                 found.setdefault(late, Counter())[self.cause(late, at)] += 1
         return {late: dict(causes) for late, causes in found.items()}
 
     def cause(self, rank: int, instant: int) -> str:
-        """What an instant is charged to."""
+        """The cause that an instant is charged to."""
         found = self._charge(rank, instant)
-        return "communication" if found in ("transfer", "peers") else found
+        return {"transfer": "exchange", "peers": "straggler"}.get(found, found)
 
     def _charge(self, rank: int, instant: int) -> str:
-        """The first that holds."""
-        if open_at(self._of("compute", rank) + self._of("kernel", rank), instant):
+        """The first rule that applies."""
+        main = [row for row in open_at(self.rows, instant) if row["rank"] == rank and self._is_main(row)]
+        checkpoint = any(row["kind"] == "checkpoint" for row in main)
+        waits = open_at(self._of("wait", rank), instant)
+        if self._validates(rank, instant) and not checkpoint:
+            return "validation"
+        computes = open_at(self._of("compute", rank) + self._of("kernel", rank), instant)
+        if any(row["stream"] is not None for row in computes):
             return "compute"
+        if checkpoint:
+            return "checkpoint"
+        own = self._own(main, bool(waits or open_at(self._of("comm", rank), instant)))
+        if computes:
+            return own if own not in (None, "loader") else "compute"
         exchanges = [instant >= max(self._arrivals(row).values()) for row in open_at(self._of("comm", rank), instant)]
         if any(exchanges):
             return "transfer"
         if open_at(self._of("h2d", rank) + self._of("d2h", rank), instant):
             return "h2d"
-        waits = [self.wait_leaf(row, instant) for row in open_at(self._of("wait", rank), instant)]
+        if own is not None:
+            return own
         if waits:
-            return min(waits, key=LEAVES.index)
+            return min((self.wait_leaf(row, instant) for row in waits), key=LEAVES.index)
         return "peers" if exchanges else "host"
 
+    def _validates(self, rank: int, instant: int) -> bool:
+        """Whether a batch to validate on was waited for, or had been, and neither another wait nor a step's end came since."""
+        waits = self._of("wait", rank)
+        if open_at(self._of("validate", rank) + [row for row in waits if row["name"] == "validate"], instant):
+            return True
+        mine = [row for row in waits if self._is_main(row) and row["start_ns"] < row["end_ns"]]
+        if open_at(mine, instant):
+            return False
+        before = max((row["end_ns"] for row in mine if row["end_ns"] <= instant), default=None)
+        after = min((row["start_ns"] for row in mine if row["start_ns"] > instant), default=None)
+        if before is None or after is None or any(before <= end <= after for _, end in self._of_rank(rank)):
+            return False
+        return any(row["name"] == "validate" and row["end_ns"] == before for row in mine)
+
+    def _of_rank(self, rank: int) -> list[tuple[int, int]]:
+        return [window for (other, _), window in self._steps.items() if other == rank]
+
+    def _is_main(self, row: Row) -> bool:
+        return (row["rank"], row["tid"]) in self._main_threads
+
+    @cached_property
+    def _main_threads(self) -> set[tuple[int, int]]:
+        return {(step["rank"], step["tid"]) for step in self._of("step")}
+
+    def _own(self, main: list[Row], elsewhere: bool) -> str | None:
+        """What the main thread does itself."""
+        found = [leaf(row) for row in main if not (elsewhere and row["source"] in ("socket", "pipe"))]
+        return min((cause for cause in found if cause in OWN and cause not in self.unmeasured), key=OWN.index, default=None)
+
     def wait_leaf(self, wait: Row, instant: int) -> str:
-        """Why the batch of this wait was not there at this instant."""
+        """Why the batch of this wait was not ready at this instant."""
         found = self._wait_leaf(wait, instant)
         return "loader" if found in self.unmeasured else found
 
     def _wait_leaf(self, wait: Row, instant: int) -> str:
         fetches = [row for row in self._of("fetch", wait["rank"]) if row["batch"] == wait["batch"]]
         if not fetches:
-            return "loader"
+            return self._threads_leaf(wait, instant)
         ready: dict[int, int] = {}
         for row in fetches:
             ready[row["pid"]] = max(ready.get(row["pid"], 0), row["end_ns"])
@@ -81,6 +129,23 @@ class Oracle:
         leaves = [found for found in map(leaf, busy) if found in LEAVES and found not in self.unmeasured]
         return min(leaves, key=LEAVES.index, default="loader")
 
+    def _threads_leaf(self, wait: Row, instant: int) -> str:
+        """What other threads of the rank's process did, if they have no batch."""
+        rank = wait["rank"]
+        consumers = [row for kind in ("wait", "step") for row in self._of(kind, rank)]
+        processes, threads = {row["pid"] for row in consumers}, {row["tid"] for row in (*consumers, *self._of("fetch", rank))}
+        by_processes = any(row["pid"] not in processes for row in self._of("fetch", rank))
+        busy = [
+            row
+            for row in open_at(self.rows, instant)
+            if row["rank"] == rank and row["pid"] in processes and row["tid"] not in threads and row["batch"] is None
+            and row["kind"] in (*READS, "decode", "transform", "collate")
+            and not (by_processes and row["source"] in ("socket", "pipe"))
+        ]  # fmt: skip
+        leaves = [found for found in map(leaf, busy) if found not in self.unmeasured]
+        return min(leaves, key=LEAVES.index, default="loader")
+
+    @cached_property
     def _steps(self) -> dict[tuple[int, int], tuple[int, int]]:
         windows: dict[tuple[int, int], tuple[int, int]] = {}
         for row in self._of("step"):
@@ -98,7 +163,7 @@ class Oracle:
         return arrived
 
     def _late_rank(self, rank: int, instant: int) -> int:
-        """Whom a rank waits for: the last to arrive (of several the lowest) where the rank itself arrived first."""
+        """The rank that a rank waits for: the last to arrive (of several the lowest), if the rank itself arrived first."""
         waits = []
         for row in self._of("comm", rank):
             arrived = self._arrivals(row)
@@ -108,4 +173,4 @@ class Oracle:
         return min(waits)[1]
 
     def _of(self, kind: str, rank: int | None = None) -> list[Row]:
-        return [row for row in self.rows if row["kind"] == kind and rank in (None, row["rank"])]
+        return self._by_kind.get((kind, rank), [])

@@ -1,4 +1,4 @@
-"""Perf files for tests, put together record by record; the recorder's own come from real jobs."""
+"""Generates perf files for tests record by record; files of the recorder come from real jobs."""
 
 import struct
 from typing import Any
@@ -11,7 +11,7 @@ PAGE = 4096
 
 
 def header(**fields: Any) -> bytes:
-    """The start of a file; `fields` replace what is usual."""
+    """The header of a file; `fields` replace the defaults."""
     usual = {"magic": perf.MAGIC, "version": perf.VERSION, "header_bytes": perf.HEADER_BYTES, "page_bytes": PAGE, "closed": 1}
     record = np.zeros(1, perf.HEADER_DTYPE)
     for name, value in ({"host": b"node1", "pid": 1, "cpus": 2} | usual | fields).items():
@@ -33,17 +33,17 @@ def _text(data: bytes) -> bytes:
 
 
 def sample(time: int, address: int, pid: int = 10, tid: int | None = None) -> bytes:
-    """A fault."""
+    """A major fault."""
     return record(perf.SAMPLE, 2, _trailer(time, pid, tid) + struct.pack("<Q", address))
 
 
 def minor(time: int, address: int, pid: int = 10, tid: int | None = None) -> bytes:
-    """A fault whose page was in the page cache by the end."""
+    """A minor fault."""
     return record(perf.SAMPLE, 2, struct.pack("<Q", 0x400000) + _trailer(time, pid, tid) + struct.pack("<Q", address))
 
 
 def switch(time: int, how: str, pid: int = 10, tid: int | None = None) -> bytes:
-    """A thread takes a core (`in`), gives it up (`out`), or has it taken away (`preempted`)."""
+    """A context switch: a thread is switched in, out (voluntarily) or preempted."""
     misc = {"in": 0, "out": perf.SWITCH_OUT, "preempted": perf.SWITCH_OUT | perf.SWITCH_PREEMPTED}[how]
     return record(perf.SWITCH, misc, _trailer(time, pid, tid))
 
@@ -67,6 +67,6 @@ def ended(time: int, pid: int, tid: int | None = None) -> bytes:
 
 
 def named(time: int, name: bytes, pid: int = 10, executed: bool = True, tid: int | None = None) -> bytes:
-    """A name, which an execve gives too."""
+    """A new name, by default from an execve."""
     body = struct.pack("<II", pid, pid if tid is None else tid) + _text(name)
     return record(perf.COMM, perf.COMM_EXEC if executed else 0, body + _trailer(time, pid, None))

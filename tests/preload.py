@@ -1,18 +1,19 @@
-"""Programs run under the capture library, and what it told of them."""
+"""Programs run under the capture library, and what it recorded of them."""
 
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 import pytest
 from repository import NATIVE, PROGRAMS
 
 import ioprof
-from ioprof.spool import read_spool
+from ioprof.ingest import read_spool
+from ioprof.run_record import ProcessRecord
 from ioprof.trace import Trace
 
 LIBRARY: Final = Path(ioprof.__file__).with_name("_capture.so")
@@ -24,14 +25,14 @@ needs_library = pytest.mark.skipif(not LIBRARY.exists(), reason="the capture lib
 
 
 def hook_names() -> list[str]:
-    """The functions that the library stands in front of, by the one list of them; vfork is none, being in assembly."""
-    names = re.findall(r"^HOOK\([^,]+?, (\w+),", (NATIVE / "hooks.h").read_text(), flags=re.MULTILINE)
+    """The functions that the library interposes, but vfork, whose hook is in assembly."""
+    names = re.findall(r"^HOOK\([^,]+?, (\w+),", (NATIVE / "capture" / "hooks.h").read_text(), flags=re.MULTILINE)
     assert "read" in names
     return names
 
 
 def environment(spool: Path, **changes: str) -> dict[str, str]:
-    """What a job's processes get, beside what the tests themselves have."""
+    """The environment of a job's processes: that of the tests, and what loads the library."""
     spool.mkdir(exist_ok=True)
     return {**os.environ, "IOPROF_SPOOL": str(spool), "LD_PRELOAD": str(LIBRARY), **changes}
 
@@ -51,9 +52,9 @@ def run_python(spool: Path, program: str, *arguments: object, **changes: str) ->
 
 
 def captured(spool: Path) -> Trace:
-    """What the library told, of which nothing may be damaged."""
-    trace = read_spool(spool, {})
-    assert [] == trace.run["capture"]["damaged"]
+    """What the library recorded, of which nothing may be damaged."""
+    trace = read_spool(spool)
+    assert () == trace.run.capture.damaged
     return trace
 
 
@@ -68,16 +69,16 @@ def bytes_by_source(reads: pl.DataFrame) -> dict[str, int]:
     return dict(reads.group_by(pl.col("source").cast(pl.String)).agg(pl.col("bytes").sum()).rows())
 
 
-def check_books(trace: Trace, *, libraries: int = 0) -> list[dict[str, Any]]:
-    """The processes, after a look at their books: bytes were seen, none was lost, and 99.9 % of what the kernel counted was seen.
+def check_counters(trace: Trace, *, libraries: int = 0) -> list[ProcessRecord]:
+    """The processes, checked by their counters: bytes were seen, none was lost, and 99.9 % of what the kernel counted was seen.
 
     The headers of so many libraries may be missing anyhow, which the dynamic linker reads within itself. More than the kernel
     counted cannot have been seen, but for what the threads of a process that waits for children are reading at that moment.
     """
-    processes: list[dict[str, Any]] = trace.run["processes"]
-    assert 0 < sum(process["reads"]["seen_bytes"] for process in processes)
+    processes = list(trace.run.processes)
+    assert 0 < sum(process.reads.seen_bytes for process in processes)
     for process in processes:
-        kernel, seen = process["reads"]["io_rchar"], process["reads"]["seen_bytes"]
-        assert 0 == process["lost"], process
+        kernel, seen = process.reads.io_rchar, process.reads.seen_bytes
+        assert 0 == process.lost, process
         assert -kernel // 1000 <= kernel - seen <= max(kernel // 1000, LIBRARY_HEADER_BYTES * libraries), process
     return processes

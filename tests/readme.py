@@ -1,9 +1,8 @@
-"""The parts of README.md that a run made: rendered from what a demo left in tests/data/demo.
+"""Renders the parts of README.md that show runs, from the demo runs in tests/data/demo.
 
-To renew them after a change of the report:  make demo && .venv/bin/python tests/readme.py demo
+To update them after a change of the report:  make demo && .venv/bin/python tests/readme.py demo
 """
 
-import json
 import re
 import shutil
 import sys
@@ -16,10 +15,10 @@ import polars as pl
 from repository import ROOT
 from rich.console import Console
 
-from ioprof.analysis.result import Summary
-from ioprof.cli.making import Recorded
+from ioprof.analysis.run import Run
 from ioprof.report.picture import step_picture
 from ioprof.report.text import comparison_text
+from ioprof.run_record import RunRecord, Summary
 from ioprof.trace import Trace
 
 DATA: Final = ROOT / "tests" / "data" / "demo"
@@ -34,7 +33,7 @@ def rendered() -> dict[str, str]:
 
 
 def with_parts(text: str, parts: dict[str, str]) -> str:
-    """README.md with these texts between its marks."""
+    """README.md with these texts between its markers."""
     for name, part in parts.items():
         marked = re.compile(rf"(<!-- {name} -->\n```text\n).*?(```\n<!-- end {name} -->)", re.DOTALL)
         assert len(marked.findall(text)) == 1, f"README.md has not exactly one part {name}"
@@ -43,16 +42,16 @@ def with_parts(text: str, parts: dict[str, str]) -> str:
 
 
 def _summaries() -> list[Summary]:
-    return [Recorded.of(Trace.load(DATA / name)).summary for name in RUNS]
+    return [Run.load(DATA / name).summary for name in RUNS]
 
 
 def _step() -> str:
-    recorded = Recorded.of(Trace.load(DATA / PICTURED))
+    recorded = Run.load(DATA / PICTURED)
     return step_picture(recorded.trace, recorded.steps, recorded.summary.steps.warmup, WIDTH)
 
 
 def _verdict() -> str:
-    lines = (f"{summary.run['name']}: {summary.verdict.text}" for summary in _summaries())
+    lines = (f"{summary.run.name}: {summary.verdict.text}" for summary in _summaries())
     return "\n".join(line for text in lines for line in textwrap.wrap(text, WIDTH))
 
 
@@ -64,14 +63,16 @@ def _table() -> str:
 
 
 def keep(demo: Path) -> None:
-    """Keep the runs of a demo, without what differs between machines and is not shown, and renew the README."""
+    """Store the runs of a demo, without values that depend on the machine and are not shown, and update the README."""
     shutil.rmtree(DATA, ignore_errors=True)
     for name in RUNS:
         trace = Trace.load(demo / "runs" / name)
-        run = {**trace.run, "hosts": [{**host, "name": "host"} for host in trace.run["hosts"]], "environment": {}}
-        run = json.loads(re.sub(r'"/[^"]*"', '"dataset"', json.dumps(run)))
+        hosts = tuple(host.replace(name="host") for host in trace.run.hosts)
+        run = RunRecord.from_json(re.sub(r'"/[^"]*"', '"dataset"', trace.run.replace(hosts=hosts, environment={}).to_json()))
         spans = trace.spans.with_columns(host=pl.lit("host").cast(pl.Categorical), file=pl.lit(None, pl.Int64))
-        Trace(run, spans.sort("pid", "start_ns"), trace.files.clear()).save(DATA / name)
+        kept = Trace(run, spans.sort("pid", "start_ns"), trace.files.clear())
+        kept.save(DATA / name)
+        (DATA / name / "summary.json").write_text(Run.of(kept).summary.to_json() + "\n")  # for tests/test_run_record.py
     readme = ROOT / "README.md"
     readme.write_text(with_parts(readme.read_text(), rendered()))
 

@@ -1,4 +1,4 @@
-"""Where the checkout under test is, and which files of it are the project's own."""
+"""The path of the checkout under test, and its project files."""
 
 import ast
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ NATIVE: Final = ROOT / "ioprof" / "native"
 """The sources of the C libraries."""
 
 PACKAGES: Final = ("ioprof", "converters", "loaders")
-FOLDERS: Final = (*PACKAGES, "tests", "benchmarks", "notebooks", ".ci")
-"""The links ioprof/converters and ioprof/loaders are not followed, so that each file comes once, from where it lies."""
+FOLDERS: Final = (*PACKAGES, "tests", "benchmarks", "notebooks", "docs", ".ci")
+"""The links ioprof/converters and ioprof/loaders are not followed, so each file is listed once, at its real path."""
 
 _NOT_TEXT: Final = (".so", ".pyc", ".png", ".jpg", ".JPEG", ".parquet", ".mdb")
 
 
 def text_files() -> list[Path]:
-    """Every text file that the project is made of, relative to the checkout."""
+    """Every text file of the project, relative to the checkout."""
     found = [path for path in ROOT.iterdir() if path.is_file() and path.name != "constraints.txt"]
     for folder in FOLDERS:
         found += _walk(ROOT / folder)

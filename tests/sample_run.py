@@ -1,7 +1,7 @@
-"""A made-up run that looks like a real one: workers that read, decode and collate ahead of a training loop with one slow disk.
+"""A synthetic run: workers that read, decode and collate ahead of a training loop with one slow disk.
 
-Everything is drawn from a seeded generator. `sample_run()` gives the trace, the table of blame and the summary that belong
-together; the blame here is worked out while the pipeline is simulated, so that reports can be tested without the analysis.
+All values come from a seeded generator. `sample_run()` returns a consistent trace, table of blame and summary. The blame is
+computed by the simulation, so that reports can be tested without the analysis.
 """
 
 from dataclasses import dataclass, field
@@ -10,13 +10,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.result import (
+from ioprof.run_record import (
     Advice,
     Capture,
     CauseShare,
     Clocks,
     Demand,
     Overlap,
+    RankTime,
+    RunRecord,
+    RunSummary,
+    SlowRead,
     Steps,
     Storage,
     Summary,
@@ -27,12 +31,19 @@ from ioprof.schema import CAUSES, FILE_COLUMNS, SPAN_COLUMNS
 from ioprof.trace import Trace, table_schema
 
 MS = 1_000_000
-BASIS = {"compute": "emulated", "communication": "emulated", "h2d": "emulated", "loader": "derived", "host": "derived"}
+BASIS = {
+    "compute": "emulated",
+    "exchange": "emulated",
+    "straggler": "emulated",
+    "h2d": "emulated",
+    "loader": "derived",
+    "host": "derived",
+}
 
 
 @dataclass
 class Simulation:
-    """What the made-up job is, and the spans it leaves."""
+    """The simulated job and its spans."""
 
     ranks: int = 2
     steps: int = 60
@@ -48,7 +59,7 @@ class Simulation:
     _free: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Simulate every rank; ranks meet at the exchange of each step, and a worker is at most two batches ahead."""
+        """Simulate every rank; ranks synchronise in the exchange of each step, and a worker is at most two batches ahead."""
         random = np.random.default_rng(self.seed)
         clock = np.full(self.ranks, 5 * MS, dtype=np.int64)
         began: list[np.ndarray] = []
@@ -132,18 +143,18 @@ class Simulation:
         pid = 1000 + 100 * rank
         if self.ranks > 1:
             self._span("comm", at, end, rank, pid, stream=2, step=step)
-            charges["communication"] = end - at
+            charges["exchange"], charges["straggler"] = 3 * MS, end - at - 3 * MS
         self._span("step", start, end + MS, rank, pid, step=step)
         charges["host"] = end + MS - start - sum(charges.values())
         row: dict[str, Any] = {f"{cause}_ns": charges[cause] for cause in CAUSES}
         if self.ranks == 1:
-            row["communication_ns"] = None
+            row["exchange_ns"] = None
         self.steps_table.append({"rank": rank, "step": step, "start_ns": start, "end_ns": end + MS, **row})
 
 
 @dataclass(frozen=True)
 class SampleRun:
-    """What belongs together."""
+    """The parts of a sample run."""
 
     trace: Trace
     steps: pl.DataFrame
@@ -157,15 +168,16 @@ def sample_run(run: dict[str, Any] | None = None, **simulation: Any) -> SampleRu
     facts = _facts(job) | (run or {})
     trace = trace_of(_recorded(facts), job.spans, job.files)
     steps = steps_frame(job.steps_table)
-    return SampleRun(
-        trace, steps, summary_of({key: value for key, value in facts.items() if key != "processes"}, trace, steps, job.images)
-    )
+    setting = RunSummary.of({key: value for key, value in facts.items() if key != "processes"})
+    return SampleRun(trace, steps, summary_of(setting, trace, steps, job.images))
 
 
 def trace_of(facts: dict[str, Any], spans: list[dict[str, Any]], files: list[dict[str, Any]]) -> Trace:
-    """A trace of spans and files given as rows; what a row leaves out is null."""
+    """A trace of spans and files given as rows; missing values are null."""
     return Trace(
-        facts, pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS)), pl.DataFrame(files, schema=table_schema(FILE_COLUMNS))
+        RunRecord.of(facts),
+        pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS)),
+        pl.DataFrame(files, schema=table_schema(FILE_COLUMNS)),
     )
 
 
@@ -188,7 +200,7 @@ def _facts(job: Simulation) -> dict[str, Any]:
     ]
     return {
         "name": "resnet50-files-cold",
-        "command": ["ioprof", "run", "--device", "emulated:a100"],
+        "command": "ioprof run --device emulated:a100",
         "status": "complete",
         "device": "emulated:a100",
         "device_basis": "emulated",
@@ -204,7 +216,7 @@ def _facts(job: Simulation) -> dict[str, Any]:
 
 
 def _recorded(facts: dict[str, Any]) -> dict[str, Any]:
-    """The same facts as run.json holds them."""
+    """The facts as in run.json."""
     emulated = facts["device_basis"] == "emulated"
     return {
         **{key: facts[key] for key in ("name", "command", "status", "started", "failures", "processes", "dataset")},
@@ -215,10 +227,10 @@ def _recorded(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def summary_of(facts: dict[str, Any], trace: Trace, steps: pl.DataFrame, images: int) -> Summary:
+def summary_of(setting: RunSummary, trace: Trace, steps: pl.DataFrame, images: int) -> Summary:
     """A summary whose numbers follow from the tables."""
     return Summary(
-        run=facts,
+        run=setting,
         throughput=_throughput(steps, images),
         steps=steps_summary(steps),
         overlap={
@@ -240,7 +252,7 @@ def summary_of(facts: dict[str, Any], trace: Trace, steps: pl.DataFrame, images:
         clocks=Clocks("one host, one monotonic clock", 120),
         verdict=Verdict(
             "storage",
-            "Storage-bound: the accelerators stood still for 46.1% of the time, most of it for reads from storage.",
+            "Storage-bound: the accelerators were idle for 46.1% of the time, most of it for reads from storage.",
             (
                 Advice("Stage the dataset to node-local storage; a copy on the node's own disk is read in the first epoch only"),
                 Advice("Use 8 workers", 1.31, 0.04),
@@ -255,22 +267,21 @@ def steps_summary(steps: pl.DataFrame) -> Steps:
     sums = {cause: steps[f"{cause}_ns"].drop_nulls() for cause in CAUSES}
     total = sum(int(column.sum()) for column in sums.values())
     causes = tuple(_cause(cause, column, total) for cause, column in sums.items())
-    per_rank = tuple(
-        {"rank": rank, "steps": len(group), "wall_s": float((group["end_ns"] - group["start_ns"]).sum()) / 1e9}
-        | {
-            f"{cause}_s": None if group[f"{cause}_ns"].is_null().all() else float(group[f"{cause}_ns"].sum()) / 1e9
-            for cause in CAUSES
-        }
-        for (rank,), group in steps.sort("rank").group_by("rank", maintain_order=True)
-    )
-    longest = max((entry["steps"] for entry in per_rank), default=0)
+    per_rank = tuple(_rank_time(rank, group) for (rank,), group in steps.sort("rank").group_by("rank", maintain_order=True))
+    longest = max((entry.steps for entry in per_rank), default=0)
     quantile = (lambda q: walls.quantile(q, "nearest")) if len(walls) else (lambda q: None)
     return Steps(longest, min(3, longest), walls.mean(), quantile(0.5), quantile(0.95), causes, per_rank)
 
 
+def _rank_time(rank: int, group: pl.DataFrame) -> RankTime:
+    columns = (group[f"{cause}_ns"] for cause in CAUSES)
+    seconds = (None if column.is_null().all() else float(column.sum()) / 1e9 for column in columns)
+    return RankTime(rank, len(group), float((group["end_ns"] - group["start_ns"]).sum()) / 1e9, *seconds)
+
+
 def _cause(cause: str, column: pl.Series, total: int) -> CauseShare:
     if not len(column):
-        return CauseShare(cause, None, None, "unknown", "one rank: nothing to exchange" if cause == "communication" else "no step")
+        return CauseShare(cause, None, None, "unknown", "one rank: nothing to exchange" if cause == "exchange" else "no step")
     return CauseShare(cause, int(column.sum()) / 1e9, int(column.sum()) / total if total else 0.0, BASIS.get(cause, "measured"))
 
 
@@ -291,10 +302,8 @@ def _storage(trace: Trace) -> Storage:
         return Storage(0, 0, 0, 0, 0, None, None, None, ())
     source = {name: int(reads.filter(pl.col("source") == name)["bytes"].sum()) for name in ("storage", "page_cache", "unknown")}
     slowest = reads.sort("took", descending=True).head(10).join(trace.files.select("file", "path"), on="file", how="left")
-    columns = ["path", "took", "bytes", "source", "rank", "step", "batch"]
-    rows = tuple(
-        {("seconds" if key == "took" else key): value for key, value in row.items()} for row in slowest.select(columns).to_dicts()
-    )
+    columns = ["path", "took", "bytes", "source", "rank", "step", "batch", "offset", "start_ns"]
+    rows = tuple(SlowRead(*row) for row in slowest.select(columns).rows())
     tails = [reads["took"].quantile(q, "nearest") for q in (0.5, 0.95, 0.99)]
     return Storage(
         len(reads),

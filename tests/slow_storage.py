@@ -1,8 +1,8 @@
-"""Slow storage on purpose: a throttled disk, and a bound on the page cache. Need root; say what is missing.
+"""Simulated slow storage: a throttled disk, and a limit for the page cache. Both need root, and report what is missing.
 
-A rule of `blkio.throttle` (cgroup v1) or `io.max` (v2) on a loop device holds buffered readers to its rate, page-cache hits
-excepted (kernel documentation, cgroup-v1/blkio-controller), because a read is submitted by the task that wants it. It passes
-requests in bursts: right for bytes per second, wrong for how long one read takes. For that there is `fuse_server`.
+A rule of `blkio.throttle` (cgroup v1) or `io.max` (v2) on a loop device limits the rate of buffered readers, page-cache hits
+excepted (kernel documentation, cgroup-v1/blkio-controller), because a read is submitted by the task that reads. It passes
+requests in bursts: correct for bytes per second, but not for the latency of a read, for which `fuse_server` exists.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from control_groups import ControlGroup, control_group
 READ_AHEAD_KB: Final = 128
 _MAKE: Final = {"ext4": ("mkfs.ext4", "-q", "-F"), "xfs": ("mkfs.xfs", "-q", "-f")}
 _LEAST_BYTES: Final = {"ext4": 1 << 20, "xfs": 320 << 20}
-"""mkfs.xfs makes none below 300 MiB."""
+"""Minimum size of mkfs.xfs: 300 MiB."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,18 @@ class ThrottledDisk:
     group: ControlGroup
 
     def throttle(self, bytes_per_s: int) -> None:
-        """Hold the readers of the group to that rate from now on; 0 lifts the rule."""
+        """Limit the readers of the group to that rate from now on; 0 removes the limit."""
         if self.group.version == 1:
             self.group.write("blkio.throttle.read_bps_device", f"{self._number} {bytes_per_s}\n")
         else:
             self.group.write("io.max", f"{self._number} rbps={bytes_per_s or 'max'}\n")
 
     def join(self) -> None:
-        """Put the calling process, and what it starts from now on, under the rule: for `preexec_fn`."""
+        """Throttle the calling process and its future children; for `preexec_fn`."""
         self.group.join()
 
     def read_bytes(self) -> int:
-        """What the group has read from the device, by the kernel's books."""
+        """Bytes that the group has read from the device, by the counters of the kernel."""
         name = "blkio.throttle.io_service_bytes" if self.group.version == 1 else "io.stat"
         for line in self.group.read(name).splitlines():
             number, *words = line.replace("rbytes=", "Read ").split()
@@ -67,15 +67,15 @@ class BoundedMemory:
     group: ControlGroup
 
     def join(self) -> None:
-        """Put the calling process, and what it starts from now on, under the bound: for `preexec_fn`."""
+        """Apply the limit to the calling process and its future children; for `preexec_fn`."""
         self.group.join()
 
     def most_used_bytes(self) -> int:
-        """The most that the group ever had, its page cache included."""
+        """Peak memory of the group, including its page cache."""
         return int(self.group.read("memory.max_usage_in_bytes" if self.group.version == 1 else "memory.peak"))
 
     def cached_bytes(self) -> int:
-        """The page cache that is charged to the group now."""
+        """Page cache charged to the group now."""
         wanted = "cache" if self.group.version == 1 else "file"
         sizes = dict(line.split() for line in self.group.read("memory.stat").splitlines())
         return int(sizes[wanted])
@@ -99,9 +99,9 @@ def missing(file_system: str = "ext4") -> str | None:
 def throttled_disk(
     folder: Path, size_bytes: int = 256 << 20, file_system: str = "ext4", bytes_per_s: int = 0
 ) -> Iterator[ThrottledDisk]:
-    """A disk of that size, whose file lies in `folder`; read at that rate by the processes that join it, at 0 not throttled yet.
+    """A disk of that size on a file in `folder`, throttled to that rate for processes that join it; 0: not throttled yet.
 
-    Skips the test where this is not permitted; unmounted and removed at the end, though something still uses it.
+    Skips the test if this is not permitted; unmounted and removed at the end, even if it is in use.
     """
     if reason := missing(file_system):
         pytest.skip(reason)
@@ -116,9 +116,9 @@ def throttled_disk(
 
 @contextmanager
 def bounded_memory(limit_bytes: int) -> Iterator[BoundedMemory]:
-    """A group for child processes, whose memory and page cache are kept below a limit. Skips the test where this is not permitted.
+    """A group for child processes with a limit for memory and page cache. Skips the test if this is not permitted.
 
-    A page belongs to the group that first touched it: what others have in the page cache is not counted, so evict it before.
+    A page is charged to the group that accessed it first: pages cached by others are not counted, so evict them before.
     """
     if reason := control_groups.missing("memory"):
         pytest.skip(reason)
@@ -141,8 +141,8 @@ def evict(folder: Path) -> None:
 
 @contextmanager
 def in_memory(*places: Path) -> Iterator[None]:
-    """These files, and those of these folders, are in the page cache and stay there: locked, since a kernel that reclaims
-    proactively evicts what has not been read for seconds. Skips the test where so much may not be locked."""
+    """Keep these files, and those of these folders, in the page cache by mlock, since a kernel that reclaims proactively evicts
+    pages that have not been read for seconds. Skips the test if so much may not be locked."""
     paths = sorted(path for place in places for path in (place, *place.rglob("*")) if path.is_file() and path.stat().st_size)
     library = ctypes.CDLL(None, use_errno=True)
     files = [np.memmap(path, mode="r") for path in paths]
@@ -150,12 +150,12 @@ def in_memory(*places: Path) -> Iterator[None]:
         if library.mlock(ctypes.c_void_p(file.ctypes.data), ctypes.c_size_t(file.size)):
             pytest.skip(f"{file.filename} cannot be locked in memory: {os.strerror(ctypes.get_errno())}")
     yield
-    del file, files  # what is unmapped is not locked any more
+    del file, files  # unmapping also unlocks
 
 
 @contextmanager
 def _loop_device(image: Path, size_bytes: int) -> Iterator[str]:
-    """A device on a new file. It reads past the page cache, or what it read would be in memory twice."""
+    """A loop device on a new file, with direct I/O, since data would otherwise be cached twice."""
     with open(image, "wb") as stream:
         stream.truncate(size_bytes)
     made = subprocess.run(

@@ -1,4 +1,4 @@
-"""Hypothesis strategies of the analysis tests: sets of intervals, and whole jobs on a made-up clock."""
+"""Hypothesis strategies for the analysis tests: sets of intervals, and whole jobs on a simulated clock."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from timeline import pid
 
 from ioprof.analysis.intervals import Intervals
+from ioprof.run_record import RunRecord
 from ioprof.schema import SPAN_COLUMNS
 from ioprof.trace import Trace, table_schema
 
 HORIZON = 40
-"""No instant of a drawn interval lies beyond, so that a bitmap can hold it."""
+"""Upper limit of drawn intervals, so that a bitmap can represent them."""
 
 
 def intervals(max_size: int = 12) -> st.SearchStrategy[Intervals]:
@@ -25,18 +26,20 @@ def intervals(max_size: int = 12) -> st.SearchStrategy[Intervals]:
 
 @dataclass
 class Job:
-    """A simulated job: workers that fetch ahead, ranks that wait, copy, compute and meet. Times in ns, all drawn."""
+    """A simulated job: workers that prefetch, ranks that wait, copy, compute and exchange gradients. All times in ns are drawn."""
 
     draw: Any
     ranks: int
     workers: int
     steps: int
     longest: int = 7
-    """No single stage lasts longer."""
+    """Maximum duration of a stage."""
+    on_cpu: bool = False
+    """Whether the main thread computes."""
     spans: list[dict[str, Any]] = field(default_factory=list)
 
     def took(self, least: int = 0) -> int:
-        """How long the next stage takes."""
+        """The duration of the next stage."""
         return int(self.draw(st.integers(least, self.longest)))
 
     def span(self, kind: str, start: int, end: int, rank: int, process: int, **more: Any) -> int:
@@ -62,11 +65,26 @@ class Job:
     def _until_exchange(self, rank: int, step: int, began: int, free: dict[tuple[int, int], int]) -> tuple[int, int]:
         asked = began + self.took()
         ready = self._fetch(rank, step, asked, free)
-        got = self.span("wait", asked, max(asked, ready) + self.took(), rank, pid(rank), batch=step, step=step)
+        purpose = {"name": "validate"} if self.draw(st.integers(0, 9)) == 0 else {}
+        got = self.span("wait", asked, max(asked, ready) + self.took(), rank, pid(rank), batch=step, step=step, **purpose)
         copied = self.span("h2d", got, got + self.took(), rank, pid(rank), tid=pid(rank) + 20_000, stream=1, batch=step, step=step)
-        start = max(began, copied - self.took())  # may begin before its data is there: robustness, not physics
-        end = self.span("compute", start, start + self.took(), rank, pid(rank), tid=pid(rank) + 10_000, stream=0, batch=step)
+        start = max(began, copied - self.took())  # may start before its data is available: a test of robustness
+        where = {} if self.on_cpu else {"tid": pid(rank) + 10_000, "stream": 0}
+        end = self.span("compute", start, start + self.took(), rank, pid(rank), batch=step, **where)
+        self._in_process(rank, began, end + self.took())
         return began, max(got, end - self.took())
+
+    def _in_process(self, rank: int, start: int, end: int) -> None:
+        """What the training process itself does in a step, in its main thread or in another, anywhere in that time."""
+        for _ in range(self.draw(st.integers(0, 3))):
+            kind = self.draw(
+                st.sampled_from(["read", "fault", "decode", "transform", "gc", "sampler", "user", "checkpoint", "validate"])
+            )
+            source = self.draw(st.sampled_from(["storage", "page_cache", "socket", "pipe"])) if kind == "read" else None
+            at = self.draw(st.integers(start, end))
+            thread = {"tid": pid(rank) + 50_000} if self.draw(st.booleans()) else {}
+            name = kind if kind in ("user", "checkpoint", "gc") else None
+            self.span(kind, at, at + self.took(), rank, pid(rank), source=source, name=name, **thread)
 
     def _fetch(self, rank: int, batch: int, asked: int, free: dict[tuple[int, int], int]) -> int:
         worker = batch % self.workers if self.workers else None
@@ -86,16 +104,23 @@ class Job:
 
 @st.composite
 def traces(draw: st.DrawFn, max_ranks: int = 2, max_workers: int = 2, max_steps: int = 4) -> Trace:
-    """A job whose record may lack spans, have some twice or too long, or lose what a killed worker did after some moment.
+    """A job whose recording may lack spans, have duplicate or too long ones, or lose the spans of a killed worker after some time.
 
-    Two workers may claim the same batch.
+    Two workers may have the same batch.
     """
     job = Job(draw, *(draw(st.integers(least, most)) for least, most in ((1, max_ranks), (0, max_workers), (1, max_steps))))
+    job.on_cpu = draw(st.booleans())
     job.run()
     kept = _damaged(draw, job.spans)
-    config = {"ranks": job.ranks, "workers": job.workers, "batch_size": 2, "device": "cuda", "loader": "files"}
+    config = {
+        "ranks": job.ranks,
+        "workers": job.workers,
+        "batch_size": 2,
+        "device": "cpu" if job.on_cpu else "cuda",
+        "loader": "files",
+    }
     run = {"config": config, "status": "complete", "capture": {"reads": draw(st.booleans())}}
-    return Trace(run, pl.DataFrame(kept, schema=table_schema(SPAN_COLUMNS)))
+    return Trace(RunRecord.of(run), pl.DataFrame(kept, schema=table_schema(SPAN_COLUMNS)))
 
 
 def _damaged(draw: st.DrawFn, spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -118,7 +143,7 @@ def _damaged(draw: st.DrawFn, spans: list[dict[str, Any]]) -> list[dict[str, Any
 
 @st.composite
 def split(draw: st.DrawFn, trace: Trace) -> Trace:
-    """The same trace with some spans cut in two."""
+    """The same trace with some spans split in two."""
     rows = []
     for row in trace.spans.iter_rows(named=True):
         cut = draw(st.integers(row["start_ns"], row["end_ns"])) if draw(st.booleans()) else row["end_ns"]
@@ -134,5 +159,5 @@ def shuffled(draw: st.DrawFn, trace: Trace) -> Trace:
 
 
 def shifted(trace: Trace, by_ns: int) -> Trace:
-    """The same trace on a clock whose zero lies elsewhere."""
+    """The same trace on a clock with another zero."""
     return Trace(trace.run, trace.spans.with_columns(pl.col("start_ns", "end_ns") + by_ns))

@@ -1,8 +1,9 @@
-"""The rules of the house that a parser can check: who may import whom, who may speak, and how long a thing may get."""
+"""Rules that a parser can check: permitted imports, output and environment access, and lengths of functions and modules."""
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Final
@@ -18,30 +19,62 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     # The leaves: words, time, errors, bytes, the kernel. They know nothing of the rest.
     "errors": set(),
     "schema": set(),
-    "layout": set(),
+    "wire_format": set(),
+    "layout": {"collective_format", "wire_format"},
+    "collective_format": {"wire_format"},
     "series": set(),
+    "stack_format": set(),
     "perf": set(),
     "clock": set(),
     "file_systems": set(),
     "process": set(),
+    "files": set(),
+    "reporter": set(),
     "_native": set(),
     "_resize": set(),
+    "_jpeg": set(),
+    "jpeg": {"_jpeg"},
     "_probe": set(),
     "tensorprotos": {"errors"},
-    "storage": {"_probe", "clock", "errors", "file_systems"},
+    "_checksum": set(),
+    "foreign": {"_checksum", "errors", "tensorprotos"},
+    "parquet_rows": {"errors"},
+    "storage": {"_probe", "clock", "errors", "file_systems", "reporter"},
     # What the stages hand to each other.
-    "dataset": {"errors", "schema"},
-    "trace": {"errors", "schema"},
+    "listed_files": {"errors"},
+    "dataset": {"errors", "files", "listed_files", "schema"},
+    "record_index": {"dataset", "errors", "listed_files"},
+    "run_record": {"errors", "schema"},
+    "trace": {"errors", "files", "run_record", "schema"},
     # The job's side. It only writes: no trace, no analysis, no report.
-    "record": {"_native", "clock", "errors", "file_systems", "perf", "schema", "series"},
-    "converters": {"_resize", "dataset", "errors", "schema", "tensorprotos", "process"},  # process: its workers die with it
+    "instrument": {"_native", "clock", "errors", "file_systems", "perf", "schema", "series", "wire_format"},
+    "stacks": {"clock", "errors", "schema", "stack_format", "wire_format"},  # the launcher's side: reads other processes' memory
+    "converters": {
+        "_resize",
+        "dataset",
+        "errors",
+        "files",
+        "jpeg",
+        "foreign",
+        "parquet_rows",
+        "record_index",
+        "process",  # its workers end with it
+        "reporter",
+        "schema",
+        "tensorprotos",
+    },
     "loaders": {
         "clock",  # a batch's times
         "dataset",
         "errors",
         "file_systems",
+        "jpeg",
+        "foreign",
+        "listed_files",
+        "parquet_rows",
         "process",
-        "record",
+        "instrument",
+        "record_index",
         "schema",
         "tensorprotos",
     },
@@ -51,46 +84,115 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "errors",
         "loaders",
         "process",
-        "record",
+        "instrument",
         "schema",
         "storage",
     },  # the whole job, as a user would write it
     # The reader's side. It never sees the job, only the run folder.
-    "spool": {"clock", "errors", "layout", "perf", "schema", "series", "trace"},
-    "analysis": {"errors", "schema", "trace"},
-    "report": {"analysis", "errors", "schema", "trace"},
+    "ingest": {
+        "clock",
+        "collective_format",
+        "errors",
+        "files",
+        "layout",
+        "perf",
+        "run_record",
+        "schema",
+        "series",
+        "stack_format",
+        "trace",
+        "wire_format",
+    },
+    "native": {"collective_format", "file_systems", "schema", "wire_format"},  # generates C from the tables of Python
+    "analysis": {"errors", "files", "run_record", "schema", "trace"},
+    "replay": {"analysis", "errors", "run_record", "schema", "trace"},
+    "report": {"analysis", "errors", "files", "replay", "run_record", "schema", "trace"},
+    "interchange": {"clock", "errors", "files", "ingest", "run_record", "schema", "trace"},  # the parser of GPU traces is in ingest
     # What can be seen on this machine, found by recording a little and reading it back.
-    "doctor": {"errors", "file_systems", "record", "spool"},
+    "doctor": {"errors", "file_systems", "instrument", "ingest", "jpeg"},
     # The two ends.
-    "ioprof": {"profiling", "record", "trace"},  # the public names
-    "profiling": {"cli", "errors", "record"},  # what a command does, as a function
+    "ioprof": {"api", "instrument", "report", "trace"},  # the public names
+    "api": {"analysis", "converters", "errors", "instrument", "jobs", "recording", "replay", "report", "reporter", "trace"},
+    # One recording of any job, and the jobs that ioprof itself runs.
+    "recording": {
+        "analysis",
+        "clock",
+        "dataset",
+        "errors",
+        "ingest",
+        "instrument",
+        "process",
+        "replay",
+        "report",
+        "reporter",
+        "run_record",
+        "schema",
+        "stacks",
+        "storage",
+        "trace",
+    },
+    "jobs": {
+        "analysis",
+        "clock",
+        "converters",
+        "dataset",
+        "errors",
+        "instrument",
+        "loaders",
+        "listed_files",
+        "process",
+        "record_index",
+        "recording",
+        "replay",  # a job is run again with a change that a replay predicts
+        "report",
+        "reporter",
+        "run_record",
+        "schema",
+        "storage",
+        "train",
+        "wire_format",
+    },
+    # Reads the capture files of a job that goes on.
+    "watching": {"analysis", "errors", "ingest", "instrument", "layout", "recording", "schema", "wire_format"},
     "cli": EVERYTHING,
     "__main__": {"cli"},
 }
 """Which part of the package may import which. A part may always import itself."""
 
 HEAVY: Final = {
-    "record": {"numpy", "polars", "plotly", "torch"},  # it runs in every process of the job, torch or not
+    "instrument": {"msgspec", "numpy", "polars", "plotly", "torch"},  # it runs in every process of the job, torch or not
+    "stacks": {"msgspec", "numpy", "polars", "plotly", "torch"},  # as light as what it samples beside
     "converters": {"polars", "plotly", "torch"},  # a data engineer's machine need not load them
+    "run_record": {"numpy", "polars", "plotly", "torch"},
     "trace": {"plotly", "torch"},
-    "spool": {"plotly", "torch"},
+    "ingest": {"plotly", "torch"},
     "analysis": {"plotly", "torch"},  # no computation draws
+    "replay": {"plotly", "torch"},
     "report": {"torch"},
     "cli": {"torch"},
 }
 """What a part may not import at the top of a module, where merely naming a command would load it."""
 
 MAY_SPEAK: Final = {
-    "ioprof/profiling.py": {"os.environ"},  # the user's own process, which may be under another profiler
-    "ioprof/record/autostart.py": {"os.environ"},  # runs in the job, which is told by the environment that it is recorded
-    "ioprof/record/site/sitecustomize.py": {"os.environ", "sys.stderr"},  # the same; says why not where IOPROF_DEBUG is set
+    "ioprof/api.py": {"os.environ"},  # a caller in Python passes its own environment on by default
+    "ioprof/instrument/autostart.py": {"os.environ"},  # runs in the job, which is told by the environment that it is recorded
+    "ioprof/instrument/site/sitecustomize.py": {"os.environ", "sys.stderr"},  # the same; says why not where IOPROF_DEBUG is set
     "ioprof/__main__.py": {"SystemExit"},  # `python -m ioprof` ends with the exit code of the command line
-    # The program that torchrun starts for each rank: it is told its rank by the environment, as every such program is.
+    # The program of each rank: it is told its rank by the environment, as every such program is.
     "ioprof/train/job.py": {"os.environ", "sys.argv", "sys.stdout", "os._exit", "SystemExit"},
-    "ioprof/train/torchrun.py": {"sys.argv"},  # a program of its own, as job.py is
+    "ioprof/train/network.py": {"os.environ", "sys.argv", "sys.stdout", "os._exit", "SystemExit"},  # a program of ranks too
+    "ioprof/train/rendezvous.py": {"os.environ"},  # Gloo reads there which network interface it is to use
     "loaders/torch_loader.py": {"os._exit"},  # a worker that is told to stop ends as torch's own handler would end it
 }
 """What modules outside of ioprof/cli do of what is otherwise the command line's business, and why."""
+
+MAY_TAKE_DICTS: Final = {
+    "ioprof/report/figures.py": "rows of a polars table, for plotly",
+    "ioprof/report/probing.py": "what `ioprof probe --json` prints, which is no run",
+    "ioprof/report/probe_page.py": "the same",
+    "ioprof/ingest/merging.py": "any two JSON objects, compared key by key",
+}
+"""Modules of the reader's side with a parameter of type `dict[str, Any]`, and what it holds."""
 
 # Written in pieces, so that this file is not the one that it finds.
 LEFT_OPEN: Final = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|X" r"XX|NotImplemented" r"Error)\b")
@@ -101,7 +203,7 @@ MODULE_LINES: Final = 500
 
 
 def part(module: str) -> str:
-    """`ioprof.record.span` belongs to `record`; the package itself is `ioprof`."""
+    """`ioprof.instrument.span` belongs to `instrument`; the package itself is `ioprof`."""
     names = module.split(".")
     return names[1] if len(names) > 1 else "ioprof"
 
@@ -138,7 +240,7 @@ def _dotted(node: ast.AST) -> str:
 
 
 def breaches(importer: str, imported: Iterable[str]) -> list[str]:
-    """The parts of ioprof that a module imports against the arrows."""
+    """The parts of ioprof that a module imports but may not."""
     allowed = MAY_IMPORT.get(part(importer), set())
     names = {_imported_part(module) for module in imported if module.split(".")[0] == "ioprof" and module != "ioprof.__version__"}
     return [] if allowed is EVERYTHING else sorted(names - allowed - {part(importer)})
@@ -155,13 +257,13 @@ def test_every_part_has_its_arrows() -> None:
 
 
 def test_imports_follow_the_arrows() -> None:
-    """No part of the package knows of more than DESIGN gives it."""
+    """Parts of the package import only what the table permits."""
     found = {str(path): breaches(module_name(path), (name for name, _ in file_imports(path))) for path in PACKAGE}
     assert {} == {path: names for path, names in found.items() if names}
 
 
 def test_the_arrows_have_no_circle() -> None:
-    """The table itself is a direction: no part can reach itself by way of another."""
+    """The table has no cycles."""
 
     def reachable(name: str) -> set[str]:
         direct = set(MAY_IMPORT[name]) - EVERYTHING
@@ -170,10 +272,74 @@ def test_the_arrows_have_no_circle() -> None:
     assert [] == [name for name in MAY_IMPORT if name in reachable(name)]
 
 
+def test_no_modules_import_each_other_in_a_cycle() -> None:
+    """No chain of imports, those within functions included, leads from a module back to itself; only types may be imported so."""
+    graph = {module_name(path): set(module_imports(path)) - {module_name(path)} for path in PACKAGE}
+    assert [] == cycles(graph)
+
+
+def test_a_cycle_is_found() -> None:
+    """The check names the modules of each cycle, and finds none in a chain."""
+    assert [] == cycles({"a": {"b", "c"}, "b": {"c"}, "c": set()})
+    assert [{"b", "c", "d"}] == cycles({"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": {"b"}})
+
+
+def cycles(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """The modules of each cycle of the graph; those of cycles that share a module together."""
+
+    def reachable(start: str) -> set[str]:
+        found: set[str] = set()
+        waiting = [start]
+        while waiting:
+            new = graph[waiting.pop()] - found
+            found |= new
+            waiting += new
+        return found
+
+    reached = {module: reachable(module) for module in graph}
+    found: list[set[str]] = []
+    for module in graph:
+        if module in reached[module] and not any(module in known for known in found):
+            found.append({other for other in reached[module] if module in reached[other]})
+    return found
+
+
+@cache
+def _modules() -> frozenset[str]:
+    return frozenset(module_name(path) for path in PACKAGE)
+
+
+def module_imports(path: Path) -> Iterator[str]:
+    """The modules of ioprof that a file imports when it runs, anywhere in it; of `from PACKAGE import MODULE` the module alone."""
+    importer = f"{module_name(path)}.__init__" if path.name == "__init__.py" else module_name(path)
+    for node in _at_run_time(syntax_tree(path)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, importer)
+            names = [name if (name := f"{base}.{alias.name}") in _modules() else base for alias in node.names]
+        elif isinstance(node, ast.Call) and _dotted(node.func).endswith("import_module") and node.args:
+            names = [name for name in [getattr(node.args[0], "value", None)] if isinstance(name, str)]
+        yield from (name for name in names if name in _modules() and name != "ioprof")
+
+
+def _at_run_time(tree: ast.Module) -> Iterator[ast.AST]:
+    """All nodes but those for type checkers only."""
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and _dotted(node.test).endswith("TYPE_CHECKING"):
+            waiting += node.orelse
+            continue
+        yield node
+        waiting += ast.iter_child_nodes(node)
+
+
 def test_a_forbidden_import_is_seen() -> None:
-    """The check finds plain, relative, lazy and dynamic imports, and lets through what is allowed."""
+    """The check finds plain, relative, lazy and dynamic imports, and accepts permitted ones."""
     lines = [
-        "import ioprof.record.span",
+        "import ioprof.instrument.span",
         "from ..cli import main",
         "def f():",
         "    from ioprof import train",
@@ -181,11 +347,11 @@ def test_a_forbidden_import_is_seen() -> None:
     ]
     tree = ast.parse("\n".join([*lines, "from ioprof.trace import Trace", "from .intervals import union"]))
     imported = [name for name, _ in imports(tree, "ioprof.analysis.x")]
-    assert ["cli", "loaders", "record", "train"] == breaches("ioprof.analysis.x", imported)
+    assert ["cli", "instrument", "loaders", "train"] == breaches("ioprof.analysis.x", imported)
 
 
 def test_heavy_libraries_are_imported_late() -> None:
-    """Neither the job's side nor a command's name loads torch, polars or plotly when the module is imported."""
+    """Importing modules for the job, or the names of commands, loads neither torch, polars nor plotly."""
     found = []
     for path in PACKAGE:
         top = {id(node) for node in _at_import(syntax_tree(path))}
@@ -209,7 +375,7 @@ def _at_import(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def test_the_linked_folders_are_imported_by_their_package_names() -> None:
-    """`import converters` would load a second copy, and a user's own `loaders.py` would shadow ours."""
+    """`import converters` would load a second copy, and a `loaders.py` of the user would shadow ours."""
     files = python_files(*PACKAGES, "tests", "benchmarks")
     found = [
         f"{path}: {name}" for path in files for name, _ in file_imports(path) if name.split(".")[0] in {"converters", "loaders"}
@@ -218,7 +384,7 @@ def test_the_linked_folders_are_imported_by_their_package_names() -> None:
 
 
 def test_no_linked_module_bears_the_name_of_a_library() -> None:
-    """`python converters/webdataset.py` would import itself for the library."""
+    """`python converters/webdataset.py` would import itself instead of the library."""
     libraries = set(packages_distributions()) | {
         "dali",
         "dask",
@@ -235,7 +401,7 @@ def test_no_linked_module_bears_the_name_of_a_library() -> None:
 
 
 def test_only_the_command_line_speaks() -> None:
-    """Printing, exiting, and reading the environment or the arguments are the business of ioprof/cli, with few exceptions."""
+    """Only ioprof/cli prints, exits, and reads the environment or the arguments, with few exceptions."""
     silent = [path for path in PACKAGE if path.parts[:2] != ("ioprof", "cli")]
     found = {str(path): {what for what, _ in _speech(path)} for path in silent}
     assert MAY_SPEAK == {path: names for path, names in found.items() if names}
@@ -254,8 +420,21 @@ def _speech(path: Path) -> Iterator[tuple[str, ast.expr | ast.stmt]]:
             yield from ((name, node) for name in names if name in OF_OS_AND_SYS)
 
 
+def test_a_run_is_never_a_dict() -> None:
+    """On the reader's side run.json and summary.json are the structs of `ioprof.run_record`: no parameter is a `dict[str, Any]`."""
+    sides = {"analysis", "report", "recording", "trace", "ingest", "jobs"}
+    found = {str(path) for path in PACKAGE if part(module_name(path)) in sides and any(_takes_dict(syntax_tree(path)))}
+    assert MAY_TAKE_DICTS.keys() == found
+
+
+def _takes_dict(tree: ast.Module) -> Iterator[bool]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.annotation is not None:
+            yield "dict[str, Any]" in ast.unparse(node.annotation)
+
+
 def test_public_names_have_docstrings() -> None:
-    """A public class or function says what its name cannot; so does every module."""
+    """Every module and every public class or function has a docstring."""
     bare = [str(path) for path in PACKAGE if not ast.get_docstring(syntax_tree(path))]
     bare += [
         f"{path}:{node.lineno} {node.name}"
@@ -277,7 +456,7 @@ def _public(owner: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.
 
 
 def test_functions_and_modules_stay_short() -> None:
-    """Beyond 60 lines two things live in a function; beyond 500 two rooms share one door."""
+    """A function has at most 60 lines, a module at most 500."""
     long = []
     for path in python_files(*PACKAGES, "tests", "benchmarks"):
         lines = len((ROOT / path).read_text().splitlines())
@@ -293,7 +472,7 @@ def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def test_errors_are_named() -> None:
-    """No bare `except:`, and nothing raises a nameless Exception."""
+    """No bare `except:`, and no `raise Exception`."""
     found = []
     for path in python_files(*PACKAGES, "benchmarks"):
         for node in ast.walk(syntax_tree(path)):
@@ -310,7 +489,7 @@ def _raised(node: ast.expr) -> str:
 
 @pytest.mark.parametrize(("what", "pattern"), [("left open", LEFT_OPEN), ("somebody's path", HOME_PATH)])
 def test_no_file_holds(what: str, pattern: re.Pattern[str]) -> None:
-    """Work is finished or not begun, and no file knows the machine that it was written on."""
+    """No markers of unfinished work, and no paths of a developer machine."""
     found = []
     for path in text_files():
         lines = (ROOT / path).read_text(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""The tar of tars that ImageNet comes as: the same records as from the tree, and nothing that a hostile tar can do."""
+"""ImageNet's tar of tars: the same records as from class folders, and protection against hostile tars."""
 
 import io
 import tarfile
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from images import jpeg
 
 from ioprof.converters import ConvertOptions, convert
-from ioprof.converters.sources import open_source
+from ioprof.converters.sources.source_kinds import open_source
 from ioprof.errors import DatasetError, IoprofError
 
 TAR_NAME = "ILSVRC2012_img_train.tar"
@@ -55,7 +55,7 @@ def tars_of(tree: Path, form: int) -> bytes:
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_tars_give_what_the_tree_gives(small_tree, tmp_path, form):
-    """Whatever the tar's own format, the order of its members, and whether the file or its folder is given."""
+    """For each tar format and order of members, given the file or its folder."""
     (tmp_path / TAR_NAME).write_bytes(tars_of(small_tree, form))
     options = ConvertOptions(workers=1)
     expected = convert(small_tree, tmp_path / "tree", options)
@@ -117,7 +117,7 @@ def test_a_tar_that_was_cut_is_refused(tmp_path):
 @settings(max_examples=200)
 @given(place=st.integers(0, 4095), value=st.binary(min_size=1, max_size=16), form=st.sampled_from([0, 1, 2]))
 def test_a_damaged_tar_is_read_or_refused(tmp_path_factory, place, value, form):
-    """Any bytes anywhere: images that lie within the file, or an error of ioprof; never anything else."""
+    """Any bytes anywhere: images within the file, or an error of ioprof; no other exception."""
     data = bytearray(tar([("n01.tar", inner(("long" * 40 + ".JPEG", b"x" * 700)))], form))
     data[place : place + len(value)] = value
     folder = tmp_path_factory.mktemp("tars")

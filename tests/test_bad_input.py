@@ -1,4 +1,4 @@
-"""Bad input gets one clear line, exit code 2 or 1, no traceback, and leaves nothing that looks whole."""
+"""Invalid input gets a one-line message, exit code 2 or 1, no traceback, and leaves no output that looks complete."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ from ioprof.trace import Trace
 
 @pytest.fixture(scope="module")
 def dataset(small_tree, tmp_path_factory):
-    """A small LMDB dataset to spoil copies of."""
+    """A small LMDB dataset; tests damage copies of it."""
     folder = tmp_path_factory.mktemp("dataset") / "lmdb"
     convert(small_tree, folder, ConvertOptions(layout="lmdb", image="original"))
     return folder
@@ -23,12 +23,12 @@ def dataset(small_tree, tmp_path_factory):
 
 @pytest.fixture
 def spoiled(dataset, tmp_path):
-    """A copy of the dataset, to be spoiled by the test."""
+    """A copy of the dataset for the test to damage."""
     return shutil.copytree(dataset, tmp_path / "spoiled")
 
 
 def refusal(capsys, *arguments: object, code: int = 2) -> str:
-    """The one line that a refused command prints."""
+    """The single line that a refused command prints."""
     assert code == main([str(argument) for argument in arguments])
     printed = capsys.readouterr()
     lines = printed.err.strip().splitlines()
@@ -38,7 +38,7 @@ def refusal(capsys, *arguments: object, code: int = 2) -> str:
 
 
 def test_a_run_refuses_what_is_not_a_dataset(capsys, tmp_path):
-    """A missing path and a folder without manifest: what it is, and what to type."""
+    """A missing path and a folder without manifest: the reason, and the command to use."""
     (tmp_path / "empty").mkdir()
 
     assert "no such folder" in refusal(capsys, "run", tmp_path / "missing", "--out", tmp_path / "run")
@@ -63,13 +63,13 @@ def test_a_run_refuses_what_is_not_a_dataset(capsys, tmp_path):
     ],
 )
 def test_a_run_refuses_options_that_make_no_sense(capsys, dataset, tmp_path, arguments, words):
-    """A wrong option is named, with what would be right."""
+    """A wrong option is named, with valid values."""
     assert words in refusal(capsys, "run", dataset, *arguments, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_on_a_device_that_is_not_there_is_refused_before_it_starts(capsys, dataset, tmp_path):
-    """Where torch finds no GPU, `--device cuda` is refused with the devices that there are; the demo refuses it too."""
+    """If torch finds no GPU, `--device cuda` is refused with the available devices; the demo refuses it too."""
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
 
@@ -79,7 +79,7 @@ def test_a_run_on_a_device_that_is_not_there_is_refused_before_it_starts(capsys,
 
 
 def test_a_run_never_overwrites(capsys, dataset, tmp_path):
-    """An output that exists is refused; one that is not a run is refused even with --force."""
+    """An existing output is refused; one that is not a run is refused even with --force."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text('{"schema": "ioprof.run/1"}')
     (tmp_path / "precious").mkdir()
@@ -94,7 +94,7 @@ def test_a_run_never_overwrites(capsys, dataset, tmp_path):
 
 
 def test_a_run_refuses_a_corrupt_lmdb(capsys, spoiled, tmp_path):
-    """An environment that is no LMDB, or was cut short, is refused before a rank is started: its pages would be SIGBUS."""
+    """An environment that is not LMDB, or is truncated, is refused before a rank starts: missing pages would cause SIGBUS."""
     data = next(spoiled.rglob("data.mdb"))
     whole = data.read_bytes()
 
@@ -121,8 +121,8 @@ def test_a_run_on_a_damaged_record_fails_in_one_line_that_names_it(small_tree, t
 
 
 def test_a_run_on_a_full_disk_leaves_nothing_that_looks_whole(dataset, tmp_path, small_disk):
-    """With no room for the run folder the job ends in one line, keeps what was recorded, and leaves no run."""
-    disk = small_disk(1 << 20)
+    """If the disk is too full for the run folder, the job ends with one line, the recording is kept, and no run is left."""
+    disk = small_disk(1 << 17)
     finished = jobs.ioprof("run", dataset, "--steps", 3, "--batch-size", 4, "--out", disk / "run", cwd=tmp_path)
 
     assert 1 == finished.code
@@ -133,7 +133,7 @@ def test_a_run_on_a_full_disk_leaves_nothing_that_looks_whole(dataset, tmp_path,
 
 
 def test_a_run_without_room_for_its_recording_does_not_begin(capsys, dataset, tmp_path, small_disk, monkeypatch):
-    """A run that could record nothing is refused before it starts, with the variable to set."""
+    """A run that cannot record is refused before it starts, with the variable to set."""
     monkeypatch.setattr(tempfile, "tempdir", str(small_disk(300_000)))
 
     assert "set TMPDIR" in refusal(capsys, "run", dataset, "--out", tmp_path / "run", code=1)
@@ -141,19 +141,19 @@ def test_a_run_without_room_for_its_recording_does_not_begin(capsys, dataset, tm
 
 
 def test_a_temporary_folder_that_fills_up_costs_no_run(dataset, tmp_path, small_disk):
-    """Once the job has begun it needs no more room than it has: what finds none is counted as lost, and the run is whole."""
+    """After its start the job needs no more disk space: spans that do not fit are counted as lost, and the run is complete."""
     disk = small_disk(64 << 20)
     arguments = ("run", dataset, "--steps", 300, "--batch-size", 4, "--out", tmp_path / "run")
     with jobs.running(*arguments, cwd=disk, steps=3) as process:
-        subprocess.run(["dd", "if=/dev/zero", f"of={disk / 'rest'}", "bs=64k"], capture_output=True)  # until there is no room
+        subprocess.run(["dd", "if=/dev/zero", f"of={disk / 'rest'}", "bs=64k"], capture_output=True)  # until the disk is full
         _, err = process.communicate(timeout=240)
 
-    assert (0, "complete") == (process.returncode, Trace.load(tmp_path / "run").run["status"]), err
+    assert (0, "complete") == (process.returncode, Trace.load(tmp_path / "run").run.status), err
     assert [] == list(disk.glob("tmp/ioprof-*"))
 
 
 def test_reports_refuse_what_is_not_a_run(capsys, tmp_path):
-    """report and compare name the folder and say how to make a run; damaged tables are named."""
+    """report and compare name the folder and how to record a run; damaged tables are named."""
     (tmp_path / "empty").mkdir()
 
     assert "no such run folder" in refusal(capsys, "report", tmp_path / "missing")
@@ -166,6 +166,6 @@ def test_reports_refuse_what_is_not_a_run(capsys, tmp_path):
 
 
 def test_a_command_that_does_not_exist_is_refused(capsys):
-    """An unknown command or option is one line too."""
+    """An unknown command or option gives one line too."""
     assert "frobnicate" in refusal(capsys, "frobnicate")
     assert "--frobnicate" in refusal(capsys, "run", "--frobnicate")

@@ -16,8 +16,9 @@ import pytest
 from compiling import compiled
 from preload import (
     LIBRARY,
+    bytes_by_source,
     captured,
-    check_books,
+    check_counters,
     environment,
     hook_names,
     needs_library,
@@ -51,7 +52,7 @@ with open({str(path)!r}, "rb", buffering=0) as file:
 # ------------------------------------------------------------------------------------------------ completeness
 
 
-def test_a_loop_is_told_read_by_read(big: Path, tmp_path: Path) -> None:
+def test_each_read_of_a_loop_is_a_span(big: Path, tmp_path: Path) -> None:
     """Each read of a file is a span with its bytes and its offset, one after the other; the open comes before."""
     run_python(tmp_path / "spool", loop(big))
     trace = captured(tmp_path / "spool")
@@ -64,8 +65,8 @@ def test_a_loop_is_told_read_by_read(big: Path, tmp_path: Path) -> None:
     )
     assert 1 == opened.height
     assert opened["end_ns"][0] <= reads["start_ns"].min()
-    (process,) = check_books(trace)
-    assert process["closed"]
+    (process,) = check_counters(trace)
+    assert process.closed
 
 
 def numpy_arrays(big: Path, folder: Path) -> str:
@@ -83,7 +84,7 @@ def test_numpy_reads_through_copies_and_streams(big: Path, tmp_path: Path) -> No
     trace = captured(tmp_path / "spool")
     assert BIG <= reads_of(trace, big)["bytes"].sum() <= BIG + 4096  # a seek to the end fills the stream's buffer
     assert (3 << 23) + 128 <= reads_of(trace, tmp_path / "a.npy")["bytes"].sum() <= (3 << 23) + 128 + 8192  # the header twice
-    check_books(trace)
+    check_counters(trace)
 
 
 def test_a_tar_is_read_at_its_members_offsets(big: Path, tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_a_tar_is_read_at_its_members_offsets(big: Path, tmp_path: Path) -> None
     trace = captured(tmp_path / "spool")
     reads = reads_of(trace, archive)
     assert BIG <= reads.filter(pl.col("offset") >= BIG)["bytes"].sum()
-    check_books(trace)
+    check_counters(trace)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_programs_without_python(tool: str, big: Path, tmp_path: Path) -> None:
     run_captured(tmp_path / "spool", *words)
     trace = captured(tmp_path / "spool")
     assert BIG == reads_of(trace, big)["bytes"].sum()
-    check_books(trace)
+    check_counters(trace)
 
 
 @pytest.mark.parametrize("engine", ["psync", "pvsync2", "sync", "vsync", "posixaio"])
@@ -141,16 +142,16 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_a_pool_that_is_terminated(start_method: str, big: Path, tmp_path: Path) -> None:
-    """Workers ended by SIGTERM run no code of their own at the end: all they read is there, and the parent's books are its own."""
+    """Workers ended by SIGTERM run no code at the end: all they read is recorded, and the parent's counters are its own."""
     program = tmp_path / "pool.py"
     program.write_text(POOL)
     run_captured(tmp_path / "spool", sys.executable, program, start_method, big)
     trace = captured(tmp_path / "spool")
     assert 6 * BIG == reads_of(trace, big)["bytes"].sum()
-    processes = check_books(trace, libraries=40)
+    processes = check_counters(trace, libraries=40)
     workers = reads_of(trace, big)["pid"].unique().to_list()
     assert len(processes) > len(workers) >= 1
-    assert 6 * BIG * 0.999 <= sum(process["reads"]["bytes"] for process in processes)
+    assert 6 * BIG * 0.999 <= sum(process.reads.bytes for process in processes)
 
 
 WAIT4 = {"x86_64": 61, "aarch64": 260}
@@ -158,7 +159,7 @@ WAIT4 = {"x86_64": 61, "aarch64": 260}
 
 @pytest.mark.skipif(platform.machine() not in WAIT4, reason="not known here: the number of wait4")
 def test_a_child_whose_end_was_taken_past_the_hooks(big: Path, tmp_path: Path) -> None:
-    """The kernel adds its books to the parent's all the same, and its usage at the same moment, by which they are known again."""
+    """The kernel adds its counters to the parent's all the same, and its usage at the same moment, by which they are recognised."""
     program = f"""
 import ctypes, os
 def read(times):
@@ -175,11 +176,11 @@ read(1)
     run_python(tmp_path / "spool", program)
     trace = captured(tmp_path / "spool")
     assert 4 * BIG == reads_of(trace, big)["bytes"].sum()
-    check_books(trace)
+    check_counters(trace)
 
 
 def test_a_killed_worker_leaves_what_it_read(big: Path, tmp_path: Path) -> None:
-    """SIGKILL in the midst of reading: the spans are there, and a comparison of the books from shortly before."""
+    """SIGKILL while it reads: the spans are there, and a comparison of the counters from shortly before."""
     program = f"""
 import os
 print(os.getpid(), flush=True)
@@ -196,26 +197,36 @@ for number in range(10**9):
         worker.send_signal(signal.SIGKILL)
         said += worker.stdout
     trace = captured(tmp_path / "spool")
-    (process,) = check_books(trace)
+    (process,) = check_counters(trace)
     rounds = len([line for line in said if line.endswith("\n")]) - 1
     read = reads_of(trace, big)["bytes"].sum()
     assert rounds * BIG <= read <= (rounds + 1) * BIG
-    assert not process["closed"]
-    assert process["reads"]["io_rchar"] > MIB
+    assert not process.closed
+    assert process.reads.io_rchar > MIB
 
 
 def test_what_is_not_a_file_is_counted(tmp_path: Path) -> None:
-    """A pipe's reads are no spans, but in the tally, so that the books agree."""
+    """Reads of devices and of pipes are in the tallies, so that they agree with the proc io counters; only pipes have spans."""
     run_captured(tmp_path / "spool", "sh", "-c", "head -c 5000000 /dev/zero | cat > /dev/null")
     trace = captured(tmp_path / "spool")
-    assert 10_000_000 == sum(process["reads"]["bytes"] for process in trace.run["processes"])
-    assert [] == trace.select(kind="read").spans.rows()
+    assert 10_000_000 == sum(process.reads.bytes for process in trace.run.processes)
+    assert {"pipe": 5_000_000} == bytes_by_source(trace.select(kind="read").spans)
 
 
-def test_a_stripped_environment_is_noted(tmp_path: Path) -> None:
-    """A child that does not take the library along cannot be seen, which is said."""
-    run_python(tmp_path / "spool", "import subprocess\nsubprocess.run(['cat', '/dev/null'], env={}, check=True)")
-    assert ["exec without capture"] == captured(tmp_path / "spool").run["processes"][0]["reads"]["noted"]
+def test_a_stripped_environment_is_completed(big: Path, tmp_path: Path) -> None:
+    """A child that is started with an empty environment takes the library along nevertheless."""
+    program = f"import subprocess\nsubprocess.run(['cat', {str(big)!r}], env={{}}, check=True, stdout=subprocess.DEVNULL)"
+    run_python(tmp_path / "spool", program)
+    trace = captured(tmp_path / "spool")
+    assert big.stat().st_size == reads_of(trace, big)["bytes"].sum()
+    assert [["python program"], []] == [list(process.reads.noted) for process in trace.run.processes]
+
+
+def test_a_child_that_opts_out_is_not_recorded(big: Path, tmp_path: Path) -> None:
+    """A program may start another without recording it: IOPROF_SPOOL is there, and empty."""
+    program = f"import subprocess\nsubprocess.run(['cat', {str(big)!r}], env={{'IOPROF_SPOOL': ''}}, stdout=subprocess.DEVNULL)"
+    run_python(tmp_path / "spool", program)
+    assert 1 == len(captured(tmp_path / "spool").run.processes)
 
 
 def test_io_uring_is_noted(big: Path, tmp_path: Path) -> None:
@@ -234,7 +245,7 @@ def test_io_uring_is_noted(big: Path, tmp_path: Path) -> None:
     if subprocess.run(job, capture_output=True).returncode:
         pytest.skip("fio or this kernel has no io_uring")
     run_captured(tmp_path / "spool", *job)
-    assert "io_uring" in {word for process in captured(tmp_path / "spool").run["processes"] for word in process["reads"]["noted"]}
+    assert "io_uring" in {word for process in captured(tmp_path / "spool").run.processes for word in process.reads.noted}
 
 
 def test_the_header_says_whose_file_it_is(tmp_path: Path) -> None:
@@ -243,12 +254,12 @@ def test_the_header_says_whose_file_it_is(tmp_path: Path) -> None:
         tmp_path / "spool", "import os\nprint(os.getpid(), os.getppid())", RANK="3", SLURM_PROCID="7", SLURM_NTASKS="9"
     )
     trace = captured(tmp_path / "spool")
-    (process,) = trace.run["processes"]
-    assert said.split() == [str(process["pid"]), str(process["parent_pid"])]
-    assert 3 == process["rank"]
-    assert "other" == process["role"]
+    (process,) = trace.run.processes
+    assert said.split() == [str(process.pid), str(process.parent_pid)]
+    assert 3 == process.rank
+    assert "other" == process.role
     (path,) = (tmp_path / "spool").iterdir()
-    assert re.fullmatch(rf"{re.escape(os.uname().nodename)}-{process['pid']}-\d+\.ring", path.name)
+    assert re.fullmatch(rf"{re.escape(os.uname().nodename)}-{process.pid}-\d+\.ring", path.name)
 
 
 def test_relative_paths_become_absolute(tmp_path: Path) -> None:
@@ -273,12 +284,12 @@ os.fchdir(folder); os.read(os.open("file", os.O_RDONLY), 3)
 
 
 def test_every_hook_is_exported_and_nothing_else() -> None:
-    """hooks.h is the one list: the library stands in front of these functions and vfork, and offers one name of its own."""
+    """The library interposes the functions of hooks.h and vfork, and exports no other name."""
     if shutil.which("nm") is None:
         pytest.skip("no nm on this machine")
     symbols = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True).stdout
     exported = {line.split()[-1].split("@")[0] for line in symbols.splitlines()}
-    assert {*hook_names(), "vfork", "ioprof_capture_is_recording"} == exported
+    assert {*hook_names(), "vfork"} == exported
 
 
 def test_the_library_needs_no_python() -> None:
@@ -291,7 +302,7 @@ def test_the_library_needs_no_python() -> None:
     assert set() == {name for name in needed if not name.startswith(("linux-vdso", "ld-linux"))} - {"libc", "libdl", "libpthread"}
 
 
-def test_without_a_spool_nothing_is_told(big: Path, tmp_path: Path) -> None:
+def test_without_a_spool_nothing_is_recorded(big: Path, tmp_path: Path) -> None:
     """LD_PRELOAD alone records nothing and leaves no file."""
     changes = {**environment(tmp_path / "spool")}
     del changes["IOPROF_SPOOL"]
@@ -310,4 +321,4 @@ def test_every_way_to_read(tmp_path: Path) -> None:
     reads = reads_of(trace, folder / "every0")
     offsets = [0, 1000, 1000, 2000, 3000, 3000, 4000, 4000, 5000, 6000, 7000, 19000, 19500]
     assert offsets == reads["offset"].to_list()
-    assert 12_500 == reads["bytes"].sum() == trace.run["processes"][0]["reads"]["io_rchar"]
+    assert 12_500 == reads["bytes"].sum() == trace.run.processes[0].reads.io_rchar

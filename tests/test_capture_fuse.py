@@ -14,8 +14,8 @@ from fuse_server import Mounted, fuse_server
 from preload import bytes_by_source
 
 import ioprof
-from ioprof.record import preload
-from ioprof.record.faults import refusal
+from ioprof.instrument import preload
+from ioprof.instrument.faults import refusal
 from ioprof.trace import Trace
 
 pytestmark = pytest.mark.skipif(preload.library() is None, reason="the capture library is not built: no C compiler")
@@ -41,7 +41,7 @@ def recorded(out: Path, program: str, *arguments: object) -> Trace:
     line = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", out, "--", sys.executable, PROGRAMS / program, *arguments]
     ended = subprocess.run([str(word) for word in line], capture_output=True, text=True, timeout=240)
     assert 0 == ended.returncode, ended.stderr
-    return ioprof.load(out)
+    return ioprof.load(out).trace
 
 
 def reads_below(trace: Trace, root: Path) -> pl.DataFrame:
@@ -51,23 +51,23 @@ def reads_below(trace: Trace, root: Path) -> pl.DataFrame:
 
 
 def assert_all_is_seen(trace: Trace) -> None:
-    """By the kernel's books of each process."""
-    for process in trace.run["processes"]:
-        reads = process["reads"]
-        missing = reads["io_rchar"] - reads["seen_bytes"]
-        assert 0 <= missing <= max((1 - LEAST) * reads["io_rchar"], LINKER_BYTES), process
+    """By the proc io counters of each process."""
+    for process in trace.run.processes:
+        reads = process.reads
+        missing = reads.io_rchar - reads.seen_bytes
+        assert 0 <= missing <= max((1 - LEAST) * reads.io_rchar, LINKER_BYTES), process
 
 
 @pytest.mark.parametrize("direct_io", [False, True], ids=["cached", "direct"])
 def test_all_bytes_are_seen_and_their_source_is_unknown(direct_io: bool, folder: Path, tmp_path: Path) -> None:
-    """Twice, and the second time from the page cache where there is one: FUSE does not say, so we do not, and the report tells."""
+    """Twice, and the second time from the page cache where there is one: FUSE counts no blocks, and the report says so."""
     with fuse_server(folder, direct_io=direct_io, read_ms=1) as mounted:
         trace = recorded(tmp_path / "run", "read_twice.py", mounted.path)
         read_ratio = mounted.counters()["bytes"] / (COUNT * SIZE)
         assert read_ratio == 2 if direct_io else 1 <= read_ratio < 2
         assert {"unknown": 2 * COUNT * SIZE} == bytes_by_source(reads_below(trace, mounted.path))
-    (process,) = trace.run["processes"]
-    assert LEAST <= process["reads"]["seen_bytes"] / process["reads"]["io_rchar"] <= 1
+    (process,) = trace.run.processes
+    assert LEAST <= process.reads.seen_bytes / process.reads.io_rchar <= 1
     assert_it_is_reported(tmp_path / "run")
 
 
@@ -84,16 +84,16 @@ def assert_it_is_reported(run: Path) -> None:
     """As a number for machines, and to those who read: how much, why, and what to do about it."""
     storage = json.loads((run / "summary.json").read_text())["storage"]
     assert 2 * COUNT * SIZE == storage["bytes_unknown"]
-    line = [sys.executable, "-m", "ioprof", "report", str(run)]
+    line = [sys.executable, "-m", "ioprof", "report", "--full", str(run)]
     shown = " ".join(subprocess.run(line, capture_output=True, text=True, check=True).stdout.split())
     assert "of the read time has no known source" in shown
     assert "sources unknown:" in shown
     assert "the file system does not say whether a read was served from memory" in shown.lower()
-    assert "compare a run on evicted files with one on files just read" in shown.lower()
+    assert "compare a run on files that are not in memory with one on files just read" in shown.lower()
 
 
 def test_a_page_fault_says_that_the_server_was_asked(tmp_path: Path) -> None:
-    """LMDB without readahead on FUSE: each major fault is one request, by the server's books, and is called storage."""
+    """LMDB without readahead on FUSE: each major fault is one request, by the server's counters, and is called storage."""
     if reason := refusal():
         pytest.skip(reason)
     (tmp_path / "folder").mkdir()
@@ -108,7 +108,7 @@ def test_a_page_fault_says_that_the_server_was_asked(tmp_path: Path) -> None:
 def assert_each_fault_was_a_request(trace: Trace, mounted: Mounted) -> None:
     files = trace.files.filter(pl.col("path") == f"{mounted.path}/data.mdb")
     faults = trace.spans.filter(pl.col("kind") == "fault").join(files, on="file")
-    books = mounted.counters()
+    counters = mounted.counters()
     assert {"storage"} == set(faults["source"].to_list())
     assert faults["offset"].n_unique() == len(faults) >= 100
-    assert len(faults) <= books["requests"]["READ"] <= len(faults) + 2  # LMDB reads its two first pages by calls
+    assert len(faults) <= counters["requests"]["READ"] <= len(faults) + 2  # LMDB reads its two first pages by calls

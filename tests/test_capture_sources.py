@@ -22,7 +22,7 @@ pytestmark = needs_library
 MIB = 1 << 20
 SIZE = 32 * MIB
 WRONG = 0.01
-"""The part of a file's bytes that may be told of the wrong source."""
+"""The part of a file's bytes whose source may be wrong."""
 
 MAKE = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"], "btrfs": ["mkfs.btrfs", "-q", "-f"]}
 kinds = pytest.mark.parametrize("kind", MAKE)
@@ -100,15 +100,15 @@ STATES = {"cold": (0, 1), "warm": (1, 1), "first half cold": (0, 0.5), "second h
 
 
 @dataclass(frozen=True)
-class Told:
-    """Bytes of one file, read once: what the device gave, and what was told to be from storage."""
+class Read:
+    """Bytes of one file, read once: what the device gave, and what was recorded as from storage."""
 
     device: int
     storage: int
 
 
-def told(disk: LoopDisk, path: Path, reader: str, spool: Path, **way: str) -> Told:
-    """Reads a file; all of its bytes are told, once."""
+def read_once(disk: LoopDisk, path: Path, reader: str, spool: Path, **way: str) -> Read:
+    """Reads a file; all of its bytes are recorded, once."""
     size = path.stat().st_size
     before = disk.read_bytes()
     program = f"import os, sys, random\nfile = os.open(sys.argv[1], os.O_RDONLY)\nsize = {size}\n{READERS[reader]}"
@@ -116,10 +116,10 @@ def told(disk: LoopDisk, path: Path, reader: str, spool: Path, **way: str) -> To
     device = disk.read_bytes() - before
     found = bytes_by_source(reads_of(captured(spool), path))
     assert size == sum(found.values())
-    return Told(device, found.get("storage", 0))
+    return Read(device, found.get("storage", 0))
 
 
-def told_in(state: str, disk: LoopDisk, path: Path, reader: str, spool: Path, **way: str) -> Told:
+def read_in_state(state: str, disk: LoopDisk, path: Path, reader: str, spool: Path, **way: str) -> Read:
     """The same of a file that is partly in the page cache; again where the kernel took of it before it was read."""
     size = path.stat().st_size
     start, end = (int(size * part) for part in STATES[state])
@@ -128,7 +128,7 @@ def told_in(state: str, disk: LoopDisk, path: Path, reader: str, spool: Path, **
         path.read_bytes()
         if start < end:
             evict(path, start, end - start)
-        found = told(disk, path, reader, spool.with_name(f"{spool.name} {attempt}"), **way)
+        found = read_once(disk, path, reader, spool.with_name(f"{spool.name} {attempt}"), **way)
         if abs(found.device - (end - start)) < size / 4:
             return found
     pytest.fail(f"the file was never in the state that was asked for: {found}")
@@ -137,7 +137,7 @@ def told_in(state: str, disk: LoopDisk, path: Path, reader: str, spool: Path, **
 @pytest.mark.alone
 @pytest.mark.parametrize("way", WAYS)
 @kinds
-def test_cold_and_warm_bytes_are_told_apart(kind: str, way: str, tmp_path: Path) -> None:
+def test_cold_and_warm_bytes_are_distinguished(kind: str, way: str, tmp_path: Path) -> None:
     """As many bytes are from storage as the device gave, but for 1 % of the file, in any order of reads and whatever was cached."""
     found = {}
     with loop_disk(tmp_path, kind) as disk:
@@ -145,7 +145,7 @@ def test_cold_and_warm_bytes_are_told_apart(kind: str, way: str, tmp_path: Path)
         path = disk.path / "data"
         path.write_bytes(np.random.default_rng(1).bytes(SIZE))
         for reader, state in [(reader, state) for reader in READERS for state in STATES]:
-            found[reader, state] = told_in(state, disk, path, reader, tmp_path / f"{reader} {state}", **WAYS[way])
+            found[reader, state] = read_in_state(state, disk, path, reader, tmp_path / f"{reader} {state}", **WAYS[way])
     assert {} == {case: each for case, each in found.items() if abs(each.device - each.storage) > WRONG * SIZE}
 
 
@@ -164,14 +164,14 @@ def test_holes_in_a_cached_file_are_no_larger_than_they_are(kind: str, way: str,
         path.read_bytes()
         for page in pages.tolist():
             evict(path, page * 4096, 4096)
-        found = told(disk, path, reader, tmp_path / "spool", **WAYS[way])
+        found = read_once(disk, path, reader, tmp_path / "spool", **WAYS[way])
     assert abs(found.device - found.storage) <= WRONG * SIZE
 
 
 @pytest.mark.parametrize("reader", ["small, in order", "small, by readv"])
 @pytest.mark.parametrize("way", WAYS)
 @kinds
-def test_what_a_surprise_fetches_is_told(kind: str, way: str, reader: str, tmp_path: Path) -> None:
+def test_what_an_unexpected_miss_fetches_is_recorded(kind: str, way: str, reader: str, tmp_path: Path) -> None:
     """Small reads that find the first half cached, and then windows of 4 MiB that last for 800 reads each: all are from the device.
 
     One may be missed, which the kernel fetched ahead on another occasion, such as a page that it had taken back.
@@ -181,7 +181,7 @@ def test_what_a_surprise_fetches_is_told(kind: str, way: str, reader: str, tmp_p
         disk.read_ahead(window)
         path = disk.path / "data"
         path.write_bytes(np.random.default_rng(1).bytes(2 * SIZE))
-        found = told_in("second half cold", disk, path, reader, tmp_path / "spool", **WAYS[way])
+        found = read_in_state("second half cold", disk, path, reader, tmp_path / "spool", **WAYS[way])
     assert found.device - window - WRONG * SIZE <= found.storage <= found.device + WRONG * SIZE
 
 
@@ -222,7 +222,7 @@ AHEAD = {
 @pytest.mark.parametrize("call", AHEAD)
 @pytest.mark.parametrize("way", WAYS)
 @kinds
-def test_what_was_fetched_ahead_is_told_when_it_is_read(kind: str, way: str, call: str, tmp_path: Path) -> None:
+def test_readahead_is_recorded_when_it_is_read(kind: str, way: str, call: str, tmp_path: Path) -> None:
     """It is in memory by then, but for this descriptor's sake: all that the device gave is from storage."""
     with loop_disk(tmp_path, kind) as disk:
         disk.read_ahead(MIB)
@@ -315,3 +315,41 @@ def test_a_disk_that_answers_at_once_is_storage(way: str, reader: str, tmp_path:
         found.append(bytes_by_source(pl.concat([reads_of(trace, path) for path in paths])))
     assert [size] * len(found) == [sum(each.values()) for each in found]
     assert [] == [each for each in found if each.get("storage", 0) < (1 - WRONG) * size]
+
+
+RANGES = {
+    "in order with gaps": "range(0, size, 40_000)",
+    "at random": "random.Random(0).sample(range(0, size, 40_000), -(-size // 40_000))",
+}
+
+
+@pytest.mark.parametrize("order", RANGES)
+@pytest.mark.parametrize("way", WAYS)
+def test_ranges_of_a_cold_file_are_from_storage(way: str, order: str, tmp_path: Path) -> None:
+    """Each is read by a descriptor of its own, as readers of shards do: what readahead for one range fetched of the next ones was
+    fetched for this process, and is from storage when it is read. A second pass is from the page cache."""
+    with loop_disk(tmp_path, "ext4") as disk:
+        disk.read_ahead(131_072)
+        path = disk.path / "data"
+        path.write_bytes(np.random.default_rng(1).bytes(SIZE))
+        evict(path, 0, 0)
+        program = f"""
+import os, sys, random
+size = os.path.getsize(sys.argv[1])
+for turn in range(2):
+    for place in {RANGES[order]}:
+        file = os.open(sys.argv[1], os.O_RDONLY)
+        os.pread(file, 24, place)
+        os.pread(file, 20_000, place + 24)
+        os.close(file)
+"""
+        before = disk.read_bytes()
+        run_python(tmp_path / "spool", program, path, **WAYS[way])
+        device = disk.read_bytes() - before
+    trace = captured(tmp_path / "spool")
+    found = bytes_by_source(reads_of(trace, path))
+    once = sum(found.values()) / 2
+    (process,) = trace.run.processes
+    assert abs(process.reads.fetched_bytes - device) <= 0.02 * device
+    assert found.get("storage", 0) <= device + WRONG * once
+    assert abs(found.get("storage", 0) - once) <= 0.05 * once

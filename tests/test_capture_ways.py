@@ -1,4 +1,4 @@
-"""Uncommon ways to read, and to go on as another program, under the capture library; and the clock of what it tells."""
+"""Uncommon ways to read and to become another program, under the capture library; and the clock of its spans."""
 
 import subprocess
 from pathlib import Path
@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 import pytest
 from compiling import compiled
-from preload import captured, check_books, environment, needs_library, reads_of, run_captured, run_python
+from preload import captured, check_counters, environment, needs_library, reads_of, run_captured, run_python
 
-from ioprof.spool import read_spool
+from ioprof.ingest import read_spool
 
 pytestmark = needs_library
 
@@ -33,13 +33,13 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_spliced_is_told_and_is_in_neither_books(ways: Path, data: Path, tmp_path: Path) -> None:
-    """The kernel does not count what splice moves, so that counting it would be to have seen more than there was."""
+def test_what_is_spliced_is_a_span_and_is_in_no_counter(ways: Path, data: Path, tmp_path: Path) -> None:
+    """The kernel does not count what splice moves, so that the tallies must not either."""
     run_captured(tmp_path / "spool", ways, "splice", data)
     trace = captured(tmp_path / "spool")
     assert 1 + SIZE == reads_of(trace, data)["bytes"].sum()
-    (process,) = check_books(trace)
-    assert process["reads"]["seen_bytes"] < SIZE
+    (process,) = check_counters(trace)
+    assert process.reads.seen_bytes < SIZE
 
 
 @pytest.mark.parametrize("way", ["popen", "system"])
@@ -57,17 +57,19 @@ def test_listed_arguments_arrive_and_the_next_program_is_seen(way: str, ways: Pa
     trace = captured(tmp_path / "spool")
     assert 2 * SIZE == len(printed)
     assert 1 + 2 * SIZE == reads_of(trace, data)["bytes"].sum()
-    (process,) = check_books(trace, libraries=3)
-    assert process["closed"]
+    (process,) = check_counters(trace, libraries=3)
+    assert process.closed
 
 
-def test_a_program_that_is_not_taken_along_is_noted(ways: Path, data: Path, tmp_path: Path) -> None:
-    """`execle` with an empty environment: the next program is not seen, and the process that became it says so."""
+def test_a_program_with_an_environment_of_its_own_is_seen(ways: Path, data: Path, tmp_path: Path) -> None:
+    """`execle` with an empty environment: it gets what recording needs, and nothing else."""
     ended = subprocess.run([ways, "execle", data], env=environment(tmp_path / "spool"), capture_output=True)
-    (process,) = captured(tmp_path / "spool").run["processes"]
+    trace = captured(tmp_path / "spool")
     assert (0, 2 * SIZE) == (ended.returncode, len(ended.stdout))
-    assert ["exec without capture"] == process["reads"]["noted"]
-    assert process["closed"]
+    assert 1 + 2 * SIZE == reads_of(trace, data)["bytes"].sum()
+    (process,) = trace.run.processes
+    assert () == process.reads.noted
+    assert process.closed
 
 
 BRACKETED = """
@@ -84,10 +86,10 @@ open(sys.argv[2], "wb").write(took.tobytes())
 def test_times_are_the_monotonic_clocks(data: Path, tmp_path: Path) -> None:
     """Each of some 100,000 reads lies between two looks at the kernel's clock, also a while after the library last asked for it."""
     run_python(tmp_path / "spool", BRACKETED, data, tmp_path / "brackets")
-    reads = read_spool(tmp_path / "spool", {})
+    reads = read_spool(tmp_path / "spool")
     brackets = np.frombuffer((tmp_path / "brackets").read_bytes(), np.int64).reshape(-1, 2)
     spans = reads_of(reads, data).sort("start_ns")
-    began = reads.run["clocks"]["zero_monotonic_ns"]
+    began = reads.run.clocks.zero_monotonic_ns
     starts, ends = spans["start_ns"].to_numpy() + began, spans["end_ns"].to_numpy() + began
     assert len(brackets) == len(spans)
     assert 0 <= (starts - brackets[:, 0]).min() + CLOCK_ERROR_NS

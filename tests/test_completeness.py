@@ -1,4 +1,4 @@
-"""What `ioprof record` sees of libraries that nobody here wrote: every byte that the kernel counted, or every page."""
+"""`ioprof record` with third-party libraries: every byte that the kernel counted is recorded, or every page."""
 
 import ctypes.util
 import json
@@ -13,11 +13,11 @@ import polars as pl
 import pytest
 import slow_storage
 from made_datasets import made
-from preload import check_books, needs_library
+from preload import check_counters, needs_library
 from repository import PROGRAMS
 
 import ioprof
-from ioprof.record.faults import refusal
+from ioprof.instrument.faults import refusal
 from ioprof.trace import Trace
 
 pytestmark = needs_library
@@ -33,7 +33,7 @@ NEEDS = {
 
 
 def need(how: str) -> None:
-    """Skip where the library of that reader is not installed."""
+    """Skip if the library of that reader is not installed."""
     if how in NEEDS:
         pytest.importorskip(NEEDS[how], reason=f"{NEEDS[how]} is not installed", exc_type=ImportError)
 
@@ -47,7 +47,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_hdf5(tree: Path, folder: Path) -> None:
-    """A data set for each image."""
+    """One data set per image."""
     import h5py
     import numpy as np
 
@@ -57,7 +57,7 @@ def in_hdf5(tree: Path, folder: Path) -> None:
 
 
 def in_parquet(tree: Path, folder: Path) -> None:
-    """A row for each image."""
+    """One row per image."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -66,7 +66,7 @@ def in_parquet(tree: Path, folder: Path) -> None:
 
 
 def in_tars(tree: Path, folder: Path) -> None:
-    """Shards as ioprof writes them."""
+    """Shards in the format of ioprof."""
     made(tree, folder / "tars", layout="webdataset")
 
 
@@ -74,22 +74,22 @@ PACKED: dict[str, Callable[[Path, Path], None]] = {"h5py": in_hdf5, "parquet": i
 
 
 def record(out: Path, *command: object, **variables: str) -> tuple[Trace, str]:
-    """The trace of a command that ends well, and what it printed."""
+    """The trace of a command that succeeds, and its output."""
     line = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", out, "--", *command]
     changed = {**os.environ, **variables}
     ended = subprocess.run([str(word) for word in line], capture_output=True, text=True, timeout=120, env=changed)
     assert 0 == ended.returncode, ended.stderr
-    return ioprof.load(out), ended.stdout
+    return ioprof.load(out).trace, ended.stdout
 
 
 def read_by(out: Path, how: str, path: Path, **variables: str) -> tuple[Trace, int]:
-    """The trace of a program that reads `path`, and how many bytes it says it was given."""
+    """The trace of a program that reads `path`, and the number of bytes that it reports."""
     trace, said = record(out, sys.executable, PROGRAMS / "read_by.py", how, path, **variables)
     return trace, int(said)
 
 
 def bytes_of(trace: Trace, folder: Path, kind: str) -> int:
-    """What reads or faults of files below a folder moved."""
+    """The bytes of reads or faults of files below a folder."""
     files = trace.files.filter(pl.col("path").str.starts_with(f"{folder}/"))
     return int(trace.spans.filter(pl.col("kind") == kind).join(files, on="file")["bytes"].sum())
 
@@ -102,7 +102,7 @@ def size_of(folder: Path) -> int:
     ("how", "epochs"), [("spawn", 1), ("persistent", 2), ("dali", 1), ("webdataset", 1), ("h5py", 1), ("parquet", 1)]
 )
 def test_every_byte_of_a_library_that_reads_is_seen(how: str, epochs: int, tree: Path, tmp_path: Path) -> None:
-    """As many as were handed out, and 99.9 % of what the kernel counted, in every process of the job."""
+    """As many bytes as the library returned, and 99.9 % of those that the kernel counted, in every process of the job."""
     need(how)
     folder = tree
     if how in PACKED:
@@ -112,11 +112,11 @@ def test_every_byte_of_a_library_that_reads_is_seen(how: str, epochs: int, tree:
     trace, handed_out = read_by(tmp_path / "run", how, folder)
     assert size_of(tree) * epochs == handed_out
     assert bytes_of(trace, folder, "read") >= handed_out
-    check_books(trace, libraries=140)
+    check_counters(trace, libraries=140)
 
 
 def test_every_byte_is_seen_beside_another_allocator(tree: Path, tmp_path: Path) -> None:
-    """A job that preloads jemalloc keeps it, and its reads are all seen."""
+    """A job that preloads jemalloc still does, and all its reads are recorded."""
     allocator = ctypes.util.find_library("jemalloc")
     if allocator is None:
         pytest.skip("no jemalloc on this machine")
@@ -128,12 +128,12 @@ print(sum(len(open(path, 'rb').read()) for path in sys.argv[1:]), 'jemalloc' in 
     trace, said = record(tmp_path / "run", sys.executable, "-c", program, *images, LD_PRELOAD=allocator)
     assert [str(size_of(tree)), "True"] == said.split()
     assert size_of(tree) == bytes_of(trace, tree, "read")
-    check_books(trace, libraries=40)
+    check_counters(trace, libraries=40)
 
 
 @needs_faults
 def test_a_library_that_maps_is_seen_by_its_faults(tree: Path, tmp_path: Path) -> None:
-    """LMDB, cold: pages of its file, each within it, all from storage; and none of it was read by a call."""
+    """Cold LMDB: pages of its file, each within it, all from storage; no bytes by read calls."""
     path = made(tree, tmp_path / "base", layout="lmdb").data_path
     slow_storage.evict(path)
     trace, handed_out = read_by(tmp_path / "run", "lmdb", path)
@@ -148,7 +148,7 @@ def test_a_library_that_maps_is_seen_by_its_faults(tree: Path, tmp_path: Path) -
 
 @needs_faults
 def test_fio_maps_and_every_page_is_told(tmp_path: Path) -> None:
-    """fio's mmap engine touches each page of a cold file once, at random: as many bytes are told as it says, page by page."""
+    """fio's mmap engine accesses each page of a cold file once, in random order: the recorded bytes equal those it reports."""
     if shutil.which("fio") is None:
         pytest.skip("no fio on this machine")
     size, path = 16 << 20, tmp_path / "data" / "mapped"
@@ -167,8 +167,8 @@ def test_fio_maps_and_every_page_is_told(tmp_path: Path) -> None:
 
 @needs_faults
 def test_files_that_are_mapped_and_fetched_ahead_are_told_by_what_was_fetched(tree: Path, tmp_path: Path) -> None:
-    """DALI's default reader has the kernel fetch all of a mapping by madvise, and no fault waits: each file's pages are told, once,
-    as a read of that file from storage."""
+    """DALI's default reader reads a whole mapping by madvise, so no fault waits: the pages of each file are recorded once, as a
+    read of that file from storage."""
     need("dali-mmap")
     slow_storage.evict(tree)
     trace, handed_out = read_by(tmp_path / "run", "dali-mmap", tree)
@@ -179,12 +179,12 @@ def test_files_that_are_mapped_and_fetched_ahead_are_told_by_what_was_fetched(tr
     ahead = trace.spans.filter(pl.col("kind") == "read", pl.col("name") == "madvise").join(trace.files, on="file")
     assert {("storage", 0)} == set(ahead.select("source", "offset").iter_rows())
     assert {path: -(-size // PAGE) * PAGE for path, size in sizes.items()} == dict(ahead.select("path", "bytes").iter_rows())
-    counted = sum(process["reads"]["io_read_bytes"] for process in trace.run["processes"])
+    counted = sum(process.reads.io_read_bytes for process in trace.run.processes)
     assert ahead["bytes"].sum() <= counted  # which has the pages of libraries, too
 
 
 def test_what_is_in_memory_is_not_fetched_ahead(tree: Path, tmp_path: Path) -> None:
-    """The same once more: mapped, and nothing from storage."""
+    """The same again: mapped, and nothing from storage."""
     need("dali-mmap")
     with slow_storage.in_memory(tree):
         trace, handed_out = read_by(tmp_path / "run", "dali-mmap", tree)

@@ -1,4 +1,4 @@
-"""The guard that every test runs under sees what it is there to see."""
+"""The fixture that runs with every test detects leftovers."""
 
 import os
 import re
@@ -14,7 +14,7 @@ LEAVERS = """
 import os, subprocess, sys, threading, time, types
 
 def recorder():
-    module = types.ModuleType("ioprof.record.recorder")
+    module = types.ModuleType("ioprof.instrument.recorder")
     module.on, module.is_recording = True, lambda: module.on
     module.stop = lambda: setattr(module, "on", False)
     sys.modules[module.__name__] = module
@@ -29,14 +29,14 @@ def test_tidy(monkeypatch, tmp_path): monkeypatch.setenv("A", "1"); monkeypatch.
 
 
 def test_what_a_test_leaves_behind_fails_it_and_is_put_right(tmp_path: Path) -> None:
-    """Each kind of leftover is named, exactly once: the test after it starts clean."""
+    """Each kind of leftover is reported exactly once: the next test starts clean."""
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     (tmp_path / "conftest.py").write_text(
         (tmp_path / "conftest.py").read_text().replace("GRACE_S: Final = 5.0", "GRACE_S: Final = 0.1")
     )
     (tmp_path / "test_leavers.py").write_text(LEAVERS)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir", tmp_path, tmp_path]
-    environment = {**os.environ, "COLUMNS": "200"}  # or pytest would cut its closing lines
+    environment = {**os.environ, "COLUMNS": "200"}  # otherwise pytest would truncate its summary lines
     out = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120).stdout
     found = re.findall(r"^ERROR test_leavers\.py::(\w+) - AssertionError: the test left behind: (\w+ \w+)", out, flags=re.MULTILINE)
     expected = {
@@ -69,7 +69,7 @@ def test_alone(number): spend("alone")
 
 
 def test_who_wants_to_be_alone_is(tmp_path: Path) -> None:
-    """Two processes share the tests: while one that is marked so goes on, no other does; the rest overlap."""
+    """With two processes: while a test with the mark runs, no other test does; the others overlap."""
     for name in ("conftest.py", "repository.py"):
         shutil.copy(ROOT / "tests" / name, tmp_path)
     (tmp_path / "test_turns.py").write_text(TURNS)

@@ -8,9 +8,10 @@ import pytest
 from images import BAD, jpeg
 from made_datasets import tree
 
-from ioprof.cli import convert as convert_command
 from ioprof.cli import main
-from ioprof.converters import ConvertOptions, convert
+from ioprof.cli.console import reporter
+from ioprof.cli.convert import result_text
+from ioprof.converters import ConvertOptions, Part, convert, run_conversion
 from ioprof.dataset import LAYOUTS, Dataset
 from ioprof.loaders import LOADERS
 
@@ -67,7 +68,7 @@ def test_every_option_does_what_it_says(capsys, small_tree, tmp_path):
 
 
 def test_quarantined_images_are_counted_and_the_first_is_named(capsys, tmp_path):
-    """In the result and beside it."""
+    """In the result and in the messages."""
     source = tree(tmp_path / "source", {"n01/a.JPEG": jpeg(), "n01/b.JPEG": b"", "n01/c.JPEG": BAD["html"][0]})
     out, lines = ran(capsys, "convert", "imagenet", source, tmp_path / "d", "--on-error", "quarantine", "--workers", 1)
     assert "1 records, 2 quarantined" in out
@@ -90,8 +91,8 @@ def test_generate_says_what_a_killed_one_left(capsys, tmp_path):
     assert left.is_dir()
 
 
-def test_the_rate_is_that_of_this_run(capsys, tmp_path, monkeypatch):
-    """What was there before has taken none of its seconds: of 20 images 2 were done, and the clock says 3 s."""
+def test_the_rate_is_that_of_this_run(capsys, tmp_path):
+    """Images of an interrupted run are not in the rate: of 20 images 2 were done, and the clock says 3 s."""
     source = tree(tmp_path / "source", {f"n01/{number}.JPEG": jpeg(seed=number) for number in range(20)})
 
     def stop(_: int) -> None:
@@ -100,9 +101,9 @@ def test_the_rate_is_that_of_this_run(capsys, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "d", ConvertOptions(workers=1), stop)
     clock = iter([10.0, 13.0])
-    monkeypatch.setattr(convert_command.time, "perf_counter", lambda: next(clock))
-    out, lines = ran(capsys, "convert", "imagenet", source, tmp_path / "d")
-    assert "goes on with what the same command has done before: 2 of 20 images" in lines
+    result = run_conversion(source, tmp_path / "d", ConvertOptions(workers=1), reporter=reporter, now_s=lambda: next(clock))
+    assert "resuming: the same command has done 2 of 20 images before" in capsys.readouterr().err.splitlines()
+    out = result_text(result)
     assert "20 records" in out
     assert "in 3.0 s (6 images/s for the last 18)" in out
 
@@ -129,16 +130,17 @@ def test_a_part_speaks_of_what_it_has(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("options", "stripes"),
     [
-        ("--layout files", "lfs setstripe -c 1"),
-        ("--layout lmdb", "lfs setstripe -E 1G -c 1 -E 16G -c 4 -E -1 -c -1 -S 4M"),
-        ("--layout webdataset --part 1/2", "lfs setstripe -E 1G -c 1 -E 16G -c 4 -E -1 -c -1 -S 4M"),
+        (("files", None), "lfs setstripe -c 1"),
+        (("lmdb", None), "lfs setstripe -E 1G -c 1 -E 16G -c 4 -E -1 -c -1 -S 4M"),
+        (("webdataset", Part(1, 2)), "lfs setstripe -E 1G -c 1 -E 16G -c 4 -E -1 -c -1 -S 4M"),
     ],
 )
-def test_the_stripes_are_those_of_what_is_written(capsys, small_tree, tmp_path, monkeypatch, options, stripes):
+def test_the_stripes_are_those_of_what_is_written(capsys, small_tree, tmp_path, options, stripes):
     """A part is an LMDB whatever it is a part of; no folder is named: lfs makes a file of one that is not there yet."""
-    monkeypatch.setattr(convert_command, "is_lustre", lambda _: True)
-    _, lines = ran(capsys, "convert", "imagenet", small_tree, tmp_path / "d", *options.split(), "--workers", 1)
-    (line,) = [line for line in lines if "Lustre" in line]
+    layout, part = options
+    settings = ConvertOptions(layout=layout, workers=1)
+    run_conversion(small_tree, tmp_path / "d", settings, part, reporter=reporter, on_lustre=lambda _: True)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "Lustre" in line]
     assert f"on Lustre: --stripe does {stripes} on the new folder, before anything is written" in line
     assert str(tmp_path) not in line
 
@@ -182,7 +184,7 @@ def test_generate_prints_what_it_made_as_json(capsys, tmp_path):
         ("--split ../x", "--split"),
         ("--split dataset.json", "--split"),
         ("--workers many", "--workers"),
-        ("--engine dask --scheduler tcp://localhost:1 --workers 2", "a Dask cluster has the workers that it has"),
+        ("--engine dask --scheduler tcp://localhost:1 --workers 2", "the Dask cluster determines the number of workers"),
         ("--colour blue", "--colour"),
     ],
 )

@@ -4,6 +4,7 @@ import io
 import os
 import resource
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from made_datasets import folder_bytes, made, records, tree
 from PIL import Image
 
 from ioprof.converters import ConvertOptions, plan_conversion
-from ioprof.converters import environments as layouts_module
-from ioprof.converters.layouts import Record, Target
-from ioprof.converters.sources import open_source
-from ioprof.converters.transforms import BadImageError, checked_original, rgb256
+from ioprof.converters.images.transforms import BadImageError, check_original, rgb256
+from ioprof.converters.layouts.lmdb_layout import LmdbLayout, LmdbTuning
+from ioprof.converters.layouts.registry import Record, Target
+from ioprof.converters.sources.source_kinds import open_source
 from ioprof.dataset import Dataset, ImageFormat
 from ioprof.errors import CommandError, DatasetError, IoprofError
 
@@ -79,19 +80,22 @@ def test_an_lmdb_is_no_larger_than_its_pages(small_tree, tmp_path):
     assert status.st_blocks * 512 >= status.st_size
 
 
-def test_an_lmdb_outgrows_its_first_map(small_tree, tmp_path, monkeypatch):
-    """A map that is too small is enlarged, and what was in the transaction is written again."""
-    monkeypatch.setattr(layouts_module, "_FIRST_MAP_BYTES", 1 << 16)
-    monkeypatch.setattr(layouts_module, "_BATCH_RECORDS", 5)
-    small = made(small_tree, tmp_path / "small", layout="lmdb", image="rgb256", encoding="raw")
-    monkeypatch.undo()
-    assert records(made(small_tree, tmp_path / "large", layout="lmdb", image="rgb256", encoding="raw")) == records(small)
+def test_an_lmdb_outgrows_its_first_map(small_tree, tmp_path):
+    """A map that is too small is enlarged, and the aborted transaction is written again."""
+    dataset = made(small_tree, tmp_path / "large", layout="lmdb", image="rgb256", encoding="raw")
+    (tmp_path / "small").mkdir()
+    target = Target(tmp_path / "small", "train", dataset.image, ("n01",), images=36)
+    with LmdbLayout(target, tuning=LmdbTuning(first_map_bytes=1 << 16, batch_records=5)) as layout:
+        for number, (name, label, data) in enumerate(records(dataset)):
+            layout.add(Record(number, "n01", name, label, data))
+        layout.finish()
+    assert records(dataset) == records(replace(dataset, path=tmp_path / "small"))
 
 
-def test_a_map_that_cannot_grow_is_one_line(tmp_path, monkeypatch):
+def test_a_map_that_cannot_grow_is_one_line(tmp_path):
     """Where a batch system limits the address space."""
-    monkeypatch.setattr(layouts_module, "_FIRST_MAP_BYTES", 1 << 26)
-    layout = layouts_module.LmdbLayout(Target(tmp_path, "train", ImageFormat("original", "source"), ("n01",)))
+    target = Target(tmp_path, "train", ImageFormat("original", "source"), ("n01",))
+    layout = LmdbLayout(target, tuning=LmdbTuning(first_map_bytes=1 << 26))
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     record = Record(0, "n01", "a", 0, bytes(5 << 20))
@@ -121,7 +125,7 @@ def test_odd_images_come_out_right(name):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_images_are_turned_upright(orientation):
-    """An image that says how it lies comes out as a viewer shows it."""
+    """An image with an EXIF orientation is rotated as a viewer shows it."""
     upright = quadrants()
     turned_by = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # the transposition that undoes what the tag asks for
     lying = upright.transpose(Image.Transpose(turned_by[orientation])) if orientation > 1 else upright
@@ -144,7 +148,7 @@ def test_the_square_is_cut_from_the_centre():
 def test_originals_with_something_behind_their_end_are_whole():
     """Cameras write more behind the end mark: then decoding decides."""
     data = jpeg() + b"\0" * 500
-    assert data is checked_original(data)
+    assert data is check_original(data)
 
 
 @pytest.mark.parametrize("mode", ["I", "F"])
@@ -162,7 +166,7 @@ def test_a_hole_in_a_jpeg_is_refused():
     whole = encoded(noise, "JPEG", quality=95, exif=b"Exif\0\0" + bytes(9000)) + bytes(9000)
     place = whole.index(b"\xff\xda") + 8192
     holed = whole[:place] + bytes(4096) + whole[place + 4096 :]
-    for use in (checked_original, rgb256):
+    for use in (check_original, rgb256):
         use(whole)
         with pytest.raises(BadImageError, match="4 KiB of zeros"):
             use(holed)
@@ -246,7 +250,7 @@ def test_images_that_differ_in_their_suffix_stay_apart(tmp_path):
 
 
 def test_a_split_folder_inside_the_source_is_found(tmp_path):
-    """`train/` beside `val/`, and the names of the classes beside both."""
+    """`train/` next to `val/`, and the class names next to both."""
     source = tree(tmp_path / "source", {"train/n01/a.JPEG": jpeg(), "val/n01/b.JPEG": jpeg(), "val/n02/c.JPEG": jpeg()})
     (source / "synset_words.txt").write_text("n01 tench, Tinca tinca\n")
     train = made(source, tmp_path / "train")
@@ -276,7 +280,7 @@ def test_a_name_that_gets_too_long_is_refused_first(tmp_path):
         ({}, "neither a folder of class folders"),
         ({"readme.txt": b""}, "neither a folder of class folders"),
         ({"n01/readme.txt": b""}, "neither a folder of class folders"),
-        ({"n01/a.JPEG": jpeg(), "n02/readme.txt": b""}, "a class folder without an image"),
+        ({"n01/a.JPEG": jpeg(), "n02/readme.txt": b""}, "a class folder without images"),
         ({"n01/a.JPEG": jpeg(), "dataset.json": b"{}"}, "already a dataset"),
         ({"ILSVRC2012_img_train.tar": b"\x1f\x8b" + bytes(2000)}, "not a tar"),
         ({"ILSVRC2012_img_train.tar": b""}, "not a tar"),

@@ -1,4 +1,4 @@
-"""The file of samples and its reader: what was written is read back, and nothing that a file may hold stops the reader."""
+"""The sample file and its reader: written values are read back, and no file contents make the reader fail."""
 
 import json
 import subprocess
@@ -14,11 +14,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from repository import ROOT
 
-from ioprof.record.samplers.file import SampleFile
-from ioprof.record.samplers.readings import HOST, Readings
+from ioprof.ingest.counters import read_counters
+from ioprof.instrument.samplers.file import SampleFile
+from ioprof.instrument.samplers.readings import HOST, Readings
 from ioprof.schema import COUNTER_COLUMNS
 from ioprof.series import COUNTER_FORMAT
-from ioprof.spool.counters import read_counters
 from ioprof.trace import table_schema
 
 
@@ -31,7 +31,7 @@ def spool(tmp_path: Path) -> Path:
 
 @st.composite
 def sampled(draw: st.DrawFn) -> list[Readings]:
-    """What a source may return sample after sample: subjects and series come, stay, change, go, and come again."""
+    """Values of a source over several samples: subjects and series appear, stay, change, disappear and reappear."""
     subjects = st.sampled_from([HOST, (7, 1), (7, 2), (8, 1)])
     names = st.sampled_from(["process.rss", "process.rchar", "process.threads"])
     amounts = st.integers(0, 2).map(float)
@@ -40,16 +40,16 @@ def sampled(draw: st.DrawFn) -> list[Readings]:
 
 
 def interpolated(rows: list[tuple[int, float]], time_ns: int) -> float | None:
-    """The value on the straight line between rows; None outside of them."""
+    """The value interpolated linearly between rows; None outside of them."""
     times, found = zip(*sorted(rows), strict=True)
     return float(np.interp(time_ns, times, found)) if times[0] <= time_ns <= times[-1] else None
 
 
 @given(sampled(), st.sets(st.integers(0, 7)))
 def test_every_sample_can_be_read_back(samples: list[Readings], lost: set[int]) -> None:
-    """Round trip: at each sample's time a series has the value that was sampled, also where the file left it out as unchanged.
+    """Round trip: at the time of each sample a series has the sampled value, also if the file omits it as unchanged.
 
-    Samples that could not be written are the only ones that may be missing, and they damage no other.
+    Only samples that could not be written are missing, and they do not affect others.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = SampleFile(folder, "node1", 1.0)
@@ -74,18 +74,18 @@ def test_every_sample_can_be_read_back(samples: list[Readings], lost: set[int]) 
 
 
 def test_a_full_spool_loses_lines_and_says_so(tmp_path: Path, spool: Path) -> None:
-    """Where a line found no room, later ones are whole again once there is room, and the loss is counted in a series."""
+    """After a line that did not fit, later lines are complete again, and the loss is counted."""
     program = _LIMITED.format(spool=str(spool))
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert 0 == ended.returncode, ended.stderr
     found = read_counters(spool)
-    assert (1, 1) == (found.damaged, found.lost)  # the line that was torn by the limit
+    assert (1, 1) == (found.damaged, found.lost)  # the line that was truncated by the limit
     assert [1.0, 3.0] == sorted(found.table.filter(pl.col("name") == "process.rss")["value"].unique())
 
 
 _LIMITED: Final = """
 import os, resource, signal
-from ioprof.record.samplers.file import SampleFile
+from ioprof.instrument.samplers.file import SampleFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 file = SampleFile({spool!r}, "node1", 1.0)
 file.sample(1, 0, {{(7, 1): {{"process.rss": 1.0}}}})
@@ -115,7 +115,7 @@ garbled_lines = json_values.map(json.dumps).map(str.encode) | st.binary() | st.s
 )
 @example([b'{"series":0,"name":"x","unit":"s","pid":' + b"9" * 12 + b"}", b"[1,[],[],[]]", b"[1,0,[],[[]]]", b"null", b"true"])
 def test_no_file_stops_the_reader(lines: list[bytes]) -> None:
-    """Whatever a file holds, the reader returns a table of the right columns and counts what it did not understand."""
+    """For any file contents the reader returns a table with the right columns and counts invalid lines."""
     with tempfile.TemporaryDirectory() as folder:
         text = b"\n".join([HEADER.encode(), DEFINED.encode(), b"[5,0,[0,2.5],[]]", *lines])
         (Path(folder) / "counters-node1-1.jsonl").write_bytes(text)
@@ -125,14 +125,14 @@ def test_no_file_stops_the_reader(lines: list[bytes]) -> None:
 
 
 def test_a_spool_without_samples_is_an_empty_table(spool: Path) -> None:
-    """No file, or a file that cannot be opened: no row, and the latter is counted."""
+    """No file, or a file that cannot be opened: no rows, and the latter is counted."""
     assert (0, 0) == (len(read_counters(spool).table), read_counters(spool).damaged)
     (spool / "counters-node1-1.jsonl").mkdir()
     assert (0, 1) == (len(read_counters(spool).table), read_counters(spool).damaged)
 
 
 def test_ranks_are_given_by_host_and_pid(spool: Path) -> None:
-    """A process that recorded itself as a rank gives its series that rank."""
+    """The series of a process that recorded its rank have that rank."""
     file = SampleFile(str(spool), "node1", 1.0)
     file.sample(1, 0, {(7, 1): {"process.rss": 1.0}, (8, 1): {"process.rss": 2.0}, HOST: {"cpu.user": 3.0}})
     file.close()

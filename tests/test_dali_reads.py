@@ -10,8 +10,8 @@ from made_datasets import made, records
 from PIL import Image
 
 from ioprof.dataset import Dataset
-from ioprof.loaders import make_loader
 from ioprof.loaders.base import LoaderOptions
+from ioprof.loaders.dali_loader import DaliLoader
 
 dali = pytest.importorskip("nvidia.dali", reason="DALI is not installed (pip install ioprof[dali])", exc_type=ImportError)
 fn = pytest.importorskip("nvidia.dali.fn", exc_type=ImportError)
@@ -85,14 +85,13 @@ def test_dali_reads_names_with_spaces(small_tree, tmp_path):
 
 @pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize("layout", ["files", "webdataset"])
-def test_files_that_other_hosts_share_are_not_mapped(small_tree, tmp_path, monkeypatch, layout, is_shared):
+def test_files_that_other_hosts_share_are_not_mapped(small_tree, tmp_path, layout, is_shared):
     """There every byte is read, by the kernel's own count; elsewhere DALI maps the files, and next to nothing is."""
     dataset = made(small_tree, tmp_path / "dataset", layout=layout, image="rgb256", encoding="raw", size=64)
-    monkeypatch.setattr("ioprof.loaders.dali_pipelines.is_shared", lambda kind: is_shared)
     options = LoaderOptions(6, 6, workers=1, crop=16)
-    list(make_loader("dali", dataset, options))  # what DALI loads late is loaded
+    list(DaliLoader(dataset, options, maps_files=not is_shared))  # what DALI loads late is loaded
     before = bytes_read()
-    list(make_loader("dali", dataset, options))
+    list(DaliLoader(dataset, options, maps_files=not is_shared))
     assert is_shared == (bytes_read() - before >= dataset.bytes)
 
 

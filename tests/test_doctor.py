@@ -20,8 +20,9 @@ from repository import ROOT
 
 import ioprof
 from ioprof.cli import main
+from ioprof.cli.doctor import show_findings
 from ioprof.doctor import CHECKS, STATES, Finding, Surroundings, cgroups, examine, gpus, kernel, places, programs
-from ioprof.record import faults, perf_events
+from ioprof.instrument import faults, perf_events
 
 PACKAGE: Final = Path(ioprof.__file__).parent
 STATIC_PROGRAM: Final = "int main(void) { return 0; }"
@@ -86,7 +87,7 @@ def test_every_finding_says_what_to_type(as_it_is: dict[str, dict[str, str]]) ->
         assert row["seen"]
         assert row["means"]
         assert (row["state"] == "ok") == (row["to_type"] == ""), row
-        assert "could not be tried" not in row["seen"], row
+        assert "the check failed" not in row["seen"], row
 
 
 def test_the_findings_agree_with_this_machine(as_it_is: dict[str, dict[str, str]]) -> None:
@@ -99,19 +100,18 @@ def test_the_findings_agree_with_this_machine(as_it_is: dict[str, dict[str, str]
     assert (Path("/proc/driver/nvidia").exists()) == (as_it_is["GPU counters"]["state"] == "ok")
 
 
-def test_text_and_json_say_the_same(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_and_json_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     """Every name, state and command of the findings is in the text, commands in one piece; it closes with one sentence."""
     found = [
         Finding("page faults", "missing", "refused", "not seen", "sysctl -w " + "x" * 200),
         Finding("clock", "ok", "tsc", "cheap"),
     ]
-    monkeypatch.setattr("ioprof.cli.doctor.examine", lambda _: found)
-    assert 0 == main(["doctor"])
+    show_findings(found, json=False)
     text = capsys.readouterr().out
     assert f"\n    {found[0].to_type}\n" in text
     assert all(word in text for finding in found for word in (finding.name, finding.state, finding.seen))
     assert "1 of 2 things that ioprof looks at can be seen in full here; missing: page faults." == text.splitlines()[-1]
-    assert 0 == main(["doctor", "--json"])
+    show_findings(found, json=True)
     assert [vars(finding) for finding in found] == json.loads(capsys.readouterr().out)["findings"]
 
 
@@ -131,26 +131,25 @@ def test_a_poor_environment_is_no_error(tmp_path: Path) -> None:
     assert "/nonexistent" in found["spool folder"]["seen"]
 
 
-def test_a_check_that_fails_is_a_finding(here: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_fails_is_a_finding(here: Surroundings) -> None:
     """An error within one check costs that one finding."""
 
     def broken(_: Surroundings) -> Finding:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("ioprof.doctor.examination.CHECKS", (broken, kernel.tracing))
-    assert [("broken", "limited"), ("ptrace", "ok")] == [(finding.name, finding.state) for finding in examine(here)]
+    found = examine(here, (broken, kernel.tracing))
+    assert [("broken", "limited"), ("ptrace", "ok")] == [(finding.name, finding.state) for finding in found]
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyError("fields"), TypeError("of None")])
-def test_what_a_check_found_before_it_failed_is_kept(here: Surroundings, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Findings of a check of several things come one by one; whatever fails, no other finding is lost with it."""
+def test_what_a_check_found_before_it_failed_is_kept(here: Surroundings, error: Exception) -> None:
+    """A check yields its findings one by one; an exception loses no other finding."""
 
     def several(_: Surroundings) -> Iterator[Finding]:
         yield Finding("first", "ok", "seen", "fine")
         raise error
 
-    monkeypatch.setattr("ioprof.doctor.examination.CHECKS", (several, kernel.tracing))
-    assert ["first", "several", "ptrace"] == [finding.name for finding in examine(here)]
+    assert ["first", "several", "ptrace"] == [finding.name for finding in examine(here, (several, kernel.tracing))]
 
 
 def test_a_path_that_fails_costs_no_other_path(here: Surroundings, tmp_path: Path) -> None:
@@ -158,7 +157,7 @@ def test_a_path_that_fails_costs_no_other_path(here: Surroundings, tmp_path: Pat
     lost = tmp_path / "lost"
     found = list(places.read_sources(replace(here, paths=(lost, tmp_path))))
     assert [f"read sources of {lost}", f"read sources of {tmp_path}"] == [finding.name for finding in found]
-    assert [True, False] == ["could not be tried" in finding.seen for finding in found]
+    assert [True, False] == ["the check failed" in finding.seen for finding in found]
 
 
 # ------------------------------------------------------------------------------------------------ programs
@@ -201,8 +200,8 @@ def test_the_capture_library_is_tried_for_real(here: Surroundings, path: str) ->
 
 def test_hooks_that_do_not_record_are_missing(here: Surroundings, tmp_path: Path) -> None:
     """The finding is what a trial gave: a sitecustomize.py that starts nothing is not called ok."""
-    (tmp_path / "record" / "site").mkdir(parents=True)
-    (tmp_path / "record" / "site" / "sitecustomize.py").write_text("")
+    (tmp_path / "instrument" / "site").mkdir(parents=True)
+    (tmp_path / "instrument" / "site" / "sitecustomize.py").write_text("")
     found = programs.python_hooks(replace(here, package=tmp_path))
     assert ("missing", True) == (found.state, "does not record" in found.seen)
 
@@ -253,13 +252,10 @@ def test_a_musl_interpreter_is_limited(here: Surroundings, tmp_path: Path) -> No
         (errno.EIO, 2, os.strerror(errno.EIO), "dmesg"),
     ],
 )
-def test_why_page_faults_are_refused(
-    here: Surroundings, monkeypatch: pytest.MonkeyPatch, error: int, paranoid: int | None, seen: str, to_type: str
-) -> None:
+def test_why_page_faults_are_refused(here: Surroundings, error: int, paranoid: int | None, seen: str, to_type: str) -> None:
     """The finding is the recorder's own refusal, in two parts: what stands in the way, and what to type."""
-    refused = perf_events._refused(error, paranoid)
-    monkeypatch.setattr(kernel, "refusal", lambda: refused)
-    found = kernel.page_faults(here)
+    refused = perf_events.explain_refusal(error, paranoid)
+    found = kernel.page_faults(here, lambda: refused)
     assert ("missing", refused.seen, refused.to_type) == (found.state, found.seen, found.to_type)
     assert (True, True) == (seen in found.seen, found.to_type.startswith(to_type))
     assert str(refused) == f"page faults of mapped files cannot be recorded: {found.seen}; what would allow it: {found.to_type}"
@@ -309,7 +305,7 @@ def test_a_machine_without_anything(tmp_path: Path) -> None:
     """An empty /proc and /sys: each check says what is missing, and raises nothing."""
     empty = machine(tmp_path, {})
     assert "missing" == kernel.pressure(empty).state
-    assert "missing" == kernel.process_books(empty).state
+    assert "missing" == kernel.io_counters(empty).state
     assert "limited" == kernel.block_delay(empty).state
     assert "limited" == kernel.clock(empty).state
     assert ["cgroup not mounted: no memory controller"] == [cgroups.memory_limit(empty).seen]
@@ -328,7 +324,7 @@ def test_slow_clocks(tmp_path: Path, current: str, state: str) -> None:
 
 
 def test_restricted_gpu_profiling(tmp_path: Path) -> None:
-    """The driver's own list of parameters tells whether users may profile."""
+    """The driver's list of parameters shows whether users may profile."""
     for value, state in ((1, "limited"), (0, "ok")):
         files = {"proc/driver/nvidia/params": f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {value}\n"}
         assert state == gpus.restriction(machine(tmp_path, files)).state
@@ -374,22 +370,18 @@ def test_read_sources_are_tried_for_real(here: Surroundings, tmp_path: Path, con
         ("fuse.sshfs", "Operation not supported", "limited", "unknown"),
     ],
 )
-def test_what_a_file_system_means_for_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_system: str, answer: str, state: str, word: str
-) -> None:
+def test_what_a_file_system_means_for_reads(tmp_path: Path, file_system: str, answer: str, state: str, word: str) -> None:
     """Exact, by counters, or unknown: as the capture library classifies reads there."""
-    monkeypatch.setattr(places, "_try_nowait", lambda _: answer)
-    found = places._read_source("reads", tmp_path, places.Mount("/data", file_system, "server:/data"))
+    found = places.read_source("reads", tmp_path, file_system, lambda _: answer)
     assert (state, True) == (found.state, word in found.means)
 
 
 @pytest.mark.parametrize(
     ("error", "state"), [("", "ok"), ("Function not implemented", "missing"), ("Operation not permitted", "missing")]
 )
-def test_why_residency_is_refused(here: Surroundings, monkeypatch: pytest.MonkeyPatch, error: str, state: str) -> None:
+def test_why_residency_is_refused(here: Surroundings, error: str, state: str) -> None:
     """An old kernel and another user's file call for different things."""
-    monkeypatch.setattr(places, "_try_cachestat", lambda _: error)
-    found = only(places.residency(here))
+    found = only(places.residency(here, lambda _: error))
     assert state == found.state
     assert (error.startswith("Function")) == ("6.5" in found.to_type)
 
@@ -416,20 +408,20 @@ def test_a_file_that_goes_meanwhile_is_passed_over(
         return True
 
     monkeypatch.setattr(os, after, {"scandir": scandir, "access": access}[after])
-    assert asked == places._refusal(tmp_path, lambda descriptor: os.pread(descriptor, 10, 0).decode())
+    assert asked == places.find_refusal(tmp_path, lambda descriptor: os.pread(descriptor, 10, 0).decode())
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
 def test_a_folder_that_may_not_be_read_is_no_error(tmp_path: Path) -> None:
-    """Somebody else's private data: the answer is that no file in it can be read."""
+    """Another user's private data: no file in it can be read."""
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
     code = f"""
 import os, sys; sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from ioprof.doctor.places import _refusal, _try_nowait
+from ioprof.doctor.places import find_refusal, try_nowait
 os.setuid(65534)
-print(_refusal(Path({str(private)!r}), _try_nowait))
+print(find_refusal(Path({str(private)!r}), try_nowait))
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert "no file in it can be read\n" == ended.stdout, ended.stderr
@@ -437,16 +429,19 @@ print(_refusal(Path({str(private)!r}), _try_nowait))
 
 @pytest.mark.parametrize(
     ("file_system", "free_bytes", "state", "word"),
-    [("ext4", 1 << 40, "ok", "room"), ("nfs4", 1 << 40, "limited", "network"), ("ext4", 1 << 20, "limited", "fill")],
+    [("ext4", 1 << 40, "ok", "space"), ("nfs4", 1 << 40, "limited", "network"), ("ext4", 1 << 20, "limited", "fill")],
 )
-def test_spool_folders(
-    here: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_system: str, free_bytes: int, state: str, word: str
-) -> None:
-    """A spool has to be local and to have room."""
-    monkeypatch.setattr(places, "mount_of", lambda *_: places.Mount("/", file_system, "x"))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 41, 0, free_bytes))
-    found = only(places.spool_folder(replace(here, environment={"TMPDIR": str(tmp_path)})))
+def test_spool_folders(tmp_path: Path, file_system: str, free_bytes: int, state: str, word: str) -> None:
+    """A spool folder must be local and have space."""
+    found = places.assess_spool(tmp_path, file_system, free_bytes)
     assert (state, True) == (found.state, word in found.means)
+
+
+def test_the_spool_folder_is_assessed_for_real(here: Surroundings, tmp_path: Path) -> None:
+    """By its own file system and its free space."""
+    found = only(places.spool_folder(replace(here, environment={"TMPDIR": str(tmp_path)})))
+    expected = places.assess_spool(tmp_path, places.mount_of(tmp_path).file_system, shutil.disk_usage(tmp_path).free)
+    assert (expected.state, expected.seen.partition(",")[0]) == (found.state, found.seen.partition(",")[0])
 
 
 @pytest.mark.parametrize(

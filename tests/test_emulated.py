@@ -9,26 +9,35 @@ import torch
 
 from ioprof.clock import monotonic_ns
 from ioprof.loaders.base import Batch
-from ioprof.train.accelerators import emulated
-from ioprof.train.accelerators.emulated import RESNET50_GRADIENT_BYTES, Completion, EmulatedAccelerator, Engine, gradient_buckets
-from ioprof.train.config import EmulatedDevice, emulated_devices
+from ioprof.train.accelerators.emulated import Completion, EmulatedAccelerator, Engine, gradient_buckets
+from ioprof.train.accelerators.exchange import Exchange
+from ioprof.train.devices import DERIVED, PUBLISHED, EmulatedDevice, Links, Rate, device_names, emulated_device
+from ioprof.train.models import MODELS
 
-DEVICE = EmulatedDevice("test", samples_per_s=2000.0, h2d_bytes_per_s=1e9, exchange_bytes_per_s=10e9)
+LINKS = Links(10e9)
+DEVICE = EmulatedDevice("test", Rate(2000.0, PUBLISHED, "a test"), h2d_bytes_per_s=1e9, pageable_bytes_per_s=0.5e9, links=LINKS)
+RESNET50_GRADIENT_BYTES = MODELS["resnet50"].gradient_bytes
 SHAPE = (8, 3, 8, 8)
 
 
+class Spans(list):
+    """What a device records, as (kind, begin, end, step)."""
+
+    def emit(self, kind, begin, end, name=None, *, step=-1, **_):
+        self.append((kind, begin, end, step))
+
+
 @pytest.fixture
-def spans(monkeypatch):
-    """What the device records, as (kind, begin, end, step)."""
-    recorded = []
-    monkeypatch.setattr(
-        emulated, "emit", lambda kind, begin, end, name=None, *, step=-1, **_: recorded.append((kind, begin, end, step))
-    )
-    return recorded
+def spans():
+    return Spans()
 
 
 def batch(number: int, samples: int = 8) -> Batch:
-    return Batch(number, torch.zeros((samples, *SHAPE[1:]), dtype=torch.uint8), torch.zeros(samples, dtype=torch.int64), 0)
+    return Batch(number, torch.zeros((samples, *SHAPE[1:]), dtype=torch.uint8), torch.zeros(samples, dtype=torch.int64))
+
+
+def ring(num_ranks: int) -> Exchange:
+    return Exchange("ring", num_ranks, num_ranks, LINKS)
 
 
 def run_steps(accelerator: EmulatedAccelerator, steps: int) -> None:
@@ -42,19 +51,18 @@ def run_steps(accelerator: EmulatedAccelerator, steps: int) -> None:
 
 def test_a_step_takes_the_known_time_on_the_devices_own_clock(spans):
     """A step of n samples takes n / rate, to the nanosecond, however late the host wakes up."""
-    run_steps(EmulatedAccelerator(DEVICE, 1, SHAPE), 5)
+    run_steps(EmulatedAccelerator(DEVICE, ring(1), SHAPE, emit=spans.emit), 5)
 
     assert [4_000_000] * 5 == [end - begin for kind, begin, end, _ in spans if kind == "compute"]
 
 
-def test_queued_steps_follow_without_a_gap(spans, monkeypatch):
+def test_queued_steps_follow_without_a_gap(spans):
     """A step that was launched while the one before ran begins at that one's end: the host's wake-up costs the device nothing."""
-    accelerator = EmulatedAccelerator(replace(DEVICE, h2d_bytes_per_s=math.inf), 1, SHAPE)
-    with monkeypatch.context() as clock:  # it stands still until all steps are launched, however long that takes
-        now_ns = monotonic_ns()
-        clock.setattr(emulated, "monotonic_ns", lambda: now_ns)
-        for step in range(6):
-            accelerator.launch(batch(step), step)
+    now_ns = monotonic_ns()  # when all steps are launched, however long that takes
+    instant_copies = replace(DEVICE, h2d_bytes_per_s=math.inf)
+    accelerator = EmulatedAccelerator(instant_copies, ring(1), SHAPE, emit=spans.emit, now_ns=lambda: now_ns)
+    for step in range(6):
+        accelerator.launch(batch(step), step)
     accelerator.synchronize(5)
     accelerator.close()
 
@@ -64,8 +72,7 @@ def test_queued_steps_follow_without_a_gap(spans, monkeypatch):
 
 def test_a_copy_runs_beside_the_step_before(spans):
     """The copy engine and the compute engine work at the same time."""
-    slow_copies = EmulatedDevice("test", samples_per_s=2000.0, h2d_bytes_per_s=1e6, exchange_bytes_per_s=1e9)
-    run_steps(EmulatedAccelerator(slow_copies, 1, SHAPE), 6)
+    run_steps(EmulatedAccelerator(replace(DEVICE, h2d_bytes_per_s=1e6), ring(1), SHAPE, emit=spans.emit), 6)
 
     copies = {step: (begin, end) for kind, begin, end, step in spans if kind == "h2d"}
     computes = {step: (begin, end) for kind, begin, end, step in spans if kind == "compute"}
@@ -73,25 +80,25 @@ def test_a_copy_runs_beside_the_step_before(spans):
     assert any(copies[step][0] < computes[step - 1][1] for step in range(1, 6))
 
 
-def test_the_exchange_waits_for_the_slowest_rank_and_takes_the_ring_formulas_time(spans, monkeypatch):
+def test_the_exchange_waits_for_the_slowest_rank_and_takes_the_ring_formulas_time(spans):
     """A bucket's exchange begins when the slowest rank has it, in order, and the sum is 2L(p-1)/p over the link."""
     late_ns = 3_000_000
-    monkeypatch.setattr(emulated, "_latest_over_ranks", lambda times: [time_ns + late_ns for time_ns in times])
-    run_steps(EmulatedAccelerator(DEVICE, 4, SHAPE), 2)
+    latest = lambda times: [time_ns + late_ns for time_ns in times]  # noqa: E731
+    run_steps(EmulatedAccelerator(DEVICE, ring(4), SHAPE, emit=spans.emit, latest=latest), 2)
 
     comms = [(begin, end) for kind, begin, end, step in spans if kind == "comm" and step == 0]
     compute = next((begin, end) for kind, begin, end, step in spans if kind == "compute" and step == 0)
-    exchange_ns = 2 * RESNET50_GRADIENT_BYTES * 3 / 4 / DEVICE.exchange_bytes_per_s * 1e9
+    exchange_ns = 2 * RESNET50_GRADIENT_BYTES * 3 / 4 / LINKS.bytes_per_s * 1e9
     assert comms[0][0] > compute[0] + 4_000_000 // 3
     assert comms[-1][1] >= compute[1] + late_ns
     assert all(first[1] <= second[1] for first, second in itertools.pairwise(comms))
     assert comms[-1][1] - comms[0][0] >= exchange_ns
 
 
-def test_the_next_step_begins_after_the_exchange(spans, monkeypatch):
+def test_the_next_step_begins_after_the_exchange(spans):
     """Parameters are updated from exchanged gradients: step i + 1 computes only after step i was exchanged."""
-    monkeypatch.setattr(emulated, "_latest_over_ranks", lambda times: [time_ns + 2_000_000 for time_ns in times])
-    run_steps(EmulatedAccelerator(DEVICE, 2, SHAPE), 3)
+    latest = lambda times: [time_ns + 2_000_000 for time_ns in times]  # noqa: E731
+    run_steps(EmulatedAccelerator(DEVICE, ring(2), SHAPE, emit=spans.emit, latest=latest), 3)
 
     exchanged = {step: max(end for kind, _, end, of in spans if kind == "comm" and of == step) for step in range(3)}
     begins = {step: begin for kind, begin, _, step in spans if kind == "compute"}
@@ -125,8 +132,85 @@ def test_what_goes_wrong_in_an_engine_is_raised_where_the_host_waits():
     engine.close()
 
 
+def spans_by_kind(spans: Spans, kind: str) -> dict[int, tuple[int, int]]:
+    return {step: (begin, end) for found, begin, end, step in spans if found == kind}
+
+
+@pytest.mark.parametrize("copy", ["pinned", "pageable"])
+def test_copies_on_the_stream_of_the_computation_hide_nothing(spans, copy):
+    """A copy begins when the step before has ended, and the step on it when the copy has."""
+    slow = replace(DEVICE, h2d_bytes_per_s=1e6, pageable_bytes_per_s=0.5e6)
+    run_steps(EmulatedAccelerator(slow, ring(1), SHAPE, copy=copy, emit=spans.emit), 5)
+
+    copies, computes = spans_by_kind(spans, "h2d"), spans_by_kind(spans, "compute")
+    rate = {"pinned": 1e6, "pageable": 0.5e6}[copy]
+    assert {round((8 * 3 * 8 * 8 + 8 * 8) / rate * 1e9)} == {end - begin for begin, end in copies.values()}
+    assert all(computes[step][0] == copies[step][1] for step in range(5))
+    assert all(computes[step][1] <= copies[step + 1][0] for step in range(4))
+
+
+def test_the_host_waits_for_a_pageable_copy_alone(spans):
+    """`launch` returns at once from a page-locked copy, and after a pageable one has ended."""
+    slow = replace(DEVICE, h2d_bytes_per_s=1e5, pageable_bytes_per_s=1e5)
+    waited = {}
+    for copy in ("overlapped", "pinned", "pageable"):
+        accelerator = EmulatedAccelerator(slow, ring(1), SHAPE, copy=copy, emit=spans.emit)
+        accelerator.launch(batch(0), 0)
+        launched_ns = monotonic_ns()
+        accelerator.synchronize(0)
+        accelerator.close()
+        waited[copy] = launched_ns >= spans_by_kind(spans, "h2d")[0][1]
+    assert {"overlapped": False, "pinned": False, "pageable": True} == waited
+
+
+def test_all_but_the_first_copy_are_hidden_where_they_fit_under_a_step(spans):
+    """On an engine of their own, copies shorter than a step cost nothing but the first one."""
+    copies_of_2_ms = replace(DEVICE, h2d_bytes_per_s=(8 * 3 * 8 * 8 + 8 * 8) / 2e-3)
+    now_ns = monotonic_ns()
+    accelerator = EmulatedAccelerator(copies_of_2_ms, ring(1), SHAPE, is_constant=True, emit=spans.emit, now_ns=lambda: now_ns)
+    for step in range(20):
+        accelerator.launch(batch(step), step)
+    accelerator.synchronize(19)
+    accelerator.close()
+    copies, computes = spans_by_kind(spans, "h2d"), spans_by_kind(spans, "compute")
+    first, last = computes[0][0], computes[19][1]
+    assert (20 * 4_000_000, copies[0][1]) == (last - first, first)
+
+
+def test_an_evaluation_takes_a_third_of_a_step(spans):
+    """The forward pass alone, after the copy of its batch."""
+    accelerator = EmulatedAccelerator(DEVICE, ring(1), SHAPE, emit=spans.emit)
+    accelerator.launch(batch(0), 0)
+    accelerator.synchronize(0)
+    score = accelerator.evaluate(batch(1), 0)
+    accelerator.close()
+
+    assert (8, None, None) == (score.samples, score.loss_sum, score.correct)
+    begin, end = spans_by_kind(spans, "compute")[0]
+    assert 4_000_000 // 3 == pytest.approx(end - begin, abs=2)
+
+
+def test_what_a_device_has_no_rate_for_is_derived_and_says_how():
+    """By the ratio of two rates that one study measured, and only where there is none by operations."""
+    alexnet = emulated_device("emulated:v100", MODELS["alexnet"]).rate
+    assert (DERIVED, True) == (alexnet.basis, "1,385.0 of ResNet-50, times 13.6" in alexnet.source)
+    assert pytest.approx(1385 * 2987 / 219) == alexnet.samples_per_s
+    mlp = emulated_device("emulated:h100", MODELS["mlp"]).rate
+    assert (DERIVED, True) == (mlp.basis, "the inverse ratio of their operations" in mlp.source)
+    assert pytest.approx(1785.7 * 8_178_368_512 / 8_364_032) == mlp.samples_per_s
+
+
+def test_every_published_rate_has_its_source_and_year():
+    """A rate without both is none."""
+    rates = [emulated_device(f"emulated:{name}", facts).rate for name in device_names() for facts in MODELS.values()]
+    published = [rate for rate in rates if rate.basis == PUBLISHED]
+    assert 7 == len(published)
+    assert all(rate.source and rate.year for rate in published)
+    assert all(rate.year is None for rate in rates if rate.basis == DERIVED)
+
+
 def test_known_devices_have_the_rates_of_their_sources():
     """The rates are those of the published runs that devices.toml names."""
     assert {"p100": 194.0, "v100": 1385.0, "a100": 919.5, "h100": 1785.7} == {
-        name: device.samples_per_s for name, device in emulated_devices().items()
+        name: emulated_device(f"emulated:{name}", MODELS["resnet50"]).samples_per_s for name in device_names()
     }

@@ -1,4 +1,4 @@
-"""Page faults of real jobs: each page that had to come from the device is one span, of the right thread, file and offset."""
+"""Page faults of real jobs: each page read from the device is one span, of the right thread, file and offset."""
 
 import errno
 import json
@@ -10,6 +10,7 @@ import random
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,19 +26,19 @@ from preload import LIBRARY, needs_library
 from repository import PROGRAMS
 
 from ioprof import perf
-from ioprof.record import faults
-from ioprof.spool.faults import Faults, read_faults
+from ioprof.ingest.faults import Faults, read_faults
+from ioprof.instrument import faults, perf_events
 
 REFUSAL = faults.refusal()
 pytestmark = pytest.mark.skipif(REFUSAL is not None, reason=str(REFUSAL))
 
 PAGES = 2000
-"""Of the file that the jobs map."""
+"""Size in pages of the file that the jobs map."""
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A file of which no page is in the page cache."""
+    """A file without pages in the page cache."""
     path = tmp_path / "data" / "a.bin"
     path.parent.mkdir()
     path.write_bytes(os.urandom(PAGES * mmap.PAGESIZE))
@@ -53,11 +54,13 @@ def cold(path: Path) -> Path:
 
 
 class Recorded:
-    """What a recorded job left: its lines, the recorder's facts, and what the reader made of them."""
+    """A recorded job: its output, the facts of the recorder, and the contents of the perf file."""
 
-    def __init__(self, spool: Path, *command: object, minor: bool | None = None, **options: Any) -> None:
+    def __init__(
+        self, spool: Path, *command: object, minor: bool | None = None, recording: dict[str, Any] | None = None, **options: Any
+    ) -> None:
         spool.mkdir(exist_ok=True)
-        recorder = faults.FaultRecorder(spool, period_s=0.05, minor=minor)
+        recorder = faults.FaultRecorder(spool, period_s=0.05, minor=minor, **recording or {})
         try:
             self.ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, timeout=60, **options)
         finally:
@@ -96,17 +99,17 @@ def touched(spans: pl.DataFrame) -> list[tuple[int, int, int]]:
 
 @pytest.mark.parametrize("how", ["plain", "threads", "forks", "exec"])
 def test_each_cold_page_is_one_fault(data: Path, how: str) -> None:
-    """Of the thread that touched it, whoever mapped it; as many as the kernel counted for the thread; and no record is lost."""
+    """Of the thread that touched it, whichever thread mapped it; as many as the kernel counted; no record is lost."""
     job = touch(data, how, some_pages(240))
     spans = job.of(data)
     assert sorted((line["pid"], line["tid"], page) for line in job.readers for page in line["pages"]) == touched(spans)
     assert 240 == sum(line["faults"] for line in job.readers)
     assert (0, None) == (job.facts["lost"], job.facts["error"])
-    assert job.found.facts["counted"] == job.found.facts["faults"] == len(job.found.spans) - job.found.facts["minor"]
+    assert job.found.facts.counted == job.found.facts.faults == len(job.found.spans) - job.found.facts.minor
 
 
-def test_a_fault_is_told_in_the_words_of_all_spans(data: Path) -> None:
-    """A page from storage, no batch, no name; and it lies within the time that the job took."""
+def test_a_fault_has_the_columns_of_all_spans(data: Path) -> None:
+    """Source storage, one page, no batch, no name; faults of a thread do not overlap."""
     spans = touch(data, "plain", some_pages(20)).of(data)
     assert ["fault"] == spans["kind"].unique().to_list()
     assert (["storage"], [mmap.PAGESIZE]) == (spans["source"].unique().to_list(), spans["bytes"].unique().to_list())
@@ -117,14 +120,14 @@ def test_a_fault_is_told_in_the_words_of_all_spans(data: Path) -> None:
 
 
 def test_a_warm_file_has_none(data: Path) -> None:
-    """What is in the page cache needs no device."""
+    """Pages in the page cache need no device."""
     with slow_storage.in_memory(data):
         job = touch(data, "plain", some_pages(240))
     assert 0 == len(job.of(data))
 
 
-def test_processes_are_known_by_what_they_run(data: Path) -> None:
-    """The shell, what it started, and who its parent is: nothing in them helped."""
+def test_processes_have_their_executable_and_parent(data: Path) -> None:
+    """The shell, its child processes and their parents are recorded without a library in them."""
     program = [sys.executable, str(PROGRAMS / "touch_pages.py"), str(data), "forks", *map(str, some_pages(30))]
     job = Recorded(data.parents[1] / "spool", "/bin/sh", "-c", '"$@"; true', "sh", *program, minor=False, env={})
     processes = {row["pid"]: row for row in job.found.processes.iter_rows(named=True)}
@@ -142,8 +145,8 @@ def test_processes_are_known_by_what_they_run(data: Path) -> None:
 
 
 @needs_library
-def test_what_ran_without_the_capture_library_is_known(tmp_path: Path) -> None:
-    """A shell that has it, and a program that the shell starts without."""
+def test_processes_without_the_capture_library_are_known(tmp_path: Path) -> None:
+    """A shell with the library, and a program that the shell starts without it."""
     script = "env -u LD_PRELOAD sleep 0; sleep 0; true"
     job = Recorded(tmp_path / "spool", "/bin/sh", "-c", script, env={"LD_PRELOAD": str(LIBRARY), "PATH": os.environ["PATH"]})
     assert [("sh", True), ("sleep", False), ("sleep", True)] == job.found.processes.select("name", "captured").rows()
@@ -151,7 +154,7 @@ def test_what_ran_without_the_capture_library_is_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [b"with space", b"two\nlines", b"not UTF-8 \xff\xfe", b"a,b\"c'", b"x" * 250])
 def test_any_name_of_a_file_is_known(data: Path, name: bytes) -> None:
-    """A path is bytes."""
+    """Paths are bytes."""
     path = Path(os.fsdecode(os.path.join(os.fsencode(data.parent), name)))
     data.rename(path)
     job = touch(path, "plain", some_pages(10))
@@ -159,14 +162,14 @@ def test_any_name_of_a_file_is_known(data: Path, name: bytes) -> None:
 
 
 def test_a_deleted_file_keeps_its_name(data: Path) -> None:
-    """Its faults come after the name went."""
+    """Its faults occur after the file was deleted."""
     job = touch(data, "deleted", some_pages(10))
     assert 10 == len(job.of(data))
     assert not data.exists()
 
 
 def test_lmdb_reads_are_faults_of_its_file(tmp_path: Path) -> None:
-    """Every value got from a cold environment: its pages within the file, each once, as many as the process had."""
+    """All values are read from a cold environment: each page of the file once, as many as the process had faults."""
     folder = tmp_path / "data" / "lmdb"
     folder.mkdir(parents=True)
     with lmdb.open(str(folder), map_size=1 << 24) as environment, environment.begin(write=True) as transaction:
@@ -185,7 +188,7 @@ def test_lmdb_reads_are_faults_of_its_file(tmp_path: Path) -> None:
 def read_slowly(
     tmp_path: Path, pages_per_s: int, how: str, pages: Iterable[int], *, minor: bool | None = None
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """The faults of a program that touches these pages of a cold file on a disk held to a crawl, and what it says itself."""
+    """The faults of a program that touches these pages of a cold file on a throttled disk, and its own measurement."""
     if reason := slow_storage.missing():
         pytest.skip(reason)
     with slow_storage.throttled_disk(tmp_path, 32 << 20) as disk:
@@ -203,7 +206,7 @@ def read_slowly(
 
 @pytest.mark.alone
 def test_a_fault_lasts_as_long_as_the_thread_waited(tmp_path: Path) -> None:
-    """On a disk that gives one page in 10 ms the faults add up to the time that the loop took."""
+    """On a disk that reads one page in 10 ms the faults add up to the time of the loop."""
     spans, reader = read_slowly(tmp_path, 100, "plain", some_pages(150))
     blocked_ns = spans.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
     assert 150 == len(spans)
@@ -211,85 +214,81 @@ def test_a_fault_lasts_as_long_as_the_thread_waited(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-def test_who_reads_in_order_waits_in_minor_faults(tmp_path: Path) -> None:
-    """For readahead: the kernel calls few of them major, but all of them together last as long as the reader waited."""
+def test_a_sequential_reader_waits_in_minor_faults(tmp_path: Path) -> None:
+    """It waits for readahead: few faults are major, but all together last as long as the reader waited."""
     spans, reader = read_slowly(tmp_path, PAGES, "stream", range(PAGES), minor=True)
     blocked_ns = spans.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
     assert 2 * reader["faults"] < len(spans)
     assert 0.8 * reader["slept_ns"] <= blocked_ns <= reader["took_ns"]
 
 
-def test_minor_faults_are_watched_while_it_is_worth_it(tmp_path: Path) -> None:
-    """While there are major ones, and some time after; not while there are so many that watching them would cost."""
+def test_minor_faults_are_recorded_within_a_budget(tmp_path: Path) -> None:
+    """For a second at the start, and while faults wait for storage; a burst is paid from a reserve, and too many only in part."""
     recorder = faults.FaultRecorder(tmp_path, period_s=60)
-    watch, num_cpus = recorder._minor, len(recorder._rings)
-    second, too_many = 1_000_000_000, 1 + num_cpus * watch_limit()
+    events, second = recorder._minor, 1_000_000_000
+    begun_ns = events.changed_ns
+    too_many = events.RESERVE_NS // events.SAMPLE_NS + 1
     try:
         on = []
-        for now_s, majors, minors in [
-            (100, 0, 100),  # no mapped file is read
-            (101, 50, 200),
-            (105, 50, 300),
-            (107, 50, 400),  # none for long
-            (108, 100, 500),
-            (109, 150, 500 + too_many),
-            (110, 200, 500 + too_many),  # rests
-            (120, 250, 500 + too_many),
+        for at_s, waits, minors in [
+            (0.5, 0, 100),
+            (2, 0, 200),  # no mapped file is read
+            (3, 1, 300),  # one fault waited
+            (7, 1, 400),
+            (9, 1, 500),  # none for long
+            (10, 2, 600),
+            (11, 3, 600 + too_many),
+            (11.5, 4, 600 + too_many),  # the reserve grows by 5 ms per second
+            (13, 5, 600 + too_many),
         ]:
-            watch.decide(now_s * second, majors, minors)
-            on.append(watch._is_on)
+            events.decide(begun_ns + int(at_s * second), waits, minors, threads=1)
+            on.append(events.is_on)
     finally:
         recorder.stop()
-    assert [False, True, True, False, True, False, False, True] == on
+    assert [True, False, True, True, False, True, False, False, True] == on
 
 
-def test_switches_are_watched_until_it_is_calm(tmp_path: Path) -> None:
-    """Five seconds after the start, or after the last major fault; and again from the next one on."""
+def test_switch_events_are_disabled_when_there_are_no_faults(tmp_path: Path) -> None:
+    """Five seconds after the start, or after the last major fault; the next fault enables them again."""
     recorder = faults.FaultRecorder(tmp_path, period_s=60)
-    watch, second = recorder._watched, 1_000_000_000
-    begun_s = watch._since_ns // second
+    events, second = recorder._switches, 1_000_000_000
+    begun_s = events.changed_ns // second
     try:
         history = [(1, 0), (4, 3), (8, 3), (10, 3), (60, 3)]
-        on = [watch.decide((begun_s + at_s) * second, majors) for at_s, majors in history]
-        assert 9 * second <= watch.watched_ns <= 11 * second
-        on.append(watch.decide((begun_s + 61) * second, 4))
+        on = [events.decide((begun_s + at_s) * second, majors) for at_s, majors in history]
+        assert 9 * second <= events.enabled_ns <= 11 * second
+        on.append(events.decide((begun_s + 61) * second, 4))
     finally:
         recorder.stop()
     assert [None, None, None, False, None, True] == on
 
 
-def test_faults_after_a_calm_have_no_known_length(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the recorder notices them; it says when it watched, and no fault is missing."""
-    monkeypatch.setattr(faults._Watched, "CALM_NS", 0)
-    job = touch(data, "plain", some_pages(100))
+def test_faults_after_an_idle_time_have_no_duration(data: Path) -> None:
+    """Until the recorder notices them; the file holds the switch states, and no fault is missing."""
+    job = touch(data, "plain", some_pages(100), recording={"idle_ns": 0})
     assert 100 == len(job.of(data))
     spans = job.found.spans.filter(pl.col("start_ns") == pl.col("end_ns"))
-    assert len(spans) == job.found.facts["unblocked"] + job.found.facts["unwatched"]
+    assert len(spans) == job.found.facts.unblocked + job.found.facts.unwatched
     records, _ = perf.read_records(Path(job.facts["path"]).read_bytes()[perf.HEADER_BYTES :])
-    marks = records.take(records.types == perf.WATCHED).miscs.tolist()
-    assert [0, 0] == marks[:2]  # before it was switched off, and after
+    marks = records.take(records.types == perf.SWITCH_STATE).miscs.tolist()
+    assert [0, 0] == marks[:2]  # before disabling and after
     assert [0, 0, 1] * (len(marks) // 3) == marks[: len(marks) // 3 * 3]
 
 
-def test_without_descriptors_of_their_own_switches_are_always_watched(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As before there were such; nothing is lost but what it costs."""
-    monkeypatch.setattr(faults._Watched, "CALM_NS", 0)
-    monkeypatch.setattr(faults, "open_event", lambda attributes, cpu: (-1, errno.EMFILE))
-    job = touch(data, "plain", some_pages(100))
+def test_without_optional_events_switches_are_always_recorded(data: Path) -> None:
+    """By the events of major faults; only the cost is higher."""
+    recording = {"idle_ns": 0, "open_optional": lambda attributes, cpu: (-1, errno.EMFILE)}
+    job = touch(data, "plain", some_pages(100), recording=recording)
     assert 100 == len(job.of(data))
-    assert (0, 0) == (job.found.facts["unwatched"], job.found.facts["minor"])
+    assert (0, 0) == (job.found.facts.unwatched, job.found.facts.minor)
     assert 0 < job.facts["switches"]
-
-
-def watch_limit() -> int:
-    return faults._MinorFaults.MINORS_PER_S
 
 
 # ------------------------------------------------------------------------------------------------ ends of all kinds
 
 
 def test_a_killed_job_loses_nothing(data: Path) -> None:
-    """What it did before SIGKILL stands in the file, and so does its end."""
+    """The file holds its faults before SIGKILL, and its end."""
     with pytest.raises(subprocess.CalledProcessError, match="SIGKILL"):
         touch(data, "killed", some_pages(50))
     found, paths = read_only_file(data.parents[1] / "spool")
@@ -305,7 +304,7 @@ def read_only_file(spool: Path, *, is_whole: bool = True) -> tuple[Faults, dict[
 
 @contextmanager
 def staying(*command: object) -> Iterator["subprocess.Popen[str]"]:
-    """A program that has read its pages and lives on."""
+    """A program that has read its pages and keeps running."""
     process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:
         assert process.stdout is not None
@@ -314,7 +313,7 @@ def staying(*command: object) -> Iterator["subprocess.Popen[str]"]:
 
 
 def test_a_recording_ends_before_its_job(data: Path) -> None:
-    """What the job does afterwards is not recorded, and its end is not known."""
+    """Later faults of the job are not recorded, and its end is unknown."""
     spool = data.parents[1] / "spool"
     spool.mkdir()
     recorder = faults.FaultRecorder(spool)
@@ -329,7 +328,7 @@ def test_a_recording_ends_before_its_job(data: Path) -> None:
 
 
 def test_a_killed_recorder_leaves_a_file(data: Path) -> None:
-    """Not closed, but with all that was copied; the kernel's own count is not known."""
+    """It is not closed, but holds all copied records; the count of the kernel is unknown."""
     spool = data.parents[1] / "spool"
     spool.mkdir()
 
@@ -339,25 +338,27 @@ def test_a_killed_recorder_leaves_a_file(data: Path) -> None:
 
     command = [PROGRAMS / "record_faults.py", spool, sys.executable, PROGRAMS / "touch_pages.py", data, "stays", *some_pages(50)]
     with staying(sys.executable, *command) as recorder:
-        wait_until(lambda: recorded(is_whole=False) == 50, seconds=20)  # the recorder may be in the midst of a record
+        wait_until(lambda: recorded(is_whole=False) == 50, seconds=20)  # the recorder may be writing a record
         recorder.kill()
     found, _ = read_only_file(spool)
-    assert (False, None, 50) == (found.facts["closed"], found.facts["counted"], recorded(is_whole=True))
+    assert (False, None, 50) == (found.facts.closed, found.facts.counted, recorded(is_whole=True))
 
 
-def test_what_finds_no_room_is_counted(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ring of one page, and a copier that comes too late: the kernel counts all faults, and says how many records were lost."""
-    monkeypatch.setattr(faults, "drain", lambda rings, drain=faults.drain: drain(rings) if recorder._stopping else b"")
-    monkeypatch.setattr(faults, "map_rings", lambda found, _, make=faults.map_rings: make(found, mmap.PAGESIZE))
-    recorder = faults.FaultRecorder(data.parent)
+def test_lost_records_are_counted(data: Path) -> None:
+    """Rings of one page that are read only at the end: the kernel counts all faults and the lost records."""
+    ended = threading.Event()
+    recorder = faults.FaultRecorder(
+        data.parent, ring_bytes=mmap.PAGESIZE, read=lambda rings: perf_events.read_rings(rings) if ended.is_set() else b""
+    )
     try:
         command = [sys.executable, PROGRAMS / "touch_pages.py", data, "plain", *some_pages(300)]
         subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL, check=True)
+        ended.set()
     finally:
         facts = recorder.stop()
     found = read(Path(facts["path"]), {})
     assert facts["faults"] >= 300 > len(found.spans)
-    assert found.facts["lost"] > 0
+    assert found.facts.lost > 0
     release = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
     assert (release >= (6, 0)) == (facts["lost"] is not None)  # PERF_FORMAT_LOST
     lost = math.inf if facts["lost"] is None else facts["lost"]
@@ -365,7 +366,7 @@ def test_what_finds_no_room_is_counted(data: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_full_disk_ends_the_file_and_not_the_job(data: Path) -> None:
-    """The recorder says what happened; the job reads on."""
+    """The facts say what happened; the job continues."""
     recorder = faults.FaultRecorder(data.parent)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, recorder._writer._descriptor)
@@ -379,7 +380,7 @@ def test_a_full_disk_ends_the_file_and_not_the_job(data: Path) -> None:
 
 
 def test_a_spool_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """With its name, and before any job runs; nothing stays open."""
+    """With its name, and before a job runs; no descriptor stays open."""
     before = os.listdir("/proc/self/fd")
     with pytest.raises(faults.CaptureError, match=r"missing.*No such file"):
         faults.FaultRecorder(tmp_path / "missing")
@@ -387,7 +388,7 @@ def test_a_spool_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_forbidden_call_says_what_would_allow_it() -> None:
-    """As in a container with the usual seccomp filter."""
+    """As in a container with the default seccomp filter."""
     ended = subprocess.run([sys.executable, PROGRAMS / "without_perf_events.py"], capture_output=True, text=True, check=True)
     assert "perf_event_open is forbidden" in ended.stdout
     assert "seccomp" in ended.stdout

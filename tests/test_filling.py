@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_datasets import FORMS, made
 
-from ioprof.cli.preparing import dataset_files
 from ioprof.loaders import open_records
 from ioprof.loaders.filling import BLOCK_BYTES, FillingOptions, filling, flags_of, missing_ranges, prepare
 
@@ -36,8 +35,10 @@ def reader(dataset, form, copy_folder, **more):
 
 
 def all_records(records):
-    requests = list(records.requests())
-    return {index: content(records.read(index, request.number)) for request in requests for index in request.indices}
+    found = {}
+    for request in records.requests():
+        found |= dict(zip(request.indices, map(content, records.of_batch(request)), strict=True))
+    return found
 
 
 def content(record):
@@ -46,14 +47,14 @@ def content(record):
 
 def begun(dataset, folder):
     root = f"{dataset.path}/"
-    prepare(folder, dataset, [(path, path.removeprefix(root)) for path in dataset_files(dataset)])
+    prepare(folder, dataset, [(path, path.removeprefix(root)) for path in dataset.data_files()])
     return folder
 
 
 def test_what_is_read_while_filling_is_what_is_there(datasets, form, tmp_path):
     """Law: each record, its first time and every time after, is that of the bare loader."""
     dataset = datasets[form]
-    bare = {index: content(open_records(LOADERS[form], dataset).read_alone(index)) for index in range(dataset.records)}
+    bare = {index: content(open_records(LOADERS[form], dataset).read(index)) for index in range(dataset.records)}
     copy_folder = begun(dataset, tmp_path / "copy")
 
     assert bare == all_records(reader(dataset, form, copy_folder))
@@ -65,7 +66,7 @@ def test_the_second_epoch_reads_the_copy_alone(small_tree, form, tmp_path):
     dataset = made(small_tree, tmp_path / "shared", **FORMS[form])
     copy_folder = begun(dataset, tmp_path / "copy")
     first = all_records(reader(dataset, form, copy_folder))
-    for path in dataset_files(dataset)[1 if dataset.layout == "files" else 0 :]:
+    for path in dataset.data_files()[1 if dataset.layout == "files" else 0 :]:
         head = Path(path).read_bytes()[: 2 * BLOCK_BYTES if dataset.layout != "files" else 0]
         Path(path).write_bytes(head + bytes(os.stat(path).st_size - len(head)))
 
@@ -78,14 +79,13 @@ def test_what_is_flagged_is_there_whole(datasets, form, tmp_path):
     copy_folder = begun(dataset, tmp_path / "copy")
     records = reader(dataset, form, copy_folder)
     for request in records.requests():
-        for index in request.indices:
-            records.read(index, request.number)
+        for _ in records.of_batch(request):
             check_flagged(dataset, copy_folder)
     assert not (copy_folder / "dataset" / "dataset.json").exists()
 
 
 def check_flagged(dataset, copy_folder):
-    files = dataset_files(dataset)
+    files = dataset.data_files()
     if dataset.layout == "files":
         for path, there in zip(files[1:], flags_of(copy_folder), strict=True):
             target = copy_folder / "dataset" / os.path.relpath(path, dataset.path)
@@ -107,7 +107,7 @@ def test_a_full_disk_ends_the_filling_and_not_the_job(datasets, form, tmp_path, 
         copy_folder = begun(dataset, disk / "copy")
     except OSError:
         pytest.skip("not even the flags fit")
-    bare = {index: content(open_records(LOADERS[form], dataset).read_alone(index)) for index in range(dataset.records)}
+    bare = {index: content(open_records(LOADERS[form], dataset).read(index)) for index in range(dataset.records)}
 
     assert bare == all_records(reader(dataset, form, copy_folder))
     assert bare == all_records(reader(dataset, form, copy_folder))

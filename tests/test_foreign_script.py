@@ -9,13 +9,13 @@ from typing import Final
 import polars as pl
 import pytest
 import slow_storage
-from preload import check_books, needs_library
+from preload import check_counters, needs_library
 from repository import PROGRAMS
 
 import ioprof
 from ioprof.cli import main
 from ioprof.converters import GenerateOptions, generate
-from ioprof.record.faults import refusal
+from ioprof.instrument.faults import refusal
 
 EXAMPLES: Final = Path(sys.prefix, "examples")
 SCRIPT: Final = next(EXAMPLES.glob("pytorch_ignite-*/examples/gan/dcgan.py"), None)
@@ -73,17 +73,18 @@ def test_its_report_shows_what_its_workers_read_and_what_it_waited_for(
     """
     slow_storage.evict(EXAMPLES / "torchvision")
     trained(tree, tmp_path / "recorded", sys.executable, "-m", "ioprof", "record", "--quiet", "--out", tmp_path / "run", "--")
-    trace = ioprof.load(tmp_path / "run")
-    check_books(trace, libraries=200)
+    trace = ioprof.load(tmp_path / "run").trace
+    check_counters(trace, libraries=200)
 
     images = trace.files.filter(pl.col("path").str.starts_with(f"{tree}/"))
     reads = trace.spans.filter(pl.col("kind") == "read", pl.col("bytes") > 0).join(images, on="file")
     sizes = {str(path): EPOCHS * path.stat().st_size for path in tree.rglob("*.JPEG")}
     assert sizes == dict(reads.group_by("path").agg(pl.col("bytes").sum()).iter_rows())
-    workers = {process["pid"] for process in trace.run["processes"] if process["role"] == "worker"}
+    workers = {process.pid for process in trace.run.processes if process.role == "worker"}
     assert workers == set(reads["pid"])
     assert set(range(STEPS)) == set(reads["batch"])
-    counts = dict(trace.spans.group_by("kind").len().iter_rows())
+    at_import = pl.col("name").cast(str) == "zlib.decompress"  # modules of Cython decompress their constants
+    counts = dict(trace.spans.filter(at_import.not_().fill_null(True)).group_by("kind").len().iter_rows())
     expected = {"step": STEPS, "fetch": STEPS, "collate": STEPS, "decode": EPOCHS * IMAGES}
     assert expected == {kind: counts.get(kind) for kind in expected}
     assert counts["wait"] >= STEPS
@@ -91,7 +92,7 @@ def test_its_report_shows_what_its_workers_read_and_what_it_waited_for(
         faults = trace.spans.filter(pl.col("kind") == "fault").join(trace.files, on="file")
         assert faults["path"].str.contains(r"\.so").any()
 
-    assert 0 == main(["report", str(tmp_path / "run")])
+    assert 0 == main(["report", "--full", str(tmp_path / "run")])
     report = capsys.readouterr().out
     assert all(cause in report for cause in ("storage", "decode", "compute", f"{STEPS} per rank"))
 

@@ -1,4 +1,4 @@
-"""The FUSE server that tests are slowed down by: exact, as slow as was asked for, as concurrent as it says, and gone at the end."""
+"""The FUSE server for slow storage: correct data, requested delays, requested concurrency, and removal at the end."""
 
 import errno
 import json
@@ -50,13 +50,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["cached", "direct"])
 def served(request: pytest.FixtureRequest, folder: Path) -> Iterator[Mounted]:
-    """The same, through the server."""
+    """The same files through the server."""
     with fuse_server(folder, direct_io=request.param) as mounted:
         yield mounted
 
 
 def mounts_at(place: Path) -> list[bytes]:
-    """Lines of the kernel's own table, where bytes that would break a line stand in octal."""
+    """Lines of the mount table of the kernel, in which special bytes are octal escapes."""
     escaped = os.fsencode(place).replace(b"\\", b"\\134")
     for byte in b" \t\n":
         escaped = escaped.replace(bytes([byte]), b"\\%03o" % byte)
@@ -68,7 +68,7 @@ def is_mounted(place: Path) -> bool:
 
 
 def read_directly(mounted: Mounted, name: str, size: int, times: int) -> None:
-    """So many reads in a row, in order."""
+    """This many sequential reads."""
     descriptor = os.open(mounted.path / name, os.O_RDONLY)
     try:
         for number in range(times):
@@ -82,7 +82,7 @@ def read_directly(mounted: Mounted, name: str, size: int, times: int) -> None:
 
 @given(size=st.sampled_from(SIZES), offset=st.integers(0, LARGEST + 10), length=st.integers(0, LARGEST + 10))
 def test_any_part_of_a_file_is_that_of_the_folder(served: Mounted, folder: Path, size: int, offset: int, length: int) -> None:
-    """Whatever offset and length, at and behind the end too, with the page cache and without."""
+    """For any offset and length, also at and beyond the end, with the page cache and without."""
     descriptor = os.open(served.path / str(size), os.O_RDONLY)
     try:
         found = os.pread(descriptor, length, offset)
@@ -92,20 +92,20 @@ def test_any_part_of_a_file_is_that_of_the_folder(served: Mounted, folder: Path,
 
 
 def test_a_mapped_file_is_that_of_the_folder(served: Mounted, folder: Path) -> None:
-    """As LMDB maps it: shared, for reading."""
+    """Like LMDB: a shared mapping for reading."""
     with open(served.path / str(LARGEST), "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         assert (folder / str(LARGEST)).read_bytes() == mapped[:]
 
 
 def test_names_kinds_and_attributes_are_those_of_the_folder(tmp_path: Path) -> None:
-    """Names as hostile as a file system allows, folders, links and what is no file; whether or not the kernel may remember them."""
+    """Any valid names, folders, links and special files; with and without caching of entries by the kernel."""
     root = tmp_path / "root"
     for name in map(os.fsdecode, HOSTILE):
         (root / name).mkdir(parents=True)
         (root / name / name).write_bytes(os.fsencode(name))
     (root / "link").symlink_to(os.fsdecode(b"no \xff where"))
     os.mkfifo(root / "fifo")
-    for number in range(500):  # more than one answer holds
+    for number in range(500):  # more than fits into one reply
         (root / f"{number}{'y' * 200}").touch()
     for remember_s in (0, 3600):
         with fuse_server(root, remember_s=remember_s) as mounted:
@@ -115,7 +115,7 @@ def test_names_kinds_and_attributes_are_those_of_the_folder(tmp_path: Path) -> N
 
 
 def listing(root: Path) -> list[tuple[object, ...]]:
-    """Everything below, with what the kernel says of it."""
+    """All entries below a folder with their attributes."""
     found = []
     for path in sorted(root.rglob("*")):
         status = path.lstat()
@@ -126,7 +126,7 @@ def listing(root: Path) -> list[tuple[object, ...]]:
 
 
 def test_it_can_only_be_read(served: Mounted) -> None:
-    """Whoever asks, root too."""
+    """For all users including root."""
     for change in (lambda path: path.write_bytes(b""), Path.unlink, lambda path: path.rename(path.with_name("b"))):
         with pytest.raises(OSError, match="Read-only") as refused:
             change(served.path / "4096")
@@ -134,7 +134,8 @@ def test_it_can_only_be_read(served: Mounted) -> None:
 
 
 def test_an_extended_attribute_may_have_any_name(tmp_path: Path) -> None:
-    """`user.lustre.lov` of the folder is `lustre.lov` of the mount, byte by byte: a way to serve what only a cluster has."""
+    """`user.lustre.lov` of the folder is `lustre.lov` of the mount, byte by byte: this simulates attributes of a cluster file
+    system."""
     (tmp_path / "root").mkdir()
     path = tmp_path / "root/file"
     path.touch()
@@ -152,7 +153,7 @@ def test_an_extended_attribute_may_have_any_name(tmp_path: Path) -> None:
 
 
 def test_the_kernel_says_what_it_is_told_to(folder: Path, tmp_path: Path) -> None:
-    """Type, source and mount point as any network file system might have them, in /proc/self/mountinfo."""
+    """Type, source and mount point of any network file system can be simulated in /proc/self/mountinfo."""
     place = tmp_path / "mount \\ \n point"
     place.mkdir()
     with fuse_server(folder, place, subtype="glusterfs", source="10.0.0.1:/a b\n\\040") as mounted:
@@ -166,7 +167,7 @@ def test_the_kernel_says_what_it_is_told_to(folder: Path, tmp_path: Path) -> Non
 
 
 def test_a_direct_read_is_one_request_of_its_size(folder: Path) -> None:
-    """Nothing is cached, nothing read ahead: the server's books are the reader's."""
+    """No caching and no readahead: the counters of the server equal those of the reader."""
     with fuse_server(folder, direct_io=True, max_read_bytes=65_536) as mounted:
         for size in (100, 4096, 50_000):
             read_directly(mounted, str(LARGEST), size, 20)
@@ -176,13 +177,13 @@ def test_a_direct_read_is_one_request_of_its_size(folder: Path) -> None:
 
 
 def test_a_cached_page_is_asked_for_once(folder: Path) -> None:
-    """Until it is evicted; and the size of a request has the bound that was given."""
+    """Until it is evicted; requests have the given maximum size."""
     with fuse_server(folder, max_read_bytes=8192) as mounted:
         path = mounted.path / str(LARGEST)
         for _ in range(3):
             path.read_bytes()
         books = mounted.counters()
-        assert LARGEST <= books["bytes"] < 2 * LARGEST  # another program may empty the machine's page cache meanwhile
+        assert LARGEST <= books["bytes"] < 2 * LARGEST  # another program may empty the page cache of the machine
         assert max(map(int, books["read_sizes"])) <= 8192
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -191,7 +192,7 @@ def test_a_cached_page_is_asked_for_once(folder: Path) -> None:
 
 
 def test_what_is_read_ahead_has_the_bound_that_was_given(folder: Path) -> None:
-    """None at 0: a page at a time, as the kernel then reads; and also more than its usual 128 KiB."""
+    """None at 0: the kernel reads single pages; also more than its default of 128 KiB."""
     largest = {}
     for readahead in (0, 16_384, 1 << 20):
         with fuse_server(folder, max_readahead_bytes=readahead, max_read_bytes=1 << 20) as mounted:
@@ -204,7 +205,7 @@ def test_what_is_read_ahead_has_the_bound_that_was_given(folder: Path) -> None:
 
 
 def test_each_request_waits_what_it_was_given(folder: Path) -> None:
-    """In a row, n of them take at least n times as long; what a request does not cost, it does not wait for."""
+    """n sequential requests take at least n times as long; requests without delay do not wait."""
     with fuse_server(folder, direct_io=True, read_ms=3, open_ms=20, metadata_ms=10, remember_s=0) as mounted:
         before, began = mounted.counters()["requests"], time.monotonic()
         read_directly(mounted, "131072", 4096, 25)
@@ -218,7 +219,7 @@ def test_each_request_waits_what_it_was_given(folder: Path) -> None:
 
 
 def test_it_can_be_slowed_down_later(folder: Path) -> None:
-    """So that a dataset need not be looked at slowly before the test begins."""
+    """So that a dataset can be read quickly before the test begins."""
     with fuse_server(folder, direct_io=True) as mounted:
         mounted.slow_down(read_ms=30)
         began = time.monotonic()
@@ -228,9 +229,9 @@ def test_it_can_be_slowed_down_later(folder: Path) -> None:
 
 @pytest.mark.parametrize(("threads", "expected"), [(3, 3), (16, 8)])
 def test_requests_wait_side_by_side(folder: Path, threads: int, expected: int) -> None:
-    """As many as there are readers, but no more than the server has threads: by its own books."""
+    """As many as there are readers, but at most the threads of the server, by its counters."""
     with fuse_server(folder, direct_io=True, threads=threads, read_ms=400) as mounted:
-        for _ in range(5):  # a busy machine may start some of them only when others have got their bytes
+        for _ in range(5):  # on a loaded machine some may start only after others have finished
             readers = [threading.Thread(target=read_directly, args=(mounted, "131072", 4096, 1)) for _ in range(8)]
             for reader in readers:
                 reader.start()
@@ -260,14 +261,14 @@ def test_all_readers_share_the_link(folder: Path) -> None:
 
 
 def test_it_is_unmounted_when_the_test_fails(folder: Path, tmp_path: Path) -> None:
-    """The error is the test's own."""
+    """The error is that of the test."""
     with pytest.raises(ZeroDivisionError), fuse_server(folder, tmp_path):
         assert is_mounted(tmp_path) / 0
     assert not is_mounted(tmp_path)
 
 
 def test_it_is_unmounted_when_a_file_is_left_open(folder: Path, tmp_path: Path) -> None:
-    """Who goes on to read gets an error, and does not hang."""
+    """Further reads fail and do not hang."""
     with fuse_server(folder, tmp_path, direct_io=True):
         left = os.open(tmp_path / "4096", os.O_RDONLY)
     try:
@@ -275,19 +276,19 @@ def test_it_is_unmounted_when_a_file_is_left_open(folder: Path, tmp_path: Path) 
         with pytest.raises(OSError, match=r"not connected|connection abort"):
             os.pread(left, 10, 0)
     finally:
-        with suppress(OSError):  # the server is not told of it
+        with suppress(OSError):  # the server is not notified
             os.close(left)
 
 
 def test_it_is_unmounted_when_the_server_is_killed(folder: Path, tmp_path: Path) -> None:
-    """And the test fails."""
+    """The test fails."""
     with pytest.raises(AssertionError), fuse_server(folder, tmp_path) as mounted:
         os.kill(mounted._server.pid, signal.SIGKILL)
     assert not is_mounted(tmp_path)
 
 
 def test_it_is_unmounted_when_the_test_is_killed(folder: Path) -> None:
-    """SIGKILL of the process that asked for it; the folder that was made for the mount goes, too."""
+    """SIGKILL of the process that started it; the folder created for the mount is removed too."""
     program = f"""
 import sys
 sys.path.insert(0, {str(PROGRAM.parent)!r})
@@ -311,7 +312,7 @@ with fuse_server(Path({str(folder)!r})) as mounted:
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "umount"])
 def test_as_a_program_it_serves_until_it_is_told_to_end(how: str, folder: Path, tmp_path: Path) -> None:
-    """By a signal, or by who unmounts; then it prints its books."""
+    """By a signal or an unmount; then it prints its counters."""
     if reason := module.missing():
         pytest.skip(reason)
     line = [sys.executable, PROGRAM, folder, tmp_path, "--read-ms", "1"]
@@ -326,7 +327,7 @@ def test_as_a_program_it_serves_until_it_is_told_to_end(how: str, folder: Path, 
 
 
 def test_without_root_it_says_so(folder: Path) -> None:
-    """In words that are the reason of a skip."""
+    """The text is the reason of a skip."""
     code = "import os, fuse_server\nos.geteuid() or os.setuid(65534)\nprint(fuse_server.missing())"
     ended = subprocess.run([sys.executable, "-c", code], cwd=PROGRAM.parent, capture_output=True, text=True, check=True)
     assert "a FUSE server of our own needs root\n" == ended.stdout

@@ -15,8 +15,8 @@ from made_datasets import folder_bytes, made
 from PIL import Image, JpegImagePlugin
 
 from ioprof.converters import GenerateOptions, generate
-from ioprof.converters.distribution import BYTE_QUANTILES, draw_size, target_bytes
-from ioprof.converters.synthesis import TOLERANCE, synthetic_jpeg
+from ioprof.converters.images.size_distribution import BYTE_QUANTILES, draw_size, target_bytes
+from ioprof.converters.images.synthesis import TOLERANCE, synthetic_jpeg
 from ioprof.errors import CommandError
 
 IMAGES = 200

@@ -1,4 +1,4 @@
-"""The Kineto session of a process, with the activities of the CPU where there is no GPU: all but the activities is the same."""
+"""The Kineto session of a process, with CPU activities instead of GPU ones; everything else is the same."""
 
 import json
 import os
@@ -13,31 +13,31 @@ import torch
 
 from ioprof import clock
 from ioprof.errors import CaptureError
-from ioprof.record import gpu, recorder
-from ioprof.spool import kineto, read_spool
+from ioprof.ingest import kineto, read_spool
+from ioprof.instrument import gpu, recorder
 
 CPU = ("CPU",)
 
 
 @pytest.fixture(autouse=True)
 def stopped(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
-    """No session outlives its test, torch's class is as it was, and what Kineto says to stderr is no output of ours."""
-    watched = torch.autograd.profiler.profile
-    before = (watched._prepare_trace, watched.__exit__)
+    """No session outlives its test, the class of torch is unpatched, and the stderr output of Kineto is captured."""
+    patched = torch.autograd.profiler.profile
+    before = (patched._prepare_trace, patched.__exit__)
     yield
     gpu.stop()
-    assert before == (watched._prepare_trace, watched.__exit__)
+    assert before == (patched._prepare_trace, patched.__exit__)
 
 
 def work() -> tuple[int, int]:
-    """Something that Kineto records, and when it was done."""
+    """Run an operation that Kineto records; returns the times before and after."""
     begin_ns = clock.monotonic_ns()
     torch.mm(torch.ones(100, 100), torch.ones(100, 100))
     return begin_ns, clock.monotonic_ns()
 
 
 def as_kernels(window: kineto.Window, name: str = "aten::mm") -> list[tuple[int, int, int | None]]:
-    """Start, end and step of the operators of that name, read as if the device had done them."""
+    """Start, end and step of the operators of that name, read as if they were kernels of a device."""
     text = window.path.read_text().replace('"cat": "cpu_op"', '"cat": "kernel"')
     path = window.path.with_name("kineto-turned-1-0.json")
     path.write_text(text)
@@ -56,19 +56,19 @@ def as_kernels(window: kineto.Window, name: str = "aten::mm") -> list[tuple[int,
     ],
 )
 def test_settings(setting: str, expected: gpu.Plan | None) -> None:
-    """A length out of a period, all, or off."""
+    """A length and a period, all, or off."""
     assert expected == gpu.plan(setting)
 
 
 @pytest.mark.parametrize("setting", ["", "on", "2s", "2/30", "30s/2s", "0s/1s", "2s/30s ", "-1s/2s"])
-def test_settings_that_make_no_sense(setting: str) -> None:
-    """Said with the value and what to type."""
+def test_invalid_settings(setting: str) -> None:
+    """The message contains the value and a valid setting."""
     with pytest.raises(CaptureError, match="2s/30s"):
         gpu.start("spool", setting)
 
 
 def test_a_window_lies_between_ends_of_steps(tmp_path: Path) -> None:
-    """What was done in it is in its file, on the monotonic clock, in the right step; what was done before and after is not."""
+    """Its file contains the work within it, on the monotonic clock, in the right step; not the work before and after."""
     recorder.start(tmp_path, rank=2, role="rank")
     gpu.start(tmp_path, "1ms/1m", rank=2, activities=CPU)
     work()
@@ -76,7 +76,7 @@ def test_a_window_lies_between_ends_of_steps(tmp_path: Path) -> None:
     times = []
     for step in (11, 12, 13):
         times.append(work())
-        if step == 12:  # Kineto's own start takes longer than the window, so it would end with step 11
+        if step == 12:  # the start of Kineto takes longer than the window, which would end with step 11
             while clock.monotonic_ns() - times[0][0] < 1_000_000:
                 pass
         costs.append(gpu.step(step))
@@ -86,13 +86,13 @@ def test_a_window_lies_between_ends_of_steps(tmp_path: Path) -> None:
     (window,) = kineto.read_windows(tmp_path)
     facts = window.facts()
     found = as_kernels(window)
-    last = facts["last_step"]
+    last = facts.last_step
     assert (11, 0, 2, os.getpid(), "its time was over") == (
-        facts["first_step"],
+        facts.first_step,
         window.number,
         window.rank,
         window.pid,
-        facts["ended_by"],
+        facts.ended_by,
     )
     assert list(range(11, last + 1)) == [step for _, _, step in found]
     slack_ns = 50_000
@@ -100,14 +100,14 @@ def test_a_window_lies_between_ends_of_steps(tmp_path: Path) -> None:
         assert begin_ns - slack_ns <= start_ns <= stop_at_ns <= end_ns + slack_ns
     assert window.uncertainty_ns is not None
     assert 0 == stop_ns
-    spans = read_spool(tmp_path, {}).spans.filter(kind="user", name=gpu.WINDOW_SPAN)
+    spans = read_spool(tmp_path).spans.filter(kind="user", name=gpu.WINDOW_SPAN)
     assert [cost for cost in costs if cost] == [end - begin for begin, end in spans.select("start_ns", "end_ns").rows()]
     assert (total_ns, 2) == (sum(costs), len(spans))
     assert 0 < window.cost_ns <= total_ns
 
 
 def test_windows_back_to_back_miss_no_step(tmp_path: Path) -> None:
-    """With a period as long as the window, each begins where the one before ended."""
+    """If the period is as long as the window, each window starts where the previous one ended."""
     gpu.start(tmp_path, "1ms/1ms", activities=CPU)
     for step in range(12):
         work()
@@ -119,8 +119,8 @@ def test_windows_back_to_back_miss_no_step(tmp_path: Path) -> None:
     assert "the process ended" in {window.ended_by for window in windows}
 
 
-def test_the_jobs_own_profiler_goes_first(tmp_path: Path) -> None:
-    """It records as if ours were not there; what ours had seen is kept, and ours goes on later."""
+def test_a_profiler_of_the_job_takes_precedence(tmp_path: Path) -> None:
+    """It records undisturbed; the events of our window until then are kept, and our next window starts after it."""
     gpu.start(tmp_path, "1ms/1ms", activities=CPU)
     gpu.step(0)
     work()
@@ -139,10 +139,10 @@ def test_the_jobs_own_profiler_goes_first(tmp_path: Path) -> None:
     assert (1, 1) == (len(as_kernels(windows[0])), len(as_kernels(windows[1])))
     assert {
         "a window ended early, because the job started a profiler of its own": 1,
-        "a window was not recorded, because another profiler was at work": 1,
+        "a window was not recorded, because another profiler was active": 1,
     } == notes
-    (said,) = tmp_path.glob("gpu-*.json")
-    assert notes.keys() == json.loads(said.read_text())["notes"].keys()
+    (notes_file,) = tmp_path.glob("gpu-*.json")
+    assert notes.keys() == json.loads(notes_file.read_text())["notes"].keys()
 
 
 def _until_a_window_is_open(step: int) -> None:
@@ -150,8 +150,8 @@ def _until_a_window_is_open(step: int) -> None:
         pass
 
 
-def test_a_profiler_that_warms_up_is_left_alone(tmp_path: Path) -> None:
-    """Between its warm-up and its end it holds Kineto, though nothing says so."""
+def test_a_profiler_that_warms_up_is_not_disturbed(tmp_path: Path) -> None:
+    """From its warm-up to its end it uses Kineto, although torch does not report it."""
     gpu.start(tmp_path, "1ms/1ms", activities=CPU)
     gpu.step(0)
     schedule = torch.profiler.schedule(wait=0, warmup=2, active=2, repeat=1)
@@ -166,13 +166,13 @@ def test_a_profiler_that_warms_up_is_left_alone(tmp_path: Path) -> None:
             gpu.step(step)
             profiler.step()
     assert [2] == seen
-    assert gpu.notes()["a window was not recorded, because another profiler was at work"] >= 1
+    assert gpu.notes()["a window was not recorded, because another profiler was active"] >= 1
     gpu.stop()
     assert 1 == len(kineto.read_windows(tmp_path))
 
 
 def test_nothing_happens_when_it_is_off_or_another_profiler_is_expected(tmp_path: Path) -> None:
-    """No file, no patch; the reason is kept where there is one."""
+    """No file and no patch; the reason is kept, if there is one."""
     gpu.start(tmp_path, "off", activities=CPU)
     assert (0, {}) == (gpu.step(1), gpu.notes())
     gpu.start(tmp_path, "all", activities=CPU, environment={"NSYS_PROFILING_SESSION_ID": "1"})
@@ -181,8 +181,8 @@ def test_nothing_happens_when_it_is_off_or_another_profiler_is_expected(tmp_path
     assert [f"gpu-{os.uname().nodename}-{os.getpid()}.json"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_a_job_without_cuda_has_no_windows_and_no_complaint(tmp_path: Path) -> None:
-    """Asking CUDA would begin it, and a process that then forks could not use it in its children."""
+def test_a_job_without_cuda_has_no_windows_and_no_notes(tmp_path: Path) -> None:
+    """A check would initialise CUDA, and children forked afterwards could not use it."""
     if torch.cuda.is_initialized():
         pytest.skip("CUDA is in use in this process")
     gpu.start(tmp_path, "1ms/1ms")
@@ -190,19 +190,19 @@ def test_a_job_without_cuda_has_no_windows_and_no_complaint(tmp_path: Path) -> N
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_spool_that_is_gone_costs_the_records_and_not_the_job(tmp_path: Path) -> None:
-    """After three failures it is left at that."""
+def test_a_missing_spool_loses_windows_but_does_not_fail_the_job(tmp_path: Path) -> None:
+    """After three failures no more windows are tried."""
     gpu.start(tmp_path / "gone", "1ms/1ms", activities=CPU)
     for step in range(100_000):
         gpu.step(step)
-        if gpu.notes().get("no more windows after 3 that failed"):
+        if gpu.notes().get("no more windows after 3 failures"):
             break
-    assert 1 == gpu.notes()["no more windows after 3 that failed"]
+    assert 1 == gpu.notes()["no more windows after 3 failures"]
     assert not (tmp_path / "gone").exists()
 
 
 def test_a_forked_child_has_no_session(tmp_path: Path) -> None:
-    """The window stays its parent's."""
+    """The window belongs to its parent."""
     gpu.start(tmp_path, "1ms/1ms", activities=CPU)
     gpu.step(0)
     child = os.fork()
@@ -227,17 +227,19 @@ def _run(program: str, spool: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_torch_is_found_and_never_loaded(tmp_path: Path) -> None:
-    """A process that does not use torch stays as light as it is."""
-    program = "import sys; from ioprof.record import gpu; gpu.start(sys.argv[1], 'all'); gpu.step(0); print('torch' in sys.modules)"
+def test_torch_is_never_imported(tmp_path: Path) -> None:
+    """A process that does not use torch does not pay for its import."""
+    program = (
+        "import sys; from ioprof.instrument import gpu; gpu.start(sys.argv[1], 'all'); gpu.step(0); print('torch' in sys.modules)"
+    )
     assert "False\n" == _run(program, tmp_path).stdout
 
 
 def test_a_killed_process_and_one_that_just_ends(tmp_path: Path) -> None:
-    """The one leaves word of the window that was open, the other all of it; with `QUIET`, Kineto keeps silent."""
+    """The first leaves only the metadata of the open window, the second all of it; with `QUIET`, Kineto writes nothing."""
     program = """
 import os, sys, torch
-from ioprof.record import gpu
+from ioprof.instrument import gpu
 for window in (0, 1):
     if window == 0 or os.fork() == 0:
         gpu.start(sys.argv[1], "60m/60m", activities=("CPU",))
@@ -256,5 +258,5 @@ for window in (0, 1):
     assert ("", "") == (killed.stderr, ended.stderr)
     windows = {window.ended_by: window for window in kineto.read_windows(tmp_path)}
     assert {None, "the process ended"} == windows.keys()
-    assert {"the process ended within this window", "no record of this window was written"} == set(+windows[None].damage)
+    assert {"the process ended during this window", "no trace of this window was written"} == set(+windows[None].damage)
     assert [5] == [step for _, _, step in as_kernels(windows["the process ended"])]

@@ -69,10 +69,10 @@ def test_workers_say_who_they_are(compared: Compared) -> None:
     spans = compared.trace.spans
     consumers = set(spans.filter(pl.col("kind") == "wait")["pid"])
     makers = set(spans.filter(pl.col("kind") == "fetch")["pid"])
-    processes = {process["pid"]: process for process in compared.trace.run["processes"]}
-    assert {("rank", 0, None)} == {tuple(processes[pid][key] for key in ("role", "rank", "worker")) for pid in consumers}
-    assert {("worker", 0)} == {tuple(processes[pid][key] for key in ("role", "rank")) for pid in makers - consumers}
-    assert all(processes[pid]["worker"] is not None for pid in makers - consumers)
+    processes = {process.pid: process for process in compared.trace.run.processes}
+    assert {("rank", 0, None)} == {tuple(getattr(processes[pid], key) for key in ("role", "rank", "worker")) for pid in consumers}
+    assert {("worker", 0)} == {tuple(getattr(processes[pid], key) for key in ("role", "rank")) for pid in makers - consumers}
+    assert all(processes[pid].worker is not None for pid in makers - consumers)
 
 
 def test_collate_lies_within_its_fetch(compared: Compared) -> None:

@@ -11,7 +11,7 @@ from hooked import SITE, environment, of_kind, recorded, run
 from PIL import Image
 from repository import PROGRAMS, ROOT
 
-from ioprof.record.identity import rank_of
+from ioprof.instrument.identity import rank_of
 
 START = PROGRAMS / "hooked_start.py"
 
@@ -88,7 +88,7 @@ def test_hooks_can_be_left_out(tmp_path: Path) -> None:
     """ioprof's own job emits its spans itself: nothing is recorded for it."""
     program = """
 from PIL import ImageFile
-from ioprof.record.recorder import is_recording
+from ioprof.instrument.recorder import is_recording
 print(is_recording(), hasattr(ImageFile.ImageFile.load, "_ioprof_observes"))
 """
     assert "True True" == run(["-c", program], tmp_path / "hooked").splitlines()[-1]
@@ -123,8 +123,8 @@ def test_children_of_every_kind_are_recorded(tmp_path: Path) -> None:
     decodes = of_kind(trace, "decode")
     assert 4 == len(decodes) == decodes["pid"].n_unique()
     assert {"JPEG"} == set(decodes["name"])
-    assert {"other"} == {process["role"] for process in trace.run["processes"]}
-    assert all(process["spans"] or process["closed"] for process in trace.run["processes"])
+    assert {"other"} == {process.role for process in trace.run.processes}
+    assert all(process.spans or process.closed for process in trace.run.processes)
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,17 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hooked import finish, of_kind, recorded, run, start
+from hooked import finish, job_has, of_kind, recorded, run, start
 from PIL import Image
 from repository import PROGRAMS
 
 from ioprof.analysis.lineage import waits
-from ioprof.cli.making import Recorded
+from ioprof.analysis.run import Run
 from ioprof.trace import Trace
 
 PROGRAM = PROGRAMS / "hooked_training.py"
 STEPS = 12
-COMPLETE = {"failures": [], "status": "complete"}
+COMPLETE = {"failures": (), "status": "complete"}
 
 
 def job(folder: Path, *arguments: object, launcher: tuple[str, ...] = (), code: int = 0) -> Trace:
@@ -23,11 +23,11 @@ def job(folder: Path, *arguments: object, launcher: tuple[str, ...] = (), code: 
     spool = folder / "spool"
     run([*launcher, PROGRAM, *arguments], spool, code)
     trace = recorded(spool)
-    capture = {**trace.run["capture"], "reads": False}
-    return Trace({**trace.run, **COMPLETE, "capture": capture}, trace.spans, trace.files)
+    capture = trace.run.capture.replace(reads=False)
+    return Trace(trace.run.replace(**COMPLETE, capture=capture), trace.spans, trace.files)
 
 
-def assert_sums_are_exact(recorded: Recorded) -> None:
+def assert_sums_are_exact(recorded: Run) -> None:
     """Every nanosecond of every step belongs to one cause, and of every wait to one leaf."""
     causes = [name for name in recorded.steps.columns if name.endswith("_ns") and name not in ("start_ns", "end_ns")]
     assert recorded.steps.select((pl.sum_horizontal(causes) == pl.col("end_ns") - pl.col("start_ns")).all()).item()
@@ -58,17 +58,19 @@ def test_ranks_of_a_parallel_job(parallel: Trace) -> None:
         mine = parallel.select(rank=rank)
         assert list(range(STEPS)) == of_kind(mine, "step")["batch"].to_list()
         assert list(range(STEPS)) == sorted(of_kind(mine, "fetch")["batch"].to_list())
-    roles = sorted((process["role"], process["rank"]) for process in parallel.run["processes"] if process["role"] != "other")
+    roles = sorted((process.role, process.rank) for process in parallel.run.processes if process.role != "other")
     assert [("rank", 0), ("rank", 1), ("worker", 0), ("worker", 1)] == roles
     learned = {"ranks": 2, "workers": 1, "batch_size": 4, "device": "cpu", "optimizer": "SGD"}
-    assert learned.items() <= parallel.run["config"].items()
+    assert learned.items() <= parallel.run.config.to_dict().items()
 
 
 def test_collectives_of_a_parallel_job(parallel: Trace) -> None:
-    """The script's own are named as it called them, and have their place in a step; DDP's exchange is seen but for the last."""
+    """The script's own are named as it called them, and have their place in a step; DDP's exchange is seen, perhaps but for the
+    last, since its log is complete when the next forward pass begins."""
     found = of_kind(parallel, "comm").with_columns(pl.col("name").cast(str))
     counts = dict(found.group_by("name").len().rows())
-    assert {"all_reduce": 2 * STEPS, "all_reduce 2": 2 * STEPS, "gradients": 2 * STEPS - 2, "barrier": 2} == counts
+    assert counts.pop("gradients") in (2 * STEPS - 2, 2 * STEPS)
+    assert {"all_reduce": 2 * STEPS, "all_reduce 2": 2 * STEPS, "barrier": 2} == counts
     assert {4} == set(found.filter(pl.col("name").str.starts_with("all_reduce"))["bytes"])
     for name in ("all_reduce", "all_reduce 2"):
         assert [*range(STEPS)] * 2 == found.filter(pl.col("name") == name).sort("rank", "start_ns")["step"].to_list()
@@ -87,10 +89,10 @@ def test_computation_of_a_parallel_job(parallel: Trace) -> None:
 
 def test_analysis_of_a_parallel_job(parallel: Trace) -> None:
     """It adds up, and knows compute, communication and the wait for a batch."""
-    found = Recorded.of(parallel)
+    found = Run.of(parallel)
     assert_sums_are_exact(found)
     causes = {cause.cause: cause.seconds for cause in found.summary.steps.causes}
-    assert all(causes[cause] for cause in ("compute", "communication", "delivery"))
+    assert all(causes[cause] for cause in ("compute", "exchange", "delivery"))
 
 
 def test_slow_decoding_is_named(tmp_path: Path) -> None:
@@ -99,11 +101,11 @@ def test_slow_decoding_is_named(tmp_path: Path) -> None:
     folder.mkdir()
     Image.effect_noise((1600, 1200), 80).convert("RGB").save(folder / "image.jpg")
     trace = job(tmp_path, "images", folder)
-    decodes = of_kind(trace, "decode")
+    decodes = of_kind(trace, "decode").filter(pl.col("name") == "JPEG")  # modules of Cython decompress their constants at import
     assert STEPS * 4 == len(decodes)
     assert [*range(STEPS)] == decodes["batch"].unique().sort().to_list()
     assert set(of_kind(trace, "fetch")["pid"]) == set(decodes["pid"]) != set(of_kind(trace, "wait")["pid"])
-    found = Recorded.of(trace)
+    found = Run.of(trace)
     assert_sums_are_exact(found)
     assert "decode" == found.summary.verdict.bound_by
 
@@ -113,7 +115,7 @@ def test_without_an_optimizer_batches_are_steps(tmp_path: Path) -> None:
     trace = job(tmp_path, "inference")
     steps = of_kind(trace, "step")
     assert [*range(2 * STEPS)] == steps["step"].to_list() == steps["batch"].to_list()
-    assert_sums_are_exact(Recorded.of(trace))
+    assert_sums_are_exact(Run.of(trace))
 
 
 def test_the_first_optimizer_counts(tmp_path: Path) -> None:
@@ -130,13 +132,14 @@ def test_an_interrupt_arrives_as_it_does(tmp_path: Path) -> None:
     """Ctrl-C while the job waits ends it by KeyboardInterrupt, with the capture file closed."""
     text = run([PROGRAM, "interrupted"], tmp_path / "spool", code=-2)
     assert "KeyboardInterrupt" == text.splitlines()[-1]
-    processes = recorded(tmp_path / "spool").run["processes"]
-    assert [True] == [process["closed"] for process in processes if process["role"] == "rank"]
+    processes = recorded(tmp_path / "spool").run.processes
+    assert [True] == [process.closed for process in processes if process.role == "rank"]
 
 
 def test_dali_shows_its_waits(tmp_path: Path) -> None:
     """Every batch of an iterator and of a pipeline run by hand is waited for once; nothing is said of what DALI did meanwhile."""
-    pytest.importorskip("nvidia.dali", reason="DALI is not installed (pip install ioprof[dali])", exc_type=ImportError)
+    if not job_has("nvidia.dali"):
+        pytest.skip("DALI is not installed (pip install ioprof[dali])")
     trace = job(tmp_path, "dali")
     waited = of_kind(trace, "wait").drop_nulls("batch")["batch"].to_list()
     assert [*range(2 * STEPS)] == waited == of_kind(trace, "step")["batch"].to_list()
@@ -157,7 +160,10 @@ def reduce(x):
     return y + 1
 dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
 print([torch._dynamo.explain(function)(x).graph_break_count for function in (backward, reduce)])
-print(torch.compile(reduce, fullgraph=True, backend='eager')(x).sum().item())
+try:
+    print(torch.compile(reduce, fullgraph=True, backend='eager')(x).sum().item())
+except torch._dynamo.exc.Unsupported as error:  # of collectives, by torch 2.1
+    print(type(error).__name__)
 dist.destroy_process_group()
 """
     with start(["-W", "ignore", "-c", program], None) as beside:
@@ -171,13 +177,14 @@ def test_profile_makes_a_run_of_a_block(tmp_path: Path) -> None:
 import sys, pathlib, torch, ioprof
 sys.path.insert(0, {str(PROGRAMS)!r})
 import hooked_training as jobs
-finders, method = list(sys.meta_path), torch.utils.data.DataLoader.__iter__
+method = torch.utils.data.DataLoader.__iter__
 def train():
     model = torch.nn.Linear(64, 1)
     jobs.train(model, torch.utils.data.DataLoader(jobs.Numbers(48), 4, num_workers=1), torch.optim.SGD(model.parameters(), 0.01))
 with ioprof.profile({str(tmp_path / "whole")!r}):
     train()
-assert finders == sys.meta_path and torch.utils.data.DataLoader.__iter__ is method
+assert not any(type(finder).__module__.startswith('ioprof') for finder in sys.meta_path)  # torch adds finders of its own
+assert torch.utils.data.DataLoader.__iter__ is method
 try:
     with ioprof.profile(pathlib.Path({str(tmp_path / "failed")!r})):
         train()
@@ -190,11 +197,11 @@ except LookupError:
     whole, failed = (Trace.load(tmp_path / name) for name in ("whole", "failed"))
     for trace in (whole, failed):
         assert STEPS == len(of_kind(trace, "step")) == len(of_kind(trace, "fetch"))
-        assert trace.run["capture"]["reads"] is False
-        assert {"batch_size": 4, "workers": 1, "ranks": 1}.items() <= trace.run["config"].items()
-        assert_sums_are_exact(Recorded.of(trace))
-    assert ("complete", "failed") == (whole.run["status"], failed.run["status"])
-    assert [{"rank": 0, "what": "LookupError: mine"}] == failed.run["failures"]
+        assert trace.run.capture.reads is False
+        assert {"batch_size": 4, "workers": 1, "ranks": 1}.items() <= trace.run.config.to_dict().items()
+        assert_sums_are_exact(Run.of(trace))
+    assert ("complete", "failed") == (whole.run.status, failed.run.status)
+    assert [(0, "LookupError: mine")] == [(failure.rank, failure.what) for failure in failed.run.failures]
     assert [] == list(tmp_path.glob("ioprof-*"))
 
 
@@ -207,47 +214,72 @@ def test_profile_refuses_to_overwrite(tmp_path: Path) -> None:
 
 def _steps() -> tuple[Any, list[tuple[int, int, int, int]]]:
     """Steps of no process, and what they emit: start, end, step, batch."""
-    from ioprof.record.hooks.steps import Steps
+    from ioprof.instrument.hooks.steps import Steps
 
     made: list[tuple[int, int, int, int]] = []
-    return Steps(lambda kind, start, end, step, batch: made.append((start, end, step, batch)), lambda _: 0), made
+    return Steps(lambda kind, start, end, step, batch: made.append((start, end, step, batch))), made
 
 
 def test_steps_by_batches_then_by_an_optimizer() -> None:
     """A process that looks at batches first and trains later has one row of steps, without a gap."""
     steps, made = _steps()
     for batch in range(5):
-        steps.consumed(10 * batch, batch)
+        steps.consume(10 * batch, batch)
     assert [(0, 10, 0, 0), (10, 20, 1, 1), (20, 30, 2, 2), (30, 40, 3, 3)] == made
-    steps.stepped(optimizer := Optimizer(), 45, 48)
-    steps.consumed(50, 5)
-    steps.stepped(Optimizer(), 54, 55)
-    steps.stepped(optimizer, 56, 58)
+    steps.step_optimizer(optimizer := Optimizer(), 45, 48)
+    steps.consume(50, 5)
+    steps.step_optimizer(Optimizer(), 54, 55)
+    steps.step_optimizer(optimizer, 56, 58)
     assert [(40, 48, 4, 4), (48, 58, 5, 5)] == made[4:]
 
 
 def test_a_short_look_at_batches_is_counted_at_the_end() -> None:
     """Too few batches to be sure of: they become steps when the process ends, and the last ends with its loader."""
     steps, made = _steps()
-    steps.consumed(0, 0)
-    steps.consumed(10, 1)
-    steps.exhausted(20)
+    steps.consume(0, 0)
+    steps.consume(10, 1)
+    steps.end_epoch(20)
     steps.finish(99)
     assert [(0, 10, 0, 0), (10, 20, 1, 1)] == made
 
 
+def test_a_loop_that_waits_ahead_has_the_batch_that_it_uses() -> None:
+    """Waits for batches to be used later make no step; what is consumed when the loop is given a batch does."""
+    steps, made = _steps()
+    for given in range(5):
+        steps.looks_ahead = True
+        for batch in (0, 1) if given == 0 else (given + 1,) if given < 4 else ():
+            steps.consume(10 * given + 1, batch)
+        steps.end_epoch(10 * given + 2)
+        steps.looks_ahead = False
+        steps.consume(10 * given, given)
+    steps.end_epoch(50)
+    assert [(10 * given + (given == 0), 10 * given + 10, given, given) for given in range(5)] == made
+
+
+def test_what_came_before_the_training_is_no_step() -> None:
+    """After a restart the first step begins with the next wait."""
+    steps, made = _steps()
+    steps.add_optimizer()
+    steps.consume(0, 0)
+    steps.restart()
+    steps.consume(100, 1)
+    steps.step_optimizer(Optimizer(), 110, 120)
+    assert [(100, 120, 0, 1)] == made
+
+
 def test_an_optimizer_that_is_gone_makes_room() -> None:
     """A new one counts from its first step when the old one does not exist any more, or was long not used."""
-    from ioprof.record.hooks.steps import REPLACED_AFTER
+    from ioprof.instrument.hooks.steps import REPLACED_AFTER
 
     steps, made = _steps()
-    steps.stepped(Optimizer(), 0, 1)
+    steps.step_optimizer(Optimizer(), 0, 1)
     kept = Optimizer()
-    steps.stepped(kept, 2, 3)
+    steps.step_optimizer(kept, 2, 3)
     assert 2 == len(made)
     other = Optimizer()
     for time in range(REPLACED_AFTER + 2):
-        steps.stepped(other, time, time)
+        steps.step_optimizer(other, time, time)
     assert 4 == len(made)
 
 

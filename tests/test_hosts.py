@@ -1,4 +1,4 @@
-"""Runs of several hosts: each records a part, and `ioprof gather` makes one run of them, whose clocks agree as well as it says."""
+"""Runs of several hosts: each records a part, and `ioprof gather` merges them; the clock error is within the stated uncertainty."""
 
 import json
 import os
@@ -16,18 +16,19 @@ import pytest
 from captures import PROGRAMS
 from hypothesis import given
 from hypothesis import strategies as st
+from network_hosts import AHEAD_S, as_host
 from polars.testing import assert_frame_equal
 
 import ioprof
 from ioprof.analysis.blame import blame
-from ioprof.analysis.peers import arrivals
-from ioprof.cli import unfinished
-from ioprof.cli.parts import name_of_job, own_part, part_folder, parts_folder, whole_of
+from ioprof.analysis.stragglers import arrivals
 from ioprof.errors import CommandError
-from ioprof.record import preload
-from ioprof.record.span import span
+from ioprof.ingest.merging import merge_parts
+from ioprof.instrument import preload
+from ioprof.instrument.span import span
+from ioprof.recording import pending_run
+from ioprof.recording.parts import name_of_job, own_part, part_folder, parts_folder, whole_of
 from ioprof.schema import CAUSES
-from ioprof.spool.parts import merge_parts
 from ioprof.trace import Trace
 
 needs_library = pytest.mark.skipif(preload.library() is None, reason="the capture library is not built: no C compiler")
@@ -36,16 +37,16 @@ SECOND: Final = 1_000_000_000
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """What a task gets: spools under `folder`, and no word of a launcher but what is given."""
+    """The environment of a task: spools under `folder`, and no variables of a launcher except the given ones."""
     spools = folder / "spools"
     spools.mkdir(exist_ok=True)
-    left_out = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "MV2_", "PBS_", "LSB_", "JOB_ID", "RANK")
+    left_out = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "MV2_", "PBS_", "LSB_", "JOB_ID", "RANK", "WORLD_SIZE", "TORCHELASTIC_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return {**kept, "TMPDIR": str(spools), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **more}
 
 
 def task(number: int, of: int, job: int = 77) -> dict[str, str]:
-    """The variables that srun gives a task."""
+    """The variables that srun sets for a task."""
     return {"SLURM_PROCID": str(number), "SLURM_STEP_NUM_TASKS": str(of), "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": "0"}
 
 
@@ -56,41 +57,23 @@ def gather(*arguments: object, **how: Any) -> "subprocess.CompletedProcess[str]"
 
 # ------------------------------------------------------------------------------------------------ two hosts, for real
 
-HOST: Final = """
-hostname "$1"
-printf %s "$2" > "$3/boot-$1"
-mount --bind "$3/boot-$1" /proc/sys/kernel/random/boot_id
-shift 3
-exec "$@"
-"""
-"""Makes this namespace a host of its own: its name, its boot id. Its monotonic clock it has already."""
-
-
-def as_host(name: str, ahead_s: int, folder: Path) -> list[str]:
-    """What runs a command as on a host of that name, whose CLOCK_MONOTONIC is so far ahead of ours."""
-    clock = ["unshare", "--uts", "--mount", "--time", "--monotonic", str(ahead_s), "--fork"]
-    return [*clock, "sh", "-ec", HOST, "sh", name, f"boot-of-{name}", str(folder)]
-
 
 def can_make_hosts(folder: Path) -> bool:
     """Whether this user and this kernel allow it."""
     try:
-        line = [*as_host("elsewhere", 5, folder), "hostname"]
+        line = [*as_host("elsewhere", folder, ahead_s=5), "hostname"]
         return subprocess.run(line, capture_output=True, text=True, timeout=30).stdout == "elsewhere\n"
     except OSError:
         return False
 
 
-AHEAD_S: Final = {"node-a": 1_000, "node-b": 987_654}
-
-
 @dataclass(frozen=True)
 class TwoHosts:
-    """A job of two hosts: its parts, and the run that was gathered."""
+    """A job on two hosts: its parts, and the merged run."""
 
     folder: Path
     said: tuple[str, ...]
-    """What each `ioprof record` said."""
+    """The output of each `ioprof record`."""
     gathered: "subprocess.CompletedProcess[str]"
 
     @property
@@ -104,7 +87,7 @@ class TwoHosts:
 
 @pytest.fixture(scope="module")
 def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> TwoHosts:
-    """torchrun over two nodes, each under an `ioprof record` of its own with the same --out, gathered."""
+    """torchrun on two nodes, each under its own `ioprof record` with the same --out, merged."""
     if preload.library() is None:
         pytest.skip("the capture library is not built: no C compiler")
     folder = tmp_path_factory.mktemp("hosts")
@@ -113,22 +96,22 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> TwoHosts:
     processes = [_record_node(folder, number, name) for number, name in enumerate(AHEAD_S)]
     said = tuple(process.communicate(timeout=200)[0] for process in processes)
     assert [0, 0] == [process.returncode for process in processes], "\n".join(said)
-    assert not (folder / "run").exists()
-    return TwoHosts(folder, said, gather(folder / "run", "--json", env=environment(folder)))
+    assert "complete" == Trace.load(folder / "run").run.status  # the first task has gathered both parts
+    return TwoHosts(folder, said, gather(folder / "run", "--json", "--force", env=environment(folder)))
 
 
 def _record_node(folder: Path, number: int, name: str) -> "subprocess.Popen[str]":
-    port = 10_000 + os.getpid() % 20_000  # below those that the kernel gives to whoever asks for none
+    port = 10_000 + os.getpid() % 20_000  # below the range of ephemeral ports
     nodes = ["--nnodes", "2", "--node-rank", str(number), "--nproc-per-node", "1"]
     meet = ["--master-addr", "127.0.0.1", "--master-port", str(port)]
     job = [sys.executable, "-m", "torch.distributed.run", *nodes, *meet, str(PROGRAMS / "hooked_training.py"), "parallel"]
-    line = [*as_host(name, AHEAD_S[name], folder), *IOPROF, "record", "--quiet", "--out", str(folder / "run"), "--", *job]
+    line = [*as_host(name, folder), *IOPROF, "record", "--quiet", "--out", str(folder / "run"), "--", *job]
     how: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment(folder, **task(number, 2))}
     return subprocess.Popen(line, **how)
 
 
 def test_each_host_makes_a_part_and_says_what_to_type(two_hosts: TwoHosts) -> None:
-    """Given the same --out, none writes into another's folder; when all have ended, one command makes the run."""
+    """With the same --out, no host writes into the folder of another; the first merges the run when all have ended."""
     assert ["0-node-a", "1-node-b"] == sorted(path.name for path in (two_hosts.folder / "run.parts").iterdir())
     for number, said in enumerate(two_hosts.said):
         assert f"part {number + 1} of 2" in said
@@ -138,47 +121,47 @@ def test_each_host_makes_a_part_and_says_what_to_type(two_hosts: TwoHosts) -> No
 
 
 def test_the_run_is_all_that_the_parts_are(two_hosts: TwoHosts) -> None:
-    """Every span, sample and process once, each with its host; both ranks, and the settings that both know."""
+    """Every span, sample and process once, with its host; both ranks, and the settings that both recorded."""
     run, parts = two_hosts.run, two_hosts.parts
     assert [0, 1] == run.ranks
     columns = [name for name in run.spans.columns if name not in ("start_ns", "end_ns", "file")]
     together = pl.concat(part.spans.select(columns) for part in parts)
     assert_frame_equal(run.spans.select(columns), together, check_row_order=False)
     assert sum(len(part.counters) for part in parts) == len(run.counters)
-    assert sum(len(part.run["processes"]) for part in parts) == len(run.run["processes"])
-    assert ["node-a", "node-b"] == [host["name"] for host in run.run["hosts"]]
-    assert {"ranks": 2, "workers": 1, "batch_size": 4, "backend": "gloo"}.items() <= run.run["config"].items()
-    assert ("complete", 0) == (run.run["status"], run.run["exit_code"])
-    assert [0, 1] == [part["part"]["number"] for part in run.run["parts"]]
-    assert all("hooked_training.py parallel" in part["command"] for part in run.run["parts"])
+    assert sum(len(part.run.processes) for part in parts) == len(run.run.processes)
+    assert ["node-a", "node-b"] == [host.name for host in run.run.hosts]
+    assert {"ranks": 2, "workers": 1, "batch_size": 4, "backend": "gloo"}.items() <= run.run.config.to_dict().items()
+    assert ("complete", 0) == (run.run.status, run.run.exit_code)
+    assert [0, 1] == [part.part and part.part.number for part in run.run.parts]
+    assert all("hooked_training.py parallel" in part.command for part in run.run.parts)
 
 
 def test_the_hosts_clocks_are_off_by_no_more_than_is_said(two_hosts: TwoHosts) -> None:
-    """One host is 986,654 s ahead of the other, to the nanosecond: the truth that no recording knows."""
-    clocks = two_hosts.run.run["clocks"]
-    (tie,) = clocks["ties"]
-    assert ("node-b", "node-a", "their collectives") == (tie["clock"], tie["to"], tie["method"])
-    at_its_reference = tie["offset_ns"]
+    """One host is exactly 986,654 s ahead of the other, which no recording contains."""
+    clocks = two_hosts.run.run.clocks
+    (tie,) = clocks.ties
+    assert ("node-b", "node-a", "messages and their collectives") == (tie.clock, tie.to, tie.method)
+    at_its_reference = tie.offset_ns
     truth = (AHEAD_S["node-a"] - AHEAD_S["node-b"]) * SECOND
-    assert abs(at_its_reference - truth) <= clocks["uncertainty_ns"]
-    assert 0 < clocks["uncertainty_ns"] < SECOND // 2
+    assert abs(at_its_reference - truth) <= clocks.uncertainty_ns
+    assert 0 < clocks.uncertainty_ns < SECOND // 2
 
 
 def test_nobody_leaves_a_collective_before_the_last_has_come(two_hosts: TwoHosts) -> None:
-    """What cannot be is not shown; and who came last is only said where the clocks can tell."""
+    """Impossible times are not shown; the last rank is only named if the clocks are precise enough."""
     run = two_hosts.run
     together = run.spans.filter(pl.col("kind") == "comm").drop_nulls("step")
     found = together.group_by("step", "name").agg(pl.col("start_ns").max(), pl.col("end_ns").min(), pl.len())
-    slack = run.run["clocks"]["uncertainty_ns"] + 10_000
+    slack = run.run.clocks.uncertainty_ns + 10_000
     assert 2 == found["len"].max()
     assert (found["end_ns"] + slack >= found["start_ns"]).all()
     arrived = arrivals(run)
     waited = (arrived["complete_ns"] - arrived["own_ns"]).to_numpy()
-    assert ((waited == 0) | (waited > run.run["clocks"]["uncertainty_ns"])).all()
+    assert ((waited == 0) | (waited > run.run.clocks.uncertainty_ns)).all()
 
 
 def test_the_analysis_of_the_whole_adds_up(two_hosts: TwoHosts) -> None:
-    """To the nanosecond, for each rank and step; and what gather printed is what the run folder holds."""
+    """Exactly, for each rank and step; the output of gather agrees with the run folder."""
     steps = blame(two_hosts.run)
     assert {0: 12, 1: 12} == dict(steps.group_by("rank").len().rows())
     for row in steps.iter_rows(named=True):
@@ -187,15 +170,15 @@ def test_the_analysis_of_the_whole_adds_up(two_hosts: TwoHosts) -> None:
 
 
 def test_two_containers_of_one_host_have_one_clock(two_hosts: TwoHosts) -> None:
-    """Had the two been namespaces of one kernel, as in truth they are: nothing is left to be uncertain of."""
-    parts = [Trace({**part.run, "clocks": {**part.run["clocks"], "kernel": "one"}}, part.spans) for part in two_hosts.parts]
-    clocks = merge_parts(parts, "run").run["clocks"]
+    """With the same boot id, as the namespaces of one kernel have, there is no uncertainty."""
+    parts = [Trace(part.run.replace(clocks=part.run.clocks.replace(kernel="one")), part.spans) for part in two_hosts.parts]
+    clocks = merge_parts(parts, "run").run.clocks
     truth = (AHEAD_S["node-a"] - AHEAD_S["node-b"]) * SECOND
-    assert (truth, 0) == (clocks["ties"][0]["offset_ns"], clocks["uncertainty_ns"])
+    assert (truth, 0) == (clocks.ties[0].offset_ns, clocks.uncertainty_ns)
 
 
 def test_page_faults_are_on_the_hosts_clock(two_hosts: TwoHosts) -> None:
-    """The kernel stamps them with its own clock, not with that of the namespace: they lie in the run like all other spans."""
+    """Their times are on the clock of the kernel, not of the namespace; in the run they agree with all other spans."""
     for part in two_hosts.parts:
         spans = part.spans.filter(pl.col("kind") == "fault")
         if not len(spans):
@@ -206,7 +189,7 @@ def test_page_faults_are_on_the_hosts_clock(two_hosts: TwoHosts) -> None:
 
 
 def test_a_part_that_is_missing_is_waited_for(two_hosts: TwoHosts, tmp_path: Path) -> None:
-    """The launcher said how many there are; to go on without is to name those that there are."""
+    """The launcher sets their number; to merge without the missing ones, the existing ones must be given."""
     shutil.copytree(two_hosts.folder / "run.parts" / "0-node-a", tmp_path / "run.parts" / "0-node-a")
     ended = gather(tmp_path / "run.parts", env=environment(tmp_path))
     assert (2, 1) == (ended.returncode, len(ended.stderr.splitlines()))
@@ -221,7 +204,7 @@ def test_a_part_that_is_missing_is_waited_for(two_hosts: TwoHosts, tmp_path: Pat
 
 
 def test_a_run_that_was_gathered_is_not_overwritten(two_hosts: TwoHosts) -> None:
-    """Like any other; the parts stay until they are removed by hand."""
+    """Like any other run; the parts remain until they are removed manually."""
     ended = gather(two_hosts.folder / "run")
     assert (2, True) == (ended.returncode, "--force" in ended.stderr)
 
@@ -233,20 +216,23 @@ def test_a_run_that_was_gathered_is_not_overwritten(two_hosts: TwoHosts) -> None
     ("variables", "expected"),
     [
         (task(1, 4), (1, 4, "SLURM_JOB_ID=77 step 0")),
-        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, None),  # the job's script, which runs once
+        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, None),  # the script of the job, which runs once
         (task(0, 1), None),
         (task(4, 4), None),
         ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", **task(0, 2)}, (1, 2, "SLURM_JOB_ID=77 step 0")),
         ({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0", **task(0, 2)}, None),  # mpirun -n 1 within a step
         ({"PMI_SIZE": "2", "PMI_RANK": "0", "PBS_JOBID": "9.host"}, (0, 2, "PBS_JOBID=9.host")),
         ({"PMI_SIZE": "2", "PMI_RANK": "0"}, (0, 2, None)),
+        ({"WORLD_SIZE": "4", "RANK": "3", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}, (3, 4, None)),  # torchrun
+        ({"JSM_NAMESPACE_SIZE": "2", "JSM_NAMESPACE_RANK": "1", "LSB_JOBID": "5"}, (1, 2, "LSB_JOBID=5")),
+        ({"WORLD_SIZE": "2", "RANK": "0", "TORCHELASTIC_RUN_ID": "none"}, (0, 2, None)),
         ({"PMI_SIZE": "two", "PMI_RANK": "0"}, None),
         ({"PMI_SIZE": "9" * 400, "PMI_RANK": "0"}, None),
         ({}, None),
     ],
 )  # fmt: skip
 def test_a_task_is_known_by_its_launchers_word(variables: dict[str, str], expected: tuple[Any, ...] | None) -> None:
-    """srun's and mpirun's numbers, mpirun's first; what was started once is the whole."""
+    """The numbers of srun and mpirun, those of mpirun first; a command that was started once is the whole run."""
     part = own_part(variables)
     assert expected == (None if part is None else (part.number, part.of, part.job))
     job = name_of_job(variables)
@@ -255,7 +241,7 @@ def test_a_task_is_known_by_its_launchers_word(variables: dict[str, str], expect
 
 @given(st.integers(0, 5), st.integers(0, 5), st.sampled_from(["run", "runs/a", "/tmp/x.y", "."]))
 def test_no_two_tasks_share_a_folder(one: int, two: int, out: str) -> None:
-    """And the folder of the parts leads back to the run."""
+    """The folder of the parts refers to the run."""
     folders = [part_folder(Path(out), part) for number in (one, two) if (part := own_part(task(number, 6)))]
     assert (one == two) == (folders[0] == folders[1])
     assert Path(out).resolve() == whole_of(folders[0].parent) == whole_of(parts_folder(Path(out)))
@@ -263,37 +249,38 @@ def test_no_two_tasks_share_a_folder(one: int, two: int, out: str) -> None:
 
 @needs_library
 def test_two_recordings_into_one_folder_do_not_mix(tmp_path: Path) -> None:
-    """Hosts without a launcher that were given the same --out at the same time: one records, the other says what to type."""
+    """Hosts without a launcher and with the same --out at the same time: one records, the other is refused with the command to
+    use."""
     line = [*IOPROF, "record", "--quiet", "--out", str(tmp_path / "run"), "--", "cat", "/etc/passwd"]
     how: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "env": environment(tmp_path)}
     processes = [subprocess.Popen(line, **how) for _ in range(3)]
     said = [process.communicate(timeout=120)[1] for process in processes]
     assert [0, 2, 2] == sorted(process.returncode for process in processes), said
     assert 2 == sum("--out" in text for text in said)
-    assert "complete" == Trace.load(tmp_path / "run").run["status"]
+    assert "complete" == Trace.load(tmp_path / "run").run.status
     assert [] == list((tmp_path / "spools").glob("ioprof-*"))
 
 
 def test_who_comes_late_to_a_folder_leaves_the_run_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Held up after it found the folder free, while another recorded into it to the end: it is refused, and takes nothing away."""
-    claim, out = unfinished._claim, tmp_path / "run"
+    """If it is delayed after finding the folder free while another one records into it, it is refused and removes nothing."""
+    claim, out = pending_run._claim, tmp_path / "run"
 
     def late(folder: Path, spool: Path) -> None:
-        monkeypatch.setattr(unfinished, "_claim", claim)
+        monkeypatch.setattr(pending_run, "_claim", claim)
         with ioprof.profile(out), span("decode"):
             pass
         claim(folder, spool)
 
-    monkeypatch.setattr(unfinished, "_claim", late)
+    monkeypatch.setattr(pending_run, "_claim", late)
     with pytest.raises(CommandError, match="exists; choose another --out, or replace it with --force"), ioprof.profile(out):
         pass
     assert 1 == len(Trace.load(out).spans.filter(kind="decode"))
-    assert not unfinished.is_unfinished(out)
+    assert not pending_run.is_pending(out)
 
 
 @contextmanager
 def recording(folder: Path, number: int, of: int) -> Iterator["subprocess.Popen[str]"]:
-    """A part that is being recorded, and has read."""
+    """A part whose recording is in progress and has reads."""
     line = [
         *IOPROF,
         "record",
@@ -322,7 +309,7 @@ def recording(folder: Path, number: int, of: int) -> Iterator["subprocess.Popen[
 
 @needs_library
 def test_a_part_whose_ioprof_was_killed_is_completed(tmp_path: Path) -> None:
-    """While it is recorded it is waited for, and --force does not take its folder; then gather finishes it, and all is one run."""
+    """While it is recorded, gather refuses, and --force does not take its folder; afterwards gather completes and merges it."""
     ended = subprocess.run(
         [*IOPROF, "record", "--quiet", "--out", str(tmp_path / "run"), "--", "cat", "/etc/group"],
         env=environment(tmp_path, **task(0, 2)), capture_output=True, text=True, timeout=120,
@@ -341,7 +328,7 @@ def test_a_part_whose_ioprof_was_killed_is_completed(tmp_path: Path) -> None:
     assert 0 == done.returncode, done.stderr
     run = Trace.load(tmp_path / "run")
     assert {"/etc/passwd", "/etc/group"} <= set(run.files["path"].to_list())
-    assert ("failed", 1) == (run.run["status"], len(run.run["failures"]))
-    assert f"(on {host}, task 1)" in run.run["failures"][0]["what"]
-    assert 0 == run.run["clocks"]["uncertainty_ns"]  # two tasks of one host
-    assert 1 == len(run.run["hosts"])
+    assert ("failed", 1) == (run.run.status, len(run.run.failures))
+    assert f"(on {host}, task 1)" in run.run.failures[0].what
+    assert 0 == run.run.clocks.uncertainty_ns  # two tasks of one host
+    assert 1 == len(run.run.hosts)

@@ -1,4 +1,4 @@
-"""The papers of the house agree with the code: Makefile, README, CHANGELOG, constraints, notebooks, public names."""
+"""The documents agree with the code: Makefile, README, CHANGELOG, constraints, notebooks, public names."""
 
 import importlib
 import json
@@ -17,9 +17,9 @@ from repository import PACKAGES, ROOT, module_name, python_files
 
 import ioprof
 from ioprof import cli
-from ioprof.cli.run_folder import JOB_LOG, RUN_FILES
+from ioprof.recording.run_folder import JOB_LOG, RUN_FILES
 
-TARGETS: Final = {"help", "install", "demo", "test", "test-gpu", "check", "bench", "clean"}
+TARGETS: Final = {"help", "install", "demo", "notebook", "test", "test-gpu", "check", "bench", "wheel", "compat", "clean"}
 
 
 @cache
@@ -29,7 +29,7 @@ def project() -> dict[str, Any]:
 
 @cache
 def commands() -> dict[str, set[str]]:
-    """Each command, with its verbs' names if it has any (`convert imagenet`), and every option that it takes."""
+    """Each command, with the names of its subcommands (`convert imagenet`), and all its options."""
     found = {}
     for name, command in typer.main.get_command(cli._app()).commands.items():
         parts = [command, *getattr(command, "commands", {}).values()]
@@ -40,7 +40,7 @@ def commands() -> dict[str, set[str]]:
 
 
 def code_in(markdown: str) -> list[str]:
-    """The lines of fenced and indented blocks, continuation lines joined, and the code within sentences."""
+    """The lines of fenced and indented blocks, with continuation lines joined, and inline code."""
     markdown = markdown.replace("\\\n", " ")
     fenced = re.findall(r"^```[^\n]*\n(.*?)^```", markdown, flags=re.DOTALL | re.MULTILINE)
     rest = re.sub(r"^```[^\n]*\n.*?^```", "", markdown, flags=re.DOTALL | re.MULTILINE)
@@ -49,7 +49,7 @@ def code_in(markdown: str) -> list[str]:
 
 
 def commands_in(markdown: str) -> list[tuple[str, list[str]]]:
-    """Every `ioprof VERB ...` in the code of a text: the verb, and the options before the user's own command."""
+    """Every `ioprof VERB ...` in the code of a text: the verb, and the options before the command of the user."""
     found = []
     for line in (re.sub(r"(^|\s)#.*", "", line) for line in code_in(markdown)):
         for verb, rest in re.findall(r"(?<!from )(?<!import )(?<![\w./-])ioprof[ \t]+([a-z][a-z-]*)\b([^|;&`]*)", line):
@@ -59,14 +59,14 @@ def commands_in(markdown: str) -> list[tuple[str, list[str]]]:
 
 
 def test_the_commands_of_a_text_are_found_in_code_only() -> None:
-    """Prose is no command, Python's import is no command, and what follows ` -- ` is the user's own."""
+    """Prose and Python imports are not commands, and what follows ` -- ` is the command of the user."""
     text = "ioprof shows it: `ioprof run --ranks 2`.\n\n    $ ioprof report runs/a --json  # ioprof x\n\n"
     text += "```\nfrom ioprof import span\nioprof record --out \\\n  a -- python train.py --lr 1\n```\n"
     assert [("record", ["--out"]), ("report", ["--json"]), ("run", ["--ranks"])] == sorted(commands_in(text))
 
 
 def test_make_alone_shows_the_targets() -> None:
-    """Every target that there is, with what it does, and no other."""
+    """All existing targets with their description, and no others."""
     if shutil.which("make") is None:
         pytest.skip("no make on this machine")
     shown = subprocess.run(["make", "-C", ROOT, "--no-print-directory"], capture_output=True, text=True, check=True).stdout
@@ -74,14 +74,14 @@ def test_make_alone_shows_the_targets() -> None:
 
 
 def test_continuous_integration_calls_the_same_targets() -> None:
-    """What runs in CI is what a developer types."""
+    """CI runs the same commands as a developer."""
     script = (ROOT / ".ci" / "run").read_text()
     called = {word for line in script.splitlines() if line.startswith("make ") for word in shlex.split(line.split("|")[0])}
     assert set() == {"install", "check", "test"} - called
 
 
 def test_every_command_that_the_readme_names_is_real() -> None:
-    """The README promises no command and no option that is not there."""
+    """The README mentions no command or option that does not exist."""
     named = commands_in((ROOT / "README.md").read_text())
     assert set() == {verb for verb, _ in named} - set(commands())
     wrong = [f"ioprof {verb} {option}" for verb, options in named for option in options if option not in commands()[verb]]
@@ -89,19 +89,19 @@ def test_every_command_that_the_readme_names_is_real() -> None:
 
 
 def test_the_readme_names_every_command() -> None:
-    """A command that the README does not show is one that nobody finds."""
+    """Users find only commands that the README shows."""
     assert set() == set(commands()) - {verb for verb, _ in commands_in((ROOT / "README.md").read_text())}
 
 
 def test_the_readme_names_every_file_of_a_run() -> None:
-    """Who opens a run folder finds nothing in it that the README does not explain."""
+    """A run folder contains no file that the README does not explain."""
     text = (ROOT / "README.md").read_text()
     listed = text[text.index("## What a run leaves") : text.index("    ioprof report RUN")]
     assert {*RUN_FILES, JOB_LOG} == set(re.findall(r"\b\w+\.(?:json|parquet|html|log)\b", listed))
 
 
 def test_the_public_names_are_those_in_all() -> None:
-    """`__all__` holds what `import ioprof` offers, no more and no less."""
+    """`__all__` lists exactly the public names of `import ioprof`."""
     own = {name for name, value in vars(ioprof).items() if getattr(value, "__module__", "").startswith("ioprof")}
     public = {name for name in own if not name.startswith("_")}
     assert set() == public - set(ioprof.__all__)
@@ -111,7 +111,7 @@ def test_the_public_names_are_those_in_all() -> None:
 
 @pytest.mark.parametrize("package", sorted(module_name(path) for path in python_files(*PACKAGES) if path.name == "__init__.py"))
 def test_what_a_package_exports_exists(package: str) -> None:
-    """No name in an `__all__` is left over from something that is gone."""
+    """Every name in an `__all__` exists."""
     module = importlib.import_module(package)
     assert [] == [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
 
@@ -123,7 +123,7 @@ def test_the_version_is_said_once_and_the_changelog_knows_it() -> None:
 
 
 def test_the_tree_in_the_package_readme_is_that_of_the_package() -> None:
-    """Each part of the package has its line in the tree, and no line names a file that is gone."""
+    """Each part of the package has a line in the tree, and every file in the tree exists."""
     text = (ROOT / "ioprof" / "README.md").read_text()
     tree = text[text.index("## Where things are") : text.index("## Who may import whom")]
     lines = [line.split() for line in tree.splitlines() if line.startswith("      ")]
@@ -141,8 +141,23 @@ def test_the_tree_in_the_package_readme_is_that_of_the_package() -> None:
     assert set() == {(folder, file) for folder, file in named if not (ROOT / "ioprof" / folder / file).is_file()}
 
 
+def test_the_package_readme_names_files_and_functions_that_exist() -> None:
+    """In the life of a span and in the walks, every `path` is a file, and every `path:name` is defined in it."""
+    text = (ROOT / "ioprof" / "README.md").read_text()
+    shown = text[text.index("## The life of one span") : text.index("## Glossary")]
+    places = re.findall(r"`([\w/]+\.(?:py|c))(?::(\w+))?`", shown)
+    assert 30 < len(places)
+    missing = []
+    for path, name in places:
+        file = ROOT / "ioprof" / path
+        definition = rf"^\s*(?:async )?def {name}\(" if path.endswith(".py") else rf"^[a-z].*\b{name}\("
+        if not file.is_file() or (name and not re.search(definition, file.read_text(), flags=re.MULTILINE)):
+            missing.append(f"{path}:{name}")
+    assert [] == missing
+
+
 def test_the_constraints_pin_every_dependency() -> None:
-    """Each requirement of pyproject.toml has one exact version in constraints.txt, and that version fulfils it."""
+    """Each requirement of pyproject.toml has one exact version in constraints.txt, and that version satisfies it."""
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
     pins = {_canonical(pin.name): pin for pin in map(Requirement, lines)}
     assert len(pins) == len(lines)
@@ -154,7 +169,7 @@ def test_the_constraints_pin_every_dependency() -> None:
 
 
 def test_notebooks_are_committed_without_outputs() -> None:
-    """An output in git is a number that nobody can reproduce, and a diff that nobody can read."""
+    """Outputs in git cannot be reproduced, and their diffs cannot be read."""
     dirty = []
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text())["cells"]
@@ -163,7 +178,7 @@ def test_notebooks_are_committed_without_outputs() -> None:
 
 
 def test_the_licence_is_the_one_that_the_package_names() -> None:
-    """The full text is there, not only its name."""
+    """The full text is present, not only its name."""
     text = (ROOT / "LICENSE").read_text()
     assert "Apache-2.0" == project()["license"]
     assert "Apache License" in text

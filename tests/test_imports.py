@@ -1,4 +1,4 @@
-"""Importing ioprof costs little and changes nothing: it happens in every process of somebody's job."""
+"""Importing ioprof is cheap and has no side effects: it happens in every process of a job."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ modules = set(sys.modules)
 
 
 def run(program: str, tmp_path: Path) -> dict[str, Any]:
-    """What `program` leaves in `result`, run by a fresh interpreter after WITNESS."""
+    """The value of `result` after `program`, run by a new interpreter after WITNESS."""
     out = tmp_path / "result.json"
     code = f"{WITNESS}\n{program}\nopen({str(out)!r}, 'w').write(json.dumps(result))"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -52,20 +52,20 @@ def run(program: str, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_import_ioprof_loads_no_other_library(tmp_path: Path) -> None:
-    """A job that only records loads neither torch nor NumPy nor the libraries of the reports, unless it wants them itself."""
+    """A job that only records loads neither torch nor NumPy nor the libraries of the reports, unless it imports them itself."""
     program = "import ioprof\nloaded = {name.split('.')[0] for name in set(sys.modules) - modules}\n"
     program += "result = {'loaded': sorted(loaded - sys.stdlib_module_names)}"
     assert ["ioprof"] == run(program, tmp_path)["loaded"]
 
 
 def test_import_ioprof_changes_nothing(tmp_path: Path) -> None:
-    """No signal handler, thread, variable, log handler or open file: what the process had before, it has after."""
+    """Signal handlers, threads, variables, log handlers and open files are unchanged."""
     found = run("before = state()\nimport ioprof\nresult = {'before': before, 'after': state()}", tmp_path)
     assert found["before"] == found["after"]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["report", "--help"], ["convert", "--help"]])
 def test_help_loads_no_torch(arguments: list[str], tmp_path: Path) -> None:
-    """Asking what there is takes no seconds: torch is loaded by the job, not by the command that starts it."""
+    """Help is fast: torch is loaded by the job, not by the command that starts it."""
     program = f"from ioprof.cli import main\nresult = {{'code': main({arguments!r}), 'who': Witness.first.get('torch')}}"
     assert {"code": 0, "who": None} == run(program, tmp_path)

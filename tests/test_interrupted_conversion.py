@@ -1,7 +1,6 @@
-"""A conversion that does not come to its end leaves no dataset, but what it has done, and the same one goes on from there."""
+"""An interrupted conversion leaves no dataset, but its finished work, and the same conversion resumes from there."""
 
 import contextlib
-import errno
 import json
 import os
 import random
@@ -22,18 +21,18 @@ from images import jpeg
 from made_datasets import folder_bytes, made, records, tree
 
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate, plan_conversion
-from ioprof.converters import destination as destination_module
-from ioprof.converters import writing as writing_module
-from ioprof.converters.destination import SYNTHETIC_SCHEMA
-from ioprof.converters.journal import Journal, Quarantined, Recorded, entries, told
-from ioprof.converters.record_files import RecordFiles
-from ioprof.converters.writing import Tally
+from ioprof.converters.job import dataset_writer
+from ioprof.converters.job.dataset_writer import Tally
+from ioprof.converters.job.journal import Journal, QuarantineEntry, RecordEntry, journal_progress, read_entries
+from ioprof.converters.layouts.record_file_writer import RecordFileWriter
+from ioprof.converters.manifests import SYNTHETIC_SCHEMA
 from ioprof.dataset import Dataset, RecordDigest
 from ioprof.errors import CommandError, DatasetError
 
 NOISE = {f"n{number % 3:02}/{number}.JPEG": jpeg(seed=number) for number in range(800)}
 MORE: dict[str, dict[str, Any]] = {
     "webdataset": {"layout": "webdataset", "shard_bytes": 1 << 18},
+    "parquet": {"layout": "parquet", "shard_bytes": 1 << 16},
     "shards": {"layout": "lmdb", "shards": 3},
     "two workers": {"layout": "files", "image": "rgb256", "workers": 2},
 }
@@ -73,7 +72,7 @@ def test_an_interrupt_keeps_what_is_done(small_tree, tmp_path, number):
 
 
 def test_a_kill_leaves_no_dataset(small_tree, tmp_path):
-    """SIGKILL leaves a hidden folder without a manifest; the workers end by themselves; the same conversion goes on from there."""
+    """SIGKILL leaves a hidden folder without a manifest; the workers exit; the same conversion resumes from there."""
     with half_way(small_tree, tmp_path / "dataset") as process:
         children = psutil.Process(process.pid).children()
         process.kill()
@@ -92,7 +91,7 @@ def test_a_kill_leaves_no_dataset(small_tree, tmp_path):
 
 
 def test_another_conversion_does_not_go_on_from_there(small_tree, tmp_path):
-    """Nor does it drop what is done without being told to; the message names what differs."""
+    """Nor does it remove finished work without --force; the message names what differs."""
     with half_way(small_tree, tmp_path / "dataset") as process:
         process.kill()
     with pytest.raises(CommandError, match=r"differs in image, layout\); .*--force or: rm -r"):
@@ -122,7 +121,7 @@ def test_what_became_bad_meanwhile_leaves_no_file(tmp_path):
 
 def test_a_file_that_is_written_again_is_never_empty(tmp_path, monkeypatch):
     """So a process that outlives its job by a moment cannot tear what the next one has finished; what was longer gets cut."""
-    files, path = RecordFiles(tmp_path), tmp_path / "a"
+    files, path = RecordFileWriter(tmp_path), tmp_path / "a"
     write = os.write
 
     def checked(descriptor: int, data: bytes) -> int:
@@ -159,11 +158,11 @@ def test_a_killed_worker_is_an_error_and_not_a_hang(tmp_path):
         _, errors = process.communicate()
     assert 1 == process.returncode
     assert 1 == len(errors.splitlines())
-    assert "died (signal 9); out of memory, most likely: use fewer --workers; what is done is kept" in errors
+    assert "died (signal 9); out of memory, most likely: use fewer --workers; finished work is kept" in errors
     assert 200 == convert(source, tmp_path / "dataset", OPTIONS).records
 
 
-@pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset", "shards", "two workers"])
+@pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset", "shards", "two workers", "raw", "parquet"])
 def test_killed_at_any_instant_it_ends_with_the_same_digest(tmp_path, layout):
     """Random instants, the same command after each; `IOPROF_KILLS` of them per layout, with the real images where there are some.
 
@@ -193,7 +192,7 @@ def test_killed_at_the_end_it_ends_with_the_same_dataset(small_tree, tmp_path, m
     if force:
         made(small_tree, destination, layout="webdataset")
     expected = made(small_tree, tmp_path / "other" / "dataset", image="rgb256")
-    act = getattr(writing_module, instant)
+    act = getattr(dataset_writer, instant)
 
     def killed(*arguments: Any) -> None:
         if after:
@@ -202,7 +201,7 @@ def test_killed_at_the_end_it_ends_with_the_same_dataset(small_tree, tmp_path, m
 
     process = os.fork()
     if not process:
-        setattr(writing_module, instant, killed)
+        setattr(dataset_writer, instant, killed)
         with contextlib.suppress(BaseException):
             made(small_tree, destination, image="rgb256", force=force)
         os._exit(3)
@@ -212,9 +211,9 @@ def test_killed_at_the_end_it_ends_with_the_same_dataset(small_tree, tmp_path, m
     assert ["dataset", "other"] == sorted(path.name for path in tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
+@pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset", "raw"])
 def test_what_a_crash_of_the_machine_lost_is_made_again(tmp_path, layout):
-    """Under another boot nothing is believed: records are read back, and those from the first damaged one on are made again."""
+    """After another boot all records are read back, and converted again from the first damaged one on."""
     source = tree(tmp_path / "source", NOISE)
     options = ConvertOptions(layout=layout, workers=1)
     expected = convert(source, tmp_path / "undisturbed" / "dataset", options)
@@ -227,7 +226,7 @@ def test_what_a_crash_of_the_machine_lost_is_made_again(tmp_path, layout):
         convert(source, tmp_path / "dataset", options, stop)
     (tmp_path / ".dataset.partial" / "boot").write_text("another")
     data = tmp_path / ".dataset.partial" / "dataset"
-    victim = {"files": "train/n01/*.JPEG", "lmdb": "train/data.mdb", "webdataset": "train/*.tar"}[layout]
+    victim = {"files": "train/n01/*.JPEG", "lmdb": "train/data.mdb", "webdataset": "train/*.tar", "raw": "train.bin"}[layout]
     path = sorted(data.glob(victim))[0]
     content = path.read_bytes()
     middle = len(content) // 2
@@ -238,58 +237,61 @@ def test_what_a_crash_of_the_machine_lost_is_made_again(tmp_path, layout):
 
 
 def test_a_journal_is_believed_as_far_as_it_is_whole(tmp_path):
-    """Whatever stands in it: its whole entries count, up to the first that is none."""
+    """Any bytes: the entries up to the first invalid one count."""
     path = tmp_path / "journal"
-    expected = [Recorded(0, 10, b"\1" * 32), Quarantined("n01/ü.JPEG", "empty file"), Recorded(7, 20, b"\2" * 32)]
+    expected = [RecordEntry(0, 10, b"\1" * 32), QuarantineEntry("n01/ü.JPEG", "empty file"), RecordEntry(7, 20, b"\2" * 32)]
     with Journal(path, 0) as journal:
         journal.append(expected)
     whole = path.read_bytes()
-    assert expected == list(entries(path))
+    assert expected == list(read_entries(path))
     negative, too_long = (struct.pack("<qq32s", *numbers, b"") for numbers in ((-2, 1), (0, 2**40)))
-    no_text = Quarantined("a", "b").encoded()
+    no_text = QuarantineEntry("a", "b").encode()
     for rest in (whole[:20], bytes(96), negative, too_long, no_text[:48], no_text[:50] + bytes(46), b"\xff" * 48, whole[:-1]):
         path.write_bytes(whole + rest + (whole if not len(rest) % 48 else b""))
-        assert expected == list(entries(path))[:3]
-        assert (3, 2, len(whole)) == told(path) or rest == whole[:-1]
+        assert expected == list(read_entries(path))[:3]
+        assert (3, 2, len(whole)) == journal_progress(path) or rest == whole[:-1]
         before = path.read_bytes()
-        assert (2, 1) == told(path, 1)[:2]
+        assert (2, 1) == journal_progress(path, 1)[:2]
         assert expected[:2] == [*Tally.of(path, 1).quarantined, expected[0]][::-1]
         assert before == path.read_bytes()  # reading it changes nothing
-        with Journal(path, told(path, 1).end) as journal:
+        with Journal(path, journal_progress(path, 1).end) as journal:
             journal.append([expected[2]])
         assert whole == path.read_bytes()
 
 
 @given(st.lists(st.booleans(), max_size=400), st.integers(0, 500))
 def test_a_journal_tells_what_was_appended(tmp_path_factory, good, stop):
-    """In whatever order records and bad images come: up to what follows the first so many records, entry by entry and counted."""
+    """For any order of records and bad images: up to the entry before a record, one by one and counted."""
     path = tmp_path_factory.mktemp("journal") / "journal"
     expected = [
-        Recorded(number, number + 1, bytes([number % 256]) * 32) if is_good else Quarantined(f"n01/{number}", "x" * number)
+        RecordEntry(number, number + 1, bytes([number % 256]) * 32) if is_good else QuarantineEntry(f"n01/{number}", "x" * number)
         for number, is_good in enumerate(good)
     ]
     with Journal(path, 0) as journal:
         journal.append(expected[:100])
         journal.append(expected[100:])
-    assert expected == list(entries(path))
+    assert expected == list(read_entries(path))
     places = [place for place, is_good in enumerate(good) if is_good]
     first = expected[: places[stop]] if stop < len(places) else expected
     tally = Tally.of(path, stop)
-    assert (len(first), min(stop, len(places))) == told(path, stop)[:2] == (tally.images, tally.records)
+    assert (len(first), min(stop, len(places))) == journal_progress(path, stop)[:2] == (tally.images, tally.records)
     digest = RecordDigest()
     for entry in first:
-        if isinstance(entry, Recorded):
+        if isinstance(entry, RecordEntry):
             digest.add_hashed(*entry)
-    assert (digest.text(), [entry for entry in first if isinstance(entry, Quarantined)]) == (tally.digest.text(), tally.quarantined)
-    assert sum(len(entry.encoded()) for entry in first) == told(path, stop).end == tally.end
+    assert (digest.text(), [entry for entry in first if isinstance(entry, QuarantineEntry)]) == (
+        tally.digest.text(),
+        tally.quarantined,
+    )
+    assert sum(len(entry.encode()) for entry in first) == journal_progress(path, stop).end == tally.end
 
 
 # ------------------------------------------------------------------------------------------------ full disks
 
 
-@pytest.mark.parametrize(("layout", "workers"), [("files", 1), ("files", 2), ("lmdb", 1), ("webdataset", 2)])
+@pytest.mark.parametrize(("layout", "workers"), [("files", 1), ("files", 2), ("lmdb", 1), ("webdataset", 2), ("raw", 1)])
 def test_a_disk_that_fills_up_is_one_line(small_tree, small_disk, layout, workers):
-    """Exit code 1; what another program wrote is still there; after space is made the same conversion goes on, to the same end."""
+    """Exit code 1; what another program wrote is still there; with free space the same conversion resumes, with the same result."""
     disk = small_disk(24 << 20, files=100)
     chance = random.Random(layout)
     room = chance.randrange(1 << 18, 1 << 21)
@@ -301,7 +303,7 @@ def test_a_disk_that_fills_up_is_one_line(small_tree, small_disk, layout, worker
 
     options = ConvertOptions(layout=layout, image="rgb256", encoding="raw", workers=workers)
     with pytest.raises(
-        CommandError, match=r"cannot be written.*No space left on device.*what is done is kept: the same"
+        CommandError, match=r"cannot be written.*No space left on device.*finished work is kept: the same"
     ) as refusal:
         convert(small_tree, disk / "new" / "dataset", options, fill)
     assert 1 == refusal.value.exit_code
@@ -356,11 +358,11 @@ def test_what_ioprof_did_not_make_is_never_replaced(small_tree, tmp_path):
     (tmp_path / "empty").mkdir()
     made(small_tree, tmp_path / "empty")
     with pytest.raises(CommandError, match="replace it with --force"):
-        made(small_tree, tmp_path / "empty")
+        made(small_tree, tmp_path / "empty", limit=3)
 
 
 def test_the_source_is_never_the_destination(tmp_path):
-    """Nor within the one that is to be replaced, nor a class folder beside the others."""
+    """Nor inside the one to be replaced, nor a class folder next to the others."""
     source = tree(tmp_path / "all" / "source", {"n01/a.JPEG": jpeg()})
     for destination in (source, source.parent):
         (destination / "synthetic.json").write_text(json.dumps({"schema": SYNTHETIC_SCHEMA}))
@@ -371,79 +373,8 @@ def test_the_source_is_never_the_destination(tmp_path):
     assert (source / "n01" / "a.JPEG").is_file()
 
 
-def test_what_appears_meanwhile_is_left_alone(small_tree, tmp_path, in_steps):
-    """Another job's dataset, or with --force a user's folder: nothing of the work is left; an empty folder is filled."""
-    destination = tmp_path / "dataset"
-    other = made(small_tree, tmp_path / "other").path
-    cases = {"a dataset": (other, False), "thesis": (small_tree, True), "forced": (small_tree, False)}
-    for content, force in cases.values():
-        options = ConvertOptions(workers=1, force=force)
-        with pytest.raises(CommandError, match=r"appeared while.*what is done is kept") as refusal:
-            convert(small_tree, destination, options, lambda _, content=content: _copy(content, destination))
-        assert 1 == refusal.value.exit_code
-        assert folder_bytes(content) == folder_bytes(destination)
-        shutil.rmtree(destination)
-        shutil.rmtree(tmp_path / ".dataset.partial")
-    assert ["other"] == [path.name for path in tmp_path.iterdir()]
-    convert(small_tree, destination, ConvertOptions(workers=1), lambda _: destination.mkdir(exist_ok=True))
-    assert 36 == Dataset.load(destination).records
-
-
-@pytest.fixture(params=[False, True], ids=["renameat2", "in steps"])
-def in_steps(request, monkeypatch):
-    """With the kernel's call, and on a file system that has none."""
-    if request.param:
-        monkeypatch.setattr(destination_module, "_renameat2", _no_renameat2)
-    return request.param
-
-
-def _no_renameat2(old: Path, new: Path, flags: int) -> None:
-    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-
-def _copy(content: Path, destination: Path) -> None:
-    shutil.copytree(content, destination, dirs_exist_ok=True)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_during_the_exchange_waits(small_tree, tmp_path, monkeypatch, in_steps, number):
-    """Whichever rename it meets: the new dataset is in its place, the old one is gone, and nothing else is there."""
-    destination = tmp_path / "dataset"
-    made(small_tree, destination)
-    exchange = destination_module._exchange
-
-    def interrupted(partial: Path, place: Path) -> None:
-        signal.raise_signal(number)
-        exchange(partial, place)
-        signal.raise_signal(number)
-
-    monkeypatch.setattr(destination_module, "_exchange", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        made(small_tree, destination, layout="lmdb", force=True)
-    assert "lmdb" == Dataset.load(destination).layout
-    assert ["dataset"] == [path.name for path in tmp_path.iterdir()]
-    assert signal.SIG_DFL == signal.getsignal(signal.SIGTERM)
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "other/1"}', '{"schema": ["ioprof.dataset/1"]}'])
-def test_a_file_of_the_same_name_makes_no_folder_ours(small_tree, tmp_path, text):
-    """Many programs write a dataset.json: only one with our schema may be replaced."""
-    (tmp_path / "other").mkdir()
-    for name in ("dataset.json", "synthetic.json"):
-        (tmp_path / "other" / name).write_text(text)
-    with pytest.raises(CommandError, match="ioprof did not make it"):
-        made(small_tree, tmp_path / "other", force=True)
-
-
-def test_a_mount_point_is_refused(small_tree, small_disk):
-    """It cannot be renamed over: a folder inside it is what to type."""
-    disk = small_disk(1 << 20)
-    with pytest.raises(CommandError, match=f"is a mount point.*{disk}/dataset"):
-        made(small_tree, disk)
-
-
 def test_a_source_reached_by_links_is_never_replaced(small_tree, tmp_path):
-    """Class folders, images or a tar that lie in the dataset to be replaced; and no dataset is made within its source."""
+    """Class folders, images or a tar in the dataset to be replaced; and no dataset is made inside its source."""
     destination = made(small_tree, tmp_path / "dataset").path
     (tmp_path / "folders").mkdir()
     (tmp_path / "folders" / "n01").symlink_to(destination / "train" / "n01440764")
@@ -463,11 +394,11 @@ def test_a_source_reached_by_links_is_never_replaced(small_tree, tmp_path):
 
 @pytest.mark.parametrize("on_error", ["fail", "quarantine"])
 def test_a_failing_storage_is_no_bad_image(small_tree, tmp_path, on_error):
-    """A source that is moved away ends the job, whatever is done with bad images."""
+    """A source that is moved away ends the job, for both values of --on-error."""
     source = tmp_path / "source"
     shutil.copytree(small_tree, source)
     options = ConvertOptions(workers=1, on_error=on_error)
-    with pytest.raises(CommandError, match=r"cannot be read \(No such file.*what is done is kept") as refusal:
+    with pytest.raises(CommandError, match=r"cannot be read \(No such file.*finished work is kept") as refusal:
         convert(source, tmp_path / "dataset", options, lambda _: source.exists() and source.rename(tmp_path / "moved"))
     assert 1 == refusal.value.exit_code
     (tmp_path / "moved").rename(source)

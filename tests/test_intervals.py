@@ -1,4 +1,4 @@
-"""The interval algebra against a bitmap: an array with one cell for each instant."""
+"""The interval algebra compared with a bitmap: an array with one element per instant."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def assert_normal(intervals: Intervals) -> None:
 
 @given(SETS)
 def test_union_is_normal_and_covers_the_same(a: Intervals) -> None:
-    """Sorted, disjoint, no two touching, none empty."""
+    """Whether intervals are sorted, disjoint, non-adjacent and non-empty."""
     assert_normal(union(a))
     assert bitmap(a).tolist() == bitmap(union(a)).tolist()
 
@@ -54,7 +54,7 @@ def test_a_normal_set_is_its_own_union(a: Intervals) -> None:
 
 @given(SETS, SETS)
 def test_set_operations_are_those_of_bitmaps(a: Intervals, b: Intervals) -> None:
-    """Intersection, difference and union, cell by cell."""
+    """Intersection, difference and union, element by element."""
     for found, expected in (
         (intersect(a, b), bitmap(a) & bitmap(b)),
         (subtract(a, b), bitmap(a) & ~bitmap(b)),
@@ -66,7 +66,7 @@ def test_set_operations_are_those_of_bitmaps(a: Intervals, b: Intervals) -> None
 
 @given(SETS, st.integers(-5, 45), st.integers(-5, 45))
 def test_clip_keeps_what_lies_between(a: Intervals, start: int, end: int) -> None:
-    """Nothing is left before the start, nor from the end on."""
+    """Nothing remains before the start or from the end on."""
     cells = bitmap(a)
     cells[: max(start, 0)] = False
     cells[max(end, 0) :] = False
@@ -77,7 +77,7 @@ def test_clip_keeps_what_lies_between(a: Intervals, start: int, end: int) -> Non
 
 @given(SETS)
 def test_total_counts_an_instant_once(a: Intervals) -> None:
-    """However often it is covered."""
+    """Overlaps count once."""
     assert int(bitmap(a).sum()) == total(a)
 
 
@@ -89,7 +89,7 @@ def test_covered_counts_within_each_window(windows: Intervals, a: Intervals) -> 
 
 @given(SETS, SETS)
 def test_pieces_within_keep_their_number(pieces: Intervals, a: Intervals) -> None:
-    """Each piece is cut by itself, also where pieces overlap."""
+    """Each piece is cut independently, even if pieces overlap."""
     place, found = pieces_within(pieces, union(a))
     for number, (start, end) in enumerate(pieces.tolist()):
         of_piece = bitmap(np.array([[start, end]])) & bitmap(a)
@@ -98,7 +98,7 @@ def test_pieces_within_keep_their_number(pieces: Intervals, a: Intervals) -> Non
 
 @given(SETS, st.lists(SETS, max_size=4))
 def test_charge_gives_each_instant_to_the_first_class(windows: Intervals, classes: list[Intervals]) -> None:
-    """And the rest to the last column, so that the rows sum to the windows."""
+    """The rest goes to the last column, so that the rows add up to the windows."""
     shares = charge(windows, classes)
     first = [
         next((place for place, each in enumerate(classes) if bitmap(each)[at]), len(classes)) for at in range(strategies.HORIZON)
@@ -110,7 +110,7 @@ def test_charge_gives_each_instant_to_the_first_class(windows: Intervals, classe
 
 @pytest.mark.parametrize("nothing", [EMPTY, [], [[3, 3]], np.empty((0, 2))])
 def test_nothing_is_a_set_too(nothing: Intervals) -> None:
-    """Empty sets, in whatever form, go through every function."""
+    """Every function accepts empty sets in any form."""
     some = np.array([[1, 4]])
     assert EMPTY.tolist() == union(nothing).tolist() == intersect(nothing, some).tolist() == subtract(nothing, some).tolist()
     assert [[1, 4]] == subtract(some, nothing).tolist() == union_all([nothing, some]).tolist()
@@ -122,7 +122,7 @@ def test_nothing_is_a_set_too(nothing: Intervals) -> None:
 
 
 def test_times_beyond_a_double_stay_exact() -> None:
-    """Nanoseconds since boot exceed 2**53 after 104 days; no step of the way may go through a float."""
+    """Nanoseconds since boot exceed 2**53 after 104 days; no step may use a float."""
     base = 2**60
     a = pack(np.array([base + 1]), np.array([base + 4]))
     assert [[base + 1, base + 4]] == union(a).tolist()

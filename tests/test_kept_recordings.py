@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
+import resource
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,14 +18,15 @@ from captures import PROGRAMS
 from hooked import environment, run
 
 from ioprof.analysis.capture import not_seen
-from ioprof.cli.making import Recorded
-from ioprof.cli.run_folder import MARKER
-from ioprof.cli.unfinished import JOB, Unfinished, interrupted_recording
-from ioprof.cli.watching import Watching
+from ioprof.analysis.run import Run
 from ioprof.errors import CaptureError, CommandError
-from ioprof.record import faults, recorder
-from ioprof.record.span import span
-from ioprof.spool import read_spool
+from ioprof.ingest import read_spool
+from ioprof.instrument import faults, recorder
+from ioprof.instrument.span import span
+from ioprof.recording.external_samplers import ExternalSamplers
+from ioprof.recording.pending_run import JOB, PendingRun, interrupted_recording
+from ioprof.recording.run_folder import MARKER
+from ioprof.run_record import CaptureRecord, RunRecord
 from ioprof.trace import Trace
 
 needs_faults: Final = pytest.mark.skipif(faults.refusal() is not None, reason=str(faults.refusal()))
@@ -93,25 +97,25 @@ def test_a_profile_whose_run_folder_cannot_be_made_is_kept(
         ended = subprocess.run(line, capture_output=True, text=True, timeout=60)
         assert 0 == ended.returncode, ended.stderr
     trace = Trace.load(tmp_path / "elsewhere")
-    assert (12, status) == (len(trace.spans.filter(kind="step")), trace.run["status"])
-    assert trace.run["capture"]["reads"] is False
+    assert (12, status) == (len(trace.spans.filter(kind="step")), trace.run.status)
+    assert trace.run.capture.reads is False
     assert [] == list(spools.glob("ioprof-*"))
 
 
 def test_a_second_profile_is_as_the_first(tmp_path: Path) -> None:
     """However often a notebook records: nothing piles up in the process, and each run has its own steps, all of them."""
     program = f"""
-import sys, torch, ioprof
+import polars, sys, torch, ioprof  # polars: else the first recording loads it at its end, and the second observes it
 sys.path.insert(0, {str(PROGRAMS)!r})
 import hooked_training as jobs
-from ioprof.record import recorder
-from ioprof.record.hooks.session import session
+from ioprof.instrument import recorder
+from ioprof.instrument import hooks
 sizes = []
 for number in range(3):
     with ioprof.profile({str(tmp_path)!r} + f"/{{number}}"):
         model = torch.nn.Linear(64, 1)
         jobs.train(model, torch.utils.data.DataLoader(jobs.Numbers(48), 4), torch.optim.SGD(model.parameters(), 0.01))
-        sizes.append((len(session._anew), len(recorder._last_words)))
+        sizes.append((len(hooks.installed().patches._replaced), len(recorder._before_stop)))
 print(sizes)
 """
     sizes = json.loads(run(["-c", program], None).splitlines()[-1].replace("(", "[").replace(")", "]"))
@@ -122,9 +126,9 @@ print(sizes)
 # ------------------------------------------------------------------------------------------------ a run folder that is not whole
 
 
-def recorded_into(out: Path, force: bool = False) -> Unfinished:
+def recorded_into(out: Path, force: bool = False) -> PendingRun:
     """A recording of one span, of which no run folder was made."""
-    found = Unfinished(out, force, {"name": "x", "status": "running"})
+    found = PendingRun(out, force, RunRecord(name="x", status="running"))
     found.begin()
     recorder.start(found.spool)
     with span("decode"):
@@ -151,8 +155,8 @@ def test_whatever_goes_wrong_is_said_with_where_the_recording_is(
             raise error
         assert (code, True) == (raised.value.exit_code, said in str(raised.value))
         assert f"ioprof gather {tmp_path / 'run'}" in str(raised.value)
-        spool, run = interrupted_recording(tmp_path / "run")
-        assert (found.spool, "x") == (spool, run["name"])
+        left = interrupted_recording(tmp_path / "run")
+        assert (found.spool, "x") == (left.spool, left.run.name)
     finally:
         shutil.rmtree(found.spool)
 
@@ -170,7 +174,7 @@ def test_a_defect_keeps_its_traceback(tmp_path: Path) -> None:
 
 def test_a_recording_of_nothing_leaves_nothing(tmp_path: Path) -> None:
     """No process has recorded: neither spool nor marker stays, and the folder is free for the next try."""
-    found = Unfinished(tmp_path / "run", False, {"name": "x"})
+    found = PendingRun(tmp_path / "run", False, RunRecord(name="x"))
     found.begin()
     with pytest.raises(CommandError, match=r"^gone$"), found.kept():
         raise CaptureError("gone")
@@ -179,11 +183,11 @@ def test_a_recording_of_nothing_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_taken_stays_its_owners(tmp_path: Path) -> None:
     """Two hosts find it free and take it at once: one gets it, the other leaves no trace, and takes nothing away."""
-    first = Unfinished(tmp_path / "run", False, {"name": "x"})
+    first = PendingRun(tmp_path / "run", False, RunRecord(name="x"))
     first.begin()
     try:
         marker = (tmp_path / "run" / MARKER).read_bytes()
-        second = Unfinished(tmp_path / "other", False, {"name": "y"})
+        second = PendingRun(tmp_path / "other", False, RunRecord(name="y"))
         second.out = tmp_path / "run"
         shutil.copytree(tmp_path / "run", tmp_path / "copy")
         with pytest.raises(CommandError, match="choose another --out"):
@@ -200,44 +204,64 @@ def test_a_folder_that_is_taken_stays_its_owners(tmp_path: Path) -> None:
 def test_a_recorder_that_is_not_known_to_live_is_taken_for_dead(launcher: Any, tmp_path: Path) -> None:
     """A spool whose `job.json` was cut, or made by another version, can be gathered; a number given out again is nobody."""
     (tmp_path / JOB).write_text(json.dumps({"name": "x", "launcher": launcher}))
-    assert (tmp_path, {"name": "x"}) == interrupted_recording(tmp_path)
+    assert (tmp_path, "x", None) == ((left := interrupted_recording(tmp_path)).spool, left.run.name, left.out)
 
 
 # ------------------------------------------------------------------------------------------------ the recorder of page faults
 
 
 @needs_faults
-def test_a_recorder_of_faults_that_fails_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job goes on, the rest of the recording is whole, and the report says since when page faults are missing, and why."""
-    takes = iter([b""])
-    monkeypatch.setattr(faults, "drain", lambda rings: next(takes))
-    watching = Watching()
+def test_a_failure_of_the_fault_recorder_is_reported(tmp_path: Path) -> None:
+    """The job continues, the rest of the recording is complete, and the report says since when page faults are missing and why."""
+    reads = iter([b""])
+    samplers = ExternalSamplers(lambda spool: faults.FaultRecorder(spool, read=lambda rings: next(reads)))
     spool = tmp_path / "spool"
     spool.mkdir()
-    with watching.block(spool):
+    with samplers.recording(spool):
         ended = subprocess.run(
             [sys.executable, "-c", "import time; time.sleep(1.2); print('fine')"], capture_output=True, text=True
         )
     assert "fine\n" == ended.stdout
-    told = watching.facts()["faults"]
-    assert "StopIteration" in told["error"]
-    trace = read_spool(spool, {"capture": watching.facts()})
+    capture = samplers.add_to(CaptureRecord())
+    assert capture.faults is not None
+    assert "StopIteration" in str(capture.faults.error)
+    trace = read_spool(spool, RunRecord(capture=capture))
     said = [sentence for sentence in not_seen(trace) if "page faults are missing at its end" in sentence]
     assert 1 == len(said)
     assert "the recorder failed after" in said[0]
-    Recorded.of(trace)
+    Run.of(trace)
 
 
 @needs_faults
-@pytest.mark.parametrize("what", ["eventfd", "start"])
-def test_a_recorder_of_faults_that_cannot_begin_leaves_nothing(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too few descriptors or threads: an error that says so, no file, no descriptor, and no job that was not started for it."""
+def test_a_fault_recorder_without_descriptors_leaves_nothing(tmp_path: Path) -> None:
+    """With any number of descriptors that is too small: an error that says so, no file, and no open descriptor."""
+    faults.FaultRecorder(tmp_path / ".").stop()
+    (recorded,) = tmp_path.iterdir()
+    recorded.unlink()
+    before, limits = os.listdir("/proc/self/fd"), resource.getrlimit(resource.RLIMIT_NOFILE)
+    messages = []
+    for limit in range(3, limits[0]):  # free numbers may be below those of descriptors that are open
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
+        try:
+            faults.FaultRecorder(tmp_path).stop()
+            break
+        except CaptureError as error:
+            messages.append(str(error))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert (before, []) == (os.listdir("/proc/self/fd"), list(tmp_path.iterdir()))
+    assert before == os.listdir("/proc/self/fd")
+    assert all(re.search("page faults of mapped files cannot be recorded|Too many open files", message) for message in messages)
+    assert any("Too many open files; see: ulimit -a" in message for message in messages)
 
-    def refuse(*_: Any, **__: Any) -> None:
-        raise OSError(24, "Too many open files") if what == "eventfd" else RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("os.eventfd" if what == "eventfd" else "threading.Thread.start", refuse)
-    before = os.listdir("/proc/self/fd")
-    with pytest.raises(CaptureError, match="page faults of mapped files cannot be recorded"):
-        faults.FaultRecorder(tmp_path)
+@needs_faults
+def test_a_fault_recorder_without_a_thread_leaves_nothing(tmp_path: Path) -> None:
+    """The stack of the thread does not fit into the address space: an error that says so, no file, and no open descriptor."""
+    before, stack_bytes = os.listdir("/proc/self/fd"), threading.stack_size(1 << 46)
+    try:
+        with pytest.raises(CaptureError, match="page faults of mapped files cannot be recorded: can't start new thread"):
+            faults.FaultRecorder(tmp_path)
+    finally:
+        threading.stack_size(stack_bytes)
     assert (before, []) == (os.listdir("/proc/self/fd"), list(tmp_path.iterdir()))

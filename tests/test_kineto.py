@@ -1,4 +1,4 @@
-"""Kineto's records of the GPU become spans on the monotonic clock, whatever the file has been through."""
+"""Kineto traces of the GPU become spans on the monotonic clock, also from truncated or corrupt files."""
 
 import gzip
 import json
@@ -13,8 +13,9 @@ from kineto_files import ANCHOR, MONO_NS, WALL_NS, document, event, launch, meta
 
 from ioprof.clock import Anchor
 from ioprof.errors import CaptureError
+from ioprof.ingest import kineto
+from ioprof.run_record import GpuNote, RunRecord
 from ioprof.schema import SPAN_COLUMNS
-from ioprof.spool import kineto
 from ioprof.trace import Trace, table_schema
 
 T = MONO_NS  # the window's start
@@ -23,7 +24,7 @@ MARKS = [(6, T), (7, T + 10 * MS), (8, T + 20 * MS)]
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 COMMON = {"device": 0, "context": 1, "stream": 7}
 
-STEP = [  # one step's work, launched in step 7; the exchange begins when step 7 has ended on the host
+STEP = [  # the work of one step, launched in step 7; the exchange starts after the end of step 7 on the host
     launch(T + 1 * MS, 1),
     event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", T + 1 * MS + 9, 2 * MS, correlation=1, bytes=602_112, **COMMON),
     launch(T + 2 * MS, 2),
@@ -51,8 +52,8 @@ def damage(window: kineto.Window) -> set[str]:
     return {what for what, count in window.damage.items() if count}
 
 
-def test_what_the_device_did_becomes_spans(tmp_path: Path) -> None:
-    """Copies by direction with their bytes and the kind of memory, exchange by name, all else is kernels; times are exact."""
+def test_device_activities_become_spans(tmp_path: Path) -> None:
+    """Copies by direction, with bytes and kind of memory; collectives by name; all others are kernels; times are exact."""
     window = kineto.read_window(*write(tmp_path, document(*STEP), meta(MARKS)))
 
     assert [
@@ -68,11 +69,13 @@ def test_what_the_device_did_becomes_spans(tmp_path: Path) -> None:
     assert [("node1", 3, 41)] * 8 == rows(window, "host", "rank", "pid")
     assert table_schema(SPAN_COLUMNS) == window.spans.schema
     assert (set(), Counter()) == (damage(window), window.left_out)
-    assert (7, 8, T, T + 20 * MS) == tuple(window.facts()[name] for name in ("first_step", "last_step", "start_ns", "end_ns"))
+    assert (7, 8, T, T + 20 * MS) == tuple(
+        getattr(window.facts(), name) for name in ("first_step", "last_step", "start_ns", "end_ns")
+    )
 
 
-def test_both_writers_of_torch_are_read_alike(tmp_path: Path) -> None:
-    """C++ Kineto indents, the exporter in Python writes one line per event; others may order the keys as they like."""
+def test_both_writers_of_torch_give_the_same_spans(tmp_path: Path) -> None:
+    """Kineto in C++ indents, the exporter in Python writes one line per event; other writers may use any order of keys."""
     expected = kineto.read_window(*write(tmp_path, document(*STEP), meta(MARKS)))
     parsed = [json.loads(text, parse_float=_Exact) for text in STEP]
     lines = ["\n" + json.dumps(each, separators=(",", ":"), default=str) for each in parsed]
@@ -85,14 +88,14 @@ def test_both_writers_of_torch_are_read_alike(tmp_path: Path) -> None:
 
 
 class _Exact(str):
-    """A number that json.dumps writes back digit by digit, once its marks are taken off."""
+    """A number that json.dumps writes with exactly the same digits, between markers that the test removes."""
 
     def __new__(cls, text: str) -> "_Exact":
         return super().__new__(cls, f"~{text}~")
 
 
 def test_public_records_of_older_versions(tmp_path: Path) -> None:
-    """The records of the HTA test data, as they stand: a collective with its process group, and a copy within the device."""
+    """Events from the HTA test data, unchanged: a collective with its process group, and a copy within the device."""
     collective = (
         '{"ph":"X","cat":"kernel","name":"ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)","pid":0,'
         '"tid":40,"ts":4458677009853.422,"dur":2636.669,"args":{"External id":12945,"device":0,"context":1,"stream":40,'
@@ -128,7 +131,7 @@ def test_public_records_of_older_versions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ts", ["1712195495520883.0", "1712195495520883.25", "1712195495520883"])
 def test_times_since_1970_need_no_base(tmp_path: Path, ts: str) -> None:
-    """Before torch 2.4 a time was microseconds since 1970, of which a double keeps a quarter of a microsecond."""
+    """Before torch 2.4 times were microseconds since 1970; a double has a resolution of 0.25 µs there."""
     text = document(
         f'{{"ph": "X", "cat": "Kernel", "name": "k", "pid": 0, "tid": 7, "ts": {ts}, "dur": 3, "args": {{}}}}', base=None
     )
@@ -140,24 +143,24 @@ def test_times_since_1970_need_no_base(tmp_path: Path, ts: str) -> None:
     )
 
 
-def test_times_that_count_from_nowhere_are_not_placed(tmp_path: Path) -> None:
-    """Without a base, relative times say nothing."""
+def test_relative_times_without_a_base_give_no_spans(tmp_path: Path) -> None:
+    """Without a base, relative times cannot be converted."""
     window = kineto.read_window(*write(tmp_path, document(*STEP, base=None), meta(MARKS)))
-    assert (0, {"it does not say what its times count from"}) == (len(window.spans), damage(window))
+    assert (0, {"the base of its times is unknown"}) == (len(window.spans), damage(window))
 
 
-def test_without_a_reading_of_the_clock_nothing_is_placed(tmp_path: Path) -> None:
-    """Wall time alone is another clock."""
+def test_without_a_wall_clock_reading_there_are_no_spans(tmp_path: Path) -> None:
+    """Wall clock times alone cannot be converted to monotonic times."""
     path, _ = write(tmp_path, document(*STEP))
     window = kineto.read_window(path)
-    assert (0, {"nothing ties its times to the monotonic clock"}) == (len(window.spans), damage(window))
+    assert (0, {"no wall clock reading to convert its times with"}) == (len(window.spans), damage(window))
 
 
-# ------------------------------------------------------------------------------------------------ what cannot be
+# ------------------------------------------------------------------------------------------------ impossible times
 
 
-def test_what_began_before_its_launch_is_left_out_and_counted(tmp_path: Path) -> None:
-    """Kineto spoils leading records of later sessions; less than a microsecond is skew, and only mended."""
+def test_spans_before_their_launch_are_dropped_and_counted(tmp_path: Path) -> None:
+    """Kineto corrupts the first events of later sessions; differences below 1 µs are clock skew and corrected."""
     events = [
         launch(T + MS, 1), event("kernel", "spoilt", T - 10**14, 5, correlation=1),
         launch(T + MS, 2), event("kernel", "early", T + MS - 1_001, 5, correlation=2),
@@ -170,7 +173,7 @@ def test_what_began_before_its_launch_is_left_out_and_counted(tmp_path: Path) ->
 
 
 def test_a_launch_without_a_record_is_counted(tmp_path: Path) -> None:
-    """Of kernels only: a copy of no bytes leaves no record either."""
+    """Only of kernels: a copy of 0 bytes has no activity either."""
     copy = launch(T, 3).replace("cudaLaunchKernel", "cudaMemcpyAsync")
     window = kineto.read_window(
         *write(tmp_path, document(launch(T, 1), launch(T, 2), copy, event("kernel", "k", T, 5, correlation=2)), meta(MARKS))
@@ -178,16 +181,16 @@ def test_a_launch_without_a_record_is_counted(tmp_path: Path) -> None:
     assert (1, 1) == (window.unrecorded_launches, len(window.spans))
 
 
-def test_what_lies_outside_of_the_window_is_left_out_and_counted(tmp_path: Path) -> None:
-    """A span without a launch is held against the window alone."""
+def test_spans_outside_the_window_are_dropped_and_counted(tmp_path: Path) -> None:
+    """A span without a launch is compared with the window only."""
     events = [event("kernel", "k", at, 5) for at in (T - 2 * MS, T + 1, T + 20 * MS + 5, T + 22 * MS)]
     window = kineto.read_window(*write(tmp_path, document(*events), meta(MARKS)))
     assert [(T + 1,), (T + 20 * MS + 5,)] == rows(window, "start_ns")
     assert {"outside of its window": 2} == window.left_out
 
 
-def test_collectives_keep_their_number_when_one_is_left_out(tmp_path: Path) -> None:
-    """The number is what matches them across ranks."""
+def test_collectives_keep_their_number_when_one_is_dropped(tmp_path: Path) -> None:
+    """The number matches them across ranks."""
     events = [text for n in (1, 2, 3) for text in (launch(T + n * MS, n), event("kernel", NCCL, T + n * MS + 5, 9, correlation=n))]
     events[1] = event("kernel", NCCL, T - 10**12, 9, correlation=1)
     window = kineto.read_window(*write(tmp_path, document(*events), meta(MARKS)))
@@ -209,8 +212,8 @@ def test_collectives_keep_their_number_when_one_is_left_out(tmp_path: Path) -> N
         ("void at::native::reduce_kernel<512, 1>(at::native::ReduceOp<float>)", "kernel"),
     ],
 )
-def test_the_kernels_that_exchange(tmp_path: Path, name: str, kind: str) -> None:
-    """By name, since a session of the device alone knows nothing else of them."""
+def test_kernels_of_collectives(tmp_path: Path, name: str, kind: str) -> None:
+    """They are recognised by name, because device activities contain nothing else."""
     window = kineto.read_window(*write(tmp_path, document(event("kernel", name, T + MS, 5)), meta(MARKS)))
     assert [(kind,)] == rows(window, "kind")
 
@@ -218,8 +221,8 @@ def test_the_kernels_that_exchange(tmp_path: Path, name: str, kind: str) -> None
 # ------------------------------------------------------------------------------------------------ clocks
 
 
-def test_the_best_reading_of_the_clock_counts(tmp_path: Path) -> None:
-    """Readings that agree within what they can tell are one offset; the narrowest is the nearest."""
+def test_the_most_precise_wall_clock_reading_is_used(tmp_path: Path) -> None:
+    """Readings that agree within their uncertainty are one offset; the narrowest one is used."""
     wide = Anchor(MONO_NS - 9_000, WALL_NS + 900, MONO_NS + 9_000)
     for anchors in ([ANCHOR, wide], [wide, ANCHOR]):
         window = kineto.read_window(*write(tmp_path, document(event("kernel", "k", T + 777, 1)), meta(MARKS, anchors)))
@@ -227,21 +230,21 @@ def test_the_best_reading_of_the_clock_counts(tmp_path: Path) -> None:
         assert (20, set()) == (window.uncertainty_ns, damage(window))
 
 
-def test_a_wall_clock_that_was_set_is_straightened_and_said(tmp_path: Path) -> None:
-    """Kineto bends all times of a session between its readings at both ends; so do we, the other way."""
+def test_a_step_of_the_wall_clock_is_corrected_and_reported(tmp_path: Path) -> None:
+    """Kineto interpolates all times of a session between its readings at both ends; the reader reverts that."""
     moved, length = 40 * MS, 20 * MS
     after = Anchor(MONO_NS + length - 20, WALL_NS + length + moved, MONO_NS + length + 20)
-    bent = [event("kernel", "k", T + at * (length + moved) // length, 1) for at in (0, length // 4, length)]
-    window = kineto.read_window(*write(tmp_path, document(*bent), meta(MARKS, [ANCHOR, after])))
+    distorted = [event("kernel", "k", T + at * (length + moved) // length, 1) for at in (0, length // 4, length)]
+    window = kineto.read_window(*write(tmp_path, document(*distorted), meta(MARKS, [ANCHOR, after])))
     assert [(T,), (T + length // 4,), (T + length,)] == rows(window, "start_ns")
-    assert {"the wall clock was set by +0.040000 s within this window"} == damage(window)
+    assert {"the wall clock was set by +0.040000 s during this window"} == damage(window)
     assert 20 + moved == window.uncertainty_ns
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.lists(st.integers(0, 20 * MS - 1), min_size=1, max_size=20), shift=st.integers(0, 10**15))
 def test_times_are_exact_to_the_nanosecond(tmp_path: Path, at: list[int], shift: int) -> None:
-    """Wherever the monotonic clock stands."""
+    """For any value of the monotonic clock."""
     anchor = Anchor(MONO_NS + shift, WALL_NS, MONO_NS + shift)
     marks = [(step, ns + shift) for step, ns in MARKS]
     window = kineto.read_window(*write(tmp_path, document(*(event("kernel", "k", T + ns, 1) for ns in at)), meta(marks, [anchor])))
@@ -253,18 +256,18 @@ def test_times_are_exact_to_the_nanosecond(tmp_path: Path, at: list[int], shift:
 
 
 def test_a_file_may_be_gzipped(tmp_path: Path) -> None:
-    """Under whatever name."""
+    """Under any name."""
     expected = kineto.read_window(*write(tmp_path, document(*STEP), meta(MARKS)))
     path, about = write(tmp_path, "", meta(MARKS))
     path.write_bytes(gzip.compress(document(*STEP).encode()))
     found = kineto.read_window(path, about)
     assert expected.spans.rows() == found.spans.rows()
     path.write_bytes(path.read_bytes()[:-20])
-    assert {"cut off or damaged within its compression"} <= damage(kineto.read_window(path, about))
+    assert {"truncated or corrupt gzip data"} <= damage(kineto.read_window(path, about))
 
 
-def test_a_file_that_was_being_written_gives_what_is_there(tmp_path: Path) -> None:
-    """Every event that is whole, wherever it was cut, and the cut is said."""
+def test_a_truncated_file_gives_its_complete_events(tmp_path: Path) -> None:
+    """All complete events, wherever it was truncated, and the truncation is reported."""
     text, whole = document(*STEP), kineto.read_window(*write(tmp_path, document(*STEP), meta(MARKS))).spans
     found = []
     for length in range(0, len(text) - 40, 97):
@@ -282,21 +285,21 @@ def test_a_file_that_was_being_written_gives_what_is_there(tmp_path: Path) -> No
         (event("kernel", "k", T, 5).replace('"ts": ', '"ts": "noon", "was": '), "an event with impossible times"),
         (event("kernel", "k", T, 5).replace('"dur": ', '"dur": -'), "an event with impossible times"),
         (event("kernel", "k", T, 5).replace('"ts": ', '"ts": 9999999999'), "an event with impossible times"),
-        (event("kernel", "k", T, 5).replace('"dur"', '"took"'), "an event without its time or place"),
-        (event("kernel", "k", T, 5).replace('"k"', '"say "k""'), "an event that cannot be read"),
-        (event("kernel", "k", T, 5).replace('"k"', "null"), "an event without its time or place"),
+        (event("kernel", "k", T, 5).replace('"dur"', '"took"'), "an event without a required field"),
+        (event("kernel", "k", T, 5).replace('"k"', '"say "k""'), "an event that cannot be parsed"),
+        (event("kernel", "k", T, 5).replace('"k"', "null"), "an event without a required field"),
     ],
 )  # fmt: skip
 def test_a_garbled_event_is_counted_and_the_rest_kept(tmp_path: Path, garbled: str, what: str) -> None:
-    """One spoilt event costs one event."""
+    """One corrupt event loses only that event."""
     good = event("kernel", "good", T + MS, 5)
     window = kineto.read_window(*write(tmp_path, document(good, garbled, good), meta(MARKS)))
     assert [("good",), ("good",)] == rows(window, "name")
     assert {what} == damage(window)
 
 
-def test_names_are_read_whatever_is_in_them(tmp_path: Path) -> None:
-    """Escapes, control characters that older versions wrote, no end of a template, bytes that are no UTF-8."""
+def test_any_name_is_read(tmp_path: Path) -> None:
+    """Escapes, control characters that older versions wrote, very long templates, bytes that are not UTF-8."""
     texts = [
         event("kernel", 'a "b" \\ é', T + 1, 1),
         event("kernel", "tab@", T + 2, 1).replace("@", "\t\n"),
@@ -310,7 +313,7 @@ def test_names_are_read_whatever_is_in_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ['"N/A"', "-5", "1e400", "null", "[1]", "99999999999999999999"])
-def test_bytes_that_make_no_sense_are_null(tmp_path: Path, size: str) -> None:
+def test_invalid_bytes_are_null(tmp_path: Path, size: str) -> None:
     """The copy is kept."""
     copy = event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", T, 5, bytes=0).replace('"bytes": 0', f'"bytes": {size}')
     window = kineto.read_window(*write(tmp_path, document(copy), meta(MARKS)))
@@ -319,15 +322,15 @@ def test_bytes_that_make_no_sense_are_null(tmp_path: Path, size: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", "\x00" * 4096, '{"traceEvents": {}}', '"ph"' * 1000, "[" * 100_000])
-def test_what_is_no_record_of_kineto(tmp_path: Path, text: str) -> None:
+def test_files_that_are_not_kineto_traces(tmp_path: Path, text: str) -> None:
     """No spans, no exception."""
     window = kineto.read_window(*write(tmp_path, text, meta(MARKS)))
     assert window.spans.is_empty()
     assert (damage(window) != set()) == (text not in ("", '{"traceEvents": {}}'))
 
 
-def test_a_record_of_the_host_alone_has_no_spans(tmp_path: Path) -> None:
-    """Operators and annotations are not the device's; that is no damage."""
+def test_a_trace_of_host_activities_has_no_spans(tmp_path: Path) -> None:
+    """Operators and annotations are no device activities; that is no damage."""
     events = (event("cpu_op", "aten::mm", T, 5), event("user_annotation", "ProfilerStep#3", T, 5), launch(T, 1))
     window = kineto.read_window(*write(tmp_path, document(*events), meta(MARKS)))
     assert (0, set()) == (len(window.spans), damage(window))
@@ -339,20 +342,22 @@ NONSENSE = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.text(max
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(about=st.dictionaries(st.sampled_from(sorted(meta(MARKS))), NONSENSE) | NONSENSE)
-def test_a_description_that_is_nonsense(tmp_path: Path, about: object) -> None:
-    """Each thing that is not as it must be is as if it were not there."""
+def test_invalid_metadata(tmp_path: Path, about: object) -> None:
+    """Each invalid value is treated as missing."""
     path, _ = write(tmp_path, document(*STEP))
-    beside = tmp_path / "m.meta.json"
-    beside.write_text(json.dumps(about))
-    assert 0 == len(kineto.read_window(path, beside).spans)
-    beside.write_text(json.dumps({**meta(MARKS), **(about if isinstance(about, dict) else {}), "anchors": meta(MARKS)["anchors"]}))
-    assert table_schema(SPAN_COLUMNS) == kineto.read_window(path, beside).spans.schema
+    meta_path = tmp_path / "m.meta.json"
+    meta_path.write_text(json.dumps(about))
+    assert 0 == len(kineto.read_window(path, meta_path).spans)
+    meta_path.write_text(
+        json.dumps({**meta(MARKS), **(about if isinstance(about, dict) else {}), "anchors": meta(MARKS)["anchors"]})
+    )
+    assert table_schema(SPAN_COLUMNS) == kineto.read_window(path, meta_path).spans.schema
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_garbage_is_survived(tmp_path: Path, data: st.DataObject) -> None:
-    """Bytes changed, cut out and put in, anywhere."""
+def test_corrupt_files_are_read(tmp_path: Path, data: st.DataObject) -> None:
+    """Bytes are changed, removed and inserted anywhere."""
     content = bytearray(document(*STEP).encode())
     for _ in range(data.draw(st.integers(1, 5))):
         at, length = data.draw(st.integers(0, len(content))), data.draw(st.integers(0, 60))
@@ -370,7 +375,7 @@ def test_garbage_is_survived(tmp_path: Path, data: st.DataObject) -> None:
 
 
 def test_a_folder_of_windows(tmp_path: Path) -> None:
-    """In the order in which they were recorded; one whose process was killed is there without spans, and says so."""
+    """In the order of recording; the window of a killed process has no spans, and its damage says so."""
     for number in (10, 2):
         write(tmp_path, document(*STEP), meta(MARKS, number=number), f"kineto-node1-41-{number}")
     write(tmp_path, "", meta(MARKS, stopped_ns=None, number=11), "kineto-node1-41-11")[0].unlink()
@@ -380,14 +385,14 @@ def test_a_folder_of_windows(tmp_path: Path) -> None:
     windows = kineto.read_windows(tmp_path)
 
     assert [(2, 8), (10, 8), (11, 0), (12, 7)] == [(window.number, len(window.spans)) for window in windows]
-    assert {"the process ended within this window", "no record of this window was written"} == damage(windows[2])
-    assert {"cut off: it has no end"} == damage(windows[3])
+    assert {"the process ended during this window", "no trace of this window was written"} == damage(windows[2])
+    assert {"truncated: its end is missing"} == damage(windows[3])
     with pytest.raises(CaptureError, match="no such spool folder"):
         kineto.read_windows(tmp_path / "other")
 
 
-def test_windows_join_the_trace_on_its_clock(tmp_path: Path) -> None:
-    """Shifted as all of their host; the rank is the one that the spool found for the process."""
+def test_windows_are_added_to_the_trace_on_its_clock(tmp_path: Path) -> None:
+    """Shifted like all spans of their host; the rank is that of the process."""
     write(tmp_path, document(*STEP), meta(MARKS))
     (tmp_path / "gpu-node1-41.json").write_text('{"host": "node1", "pid": 41, "notes": {"CUPTI was taken": 2}}')
     (tmp_path / "gpu-node1-42.json").write_text("[]")
@@ -398,19 +403,19 @@ def test_windows_join_the_trace_on_its_clock(tmp_path: Path) -> None:
     }
     empty = pl.DataFrame(schema=table_schema(SPAN_COLUMNS))
 
-    trace = kineto.add_windows(Trace(run, empty), tmp_path)
+    trace = kineto.add_windows(Trace(RunRecord.of(run), empty), tmp_path)
 
     assert ([5] * 8, T + MS + 9 - 1000 + 20) == (trace.spans["rank"].to_list(), trace.spans["start_ns"].min())
-    gpu = trace.run["capture"]["gpu"]
-    assert [{"host": "node1", "pid": 41, "reasons": {"CUPTI was taken": 2}}] == gpu["notes"]
+    gpu = trace.run.capture.gpu
+    assert (GpuNote(host="node1", pid=41, reasons={"CUPTI was taken": 2}),) == gpu.notes
     assert [(5, 7, 8, T - 980)] == [
-        tuple(w[key] for key in ("rank", "first_step", "last_step", "start_ns")) for w in gpu["windows"]
+        tuple(getattr(w, key) for key in ("rank", "first_step", "last_step", "start_ns")) for w in gpu.windows
     ]
-    assert ([{"file": "a.ring", "what": "cut"}], True) == (trace.run["capture"]["damaged"], trace.run["capture"]["reads"])
-    assert json.dumps(trace.run)
+    assert (["a.ring"], True) == ([damage.file for damage in trace.run.capture.damaged], trace.run.capture.reads)
+    assert trace.run.to_json()
 
 
-def test_a_spool_without_a_gpu_leaves_the_trace_alone(tmp_path: Path) -> None:
+def test_a_spool_without_a_gpu_does_not_change_the_trace(tmp_path: Path) -> None:
     """Not even an empty list is added."""
-    trace = Trace({"capture": {}}, pl.DataFrame(schema=table_schema(SPAN_COLUMNS)))
+    trace = Trace(RunRecord(), pl.DataFrame(schema=table_schema(SPAN_COLUMNS)))
     assert trace is kineto.add_windows(trace, tmp_path)

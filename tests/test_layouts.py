@@ -18,9 +18,10 @@ from images import jpeg, quadrants
 from made_datasets import folder_bytes, made, records, tree
 from PIL import Image
 
-from ioprof.converters import environments, stripes
-from ioprof.converters.layouts import LAYOUTS, Layout, Record, Target
-from ioprof.converters.shards import samples
+from ioprof.converters.layouts import lustre_striping
+from ioprof.converters.layouts.lmdb_layout import LmdbTuning
+from ioprof.converters.layouts.registry import LAYOUTS, Layout, Record, Target
+from ioprof.converters.layouts.webdataset_layout import read_samples
 from ioprof.dataset import Dataset, ImageFormat
 from ioprof.errors import CommandError, DatasetError
 from ioprof.loaders import open_records
@@ -34,6 +35,8 @@ VARIANTS = {
     "lmdb": {"layout": "lmdb"},
     "sharded lmdb": {"layout": "lmdb", "shards": 3},
     "webdataset": {"layout": "webdataset", "shard_bytes": 1 << 16},
+    "parquet": {"layout": "parquet", "shard_bytes": 1 << 16},
+    "raw": {"layout": "raw"},
 }
 
 
@@ -55,7 +58,9 @@ def target(folder: Path, layout: str, **options: object) -> Target:
 
 
 def opened(folder: Path, start: int = 0, **options: object) -> Layout:
-    layout: Layout = LAYOUTS[str(options["layout"])](target(folder, **options), start)
+    """With LMDB transactions of a few records."""
+    more = {"tuning": LmdbTuning(batch_bytes=20_000)} if options["layout"] == "lmdb" else {}
+    layout: Layout = LAYOUTS[str(options["layout"])](target(folder, **options), start, **more)
     return layout
 
 
@@ -84,30 +89,26 @@ def _entries(path: Path) -> bytes:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """Each variant, written in one go, with commits of a few records."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(environments, "_BATCH_BYTES", 20_000)
-        return {name: written(tmp_path_factory.mktemp("whole"), **options) for name, options in VARIANTS.items()}
+    """Each variant, written without interruption."""
+    return {name: written(tmp_path_factory.mktemp("whole"), **options) for name, options in VARIANTS.items()}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @settings(max_examples=15)
 @given(stops=st.lists(st.integers(0, 40), max_size=3), ahead=st.integers(0, 9))
-def test_a_layout_goes_on_where_it_was_left(undisturbed, tmp_path_factory, variant, stops, ahead):
-    """However often it is left without a word, and however far the job believes to be: the same files in the end."""
+def test_a_layout_resumes_where_it_stopped(undisturbed, tmp_path_factory, variant, stops, ahead):
+    """However often it stops without `finish`, and however far the journal is ahead: the same files in the end."""
     folder, expected = tmp_path_factory.mktemp("resumed"), some_records()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(environments, "_BATCH_BYTES", 20_000)
-        told = 0
-        for stop in [*sorted(stops), len(expected)]:
-            with opened(folder, told, **VARIANTS[variant]) as layout:
-                first = layout.durable()
-                assert first <= told
-                for record in expected[first:stop]:
-                    layout.add(record)
-                told = min(max(stop, first) + ahead, len(expected))
-                if stop == len(expected):
-                    layout.finish()
+    journaled = 0
+    for stop in [*sorted(stops), len(expected)]:
+        with opened(folder, journaled, **VARIANTS[variant]) as layout:
+            first = layout.num_durable()
+            assert first <= journaled
+            for record in expected[first:stop]:
+                layout.add(record)
+            journaled = min(max(stop, first) + ahead, len(expected))
+            if stop == len(expected):
+                layout.finish()
     assert undisturbed[variant] == content(folder)
 
 
@@ -124,8 +125,8 @@ def test_a_torn_end_is_dropped(undisturbed, tmp_path_factory, variant, cut, rest
     data = last.read_bytes()
     last.write_bytes(data[: max(0, len(data) - cut)] + (rest.replace(b"\n", b"") if variant == "files" else rest))
     with opened(folder, 25, **VARIANTS[variant]) as layout:
-        assert layout.durable() <= 25
-        for record in expected[layout.durable() :]:
+        assert layout.num_durable() <= 25
+        for record in expected[layout.num_durable() :]:
             layout.add(record)
         layout.finish()
     assert undisturbed[variant] == content(folder)
@@ -141,10 +142,10 @@ def test_every_layout_holds_the_same_records(small_tree, tmp_path):
     assert all(dataset == Dataset.load(dataset.path) for dataset in datasets.values())
     assert (None, 3) == (datasets["lmdb"].shards, datasets["sharded lmdb"].shards)
     tars = datasets["webdataset"].shard_paths()
-    assert tars == sorted((tmp_path / "webdataset" / "train").iterdir())
+    assert tars == sorted((tmp_path / "webdataset" / "train").glob("*.tar"))
     assert 1 < len(tars) == datasets["webdataset"].shards
     assert all(tar.stat().st_size <= 1 << 16 for tar in tars)
-    found = [(sample.name, sample.label) for tar in tars for sample in samples(tar)]
+    found = [(sample.name, sample.label) for tar in tars for sample in read_samples(tar)]
     assert [(name, label) for name, label, _ in records(datasets["files"])] == found
 
 
@@ -186,7 +187,7 @@ def test_the_webdataset_library_reads_the_shards(small_tree, tmp_path):
 
 
 def test_dali_reads_shards(small_tree, tmp_path):
-    """Tars by `fn.readers.webdataset`, several environments by `fn.readers.caffe2`: same bytes, labels and order."""
+    """Tars by `fn.readers.webdataset`, several lmdb_layout by `fn.readers.caffe2`: same bytes, labels and order."""
     dali = pytest.importorskip("nvidia.dali", reason="DALI is not installed (pip install ioprof[dali])", exc_type=ImportError)
     fn = pytest.importorskip("nvidia.dali.fn", exc_type=ImportError)
     tars = made(small_tree, tmp_path / "tars", layout="webdataset", shard_bytes=1 << 16)
@@ -219,7 +220,7 @@ def test_damaged_shards_never_crash_the_reader(tmp_path_factory, data, place):
     path = folder / "fuzzed.tar"
     path.write_bytes(good[:place] + data + good[place + len(data) :])
     with contextlib.suppress(DatasetError):
-        assert all(sample.size >= 0 for sample in samples(path))
+        assert all(sample.size >= 0 for sample in read_samples(path))
 
 
 # ------------------------------------------------------------------------------------------------ shards of lmdb
@@ -238,7 +239,7 @@ def test_shards_of_lmdb_are_equal_parts_of_the_source(small_tree, tmp_path):
     reader.check()
     expected = records(made(small_tree, tmp_path / "files"))
     assert [(label, data) for _, label, data in expected] == [
-        (record.label, record.data) for record in (reader.read(number, 0) for number in range(36))
+        (record.label, record.data) for record in (reader.read(number) for number in range(36))
     ]
 
 
@@ -248,7 +249,7 @@ def test_a_shard_whose_images_are_all_bad_is_empty(tmp_path):
     dataset = made(source, tmp_path / "dataset", layout="lmdb", shards=3, on_error="quarantine")
     reader = open_records("lmdb", Dataset.load(dataset.path))
     reader.check()
-    assert jpeg() == reader.read(0, 0).data
+    assert jpeg() == reader.read(0).data
 
 
 # ------------------------------------------------------------------------------------------------ lists of labels
@@ -285,7 +286,7 @@ def test_stripes_are_set_before_anything_is_written(small_tree, tmp_path, monkey
     program.write_text(f'#!/bin/sh\nfor last; do :; done\necho "$@ $(ls -A "$last" | wc -l)" >> {calls}\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-    monkeypatch.setattr(stripes, "is_lustre", lambda _: True)
+    monkeypatch.setattr(lustre_striping, "is_lustre", lambda _: True)
     made(small_tree, tmp_path / "dataset", stripe=True, layout="lmdb")
     (call,) = calls.read_text().splitlines()
     assert call.startswith("setstripe -E 1G -c 1 -E 16G -c 4 -E -1 -c -1 -S 4M /")
@@ -302,7 +303,7 @@ def test_there_are_stripes_on_lustre_alone(small_tree, tmp_path):
         "/dev/x / ext4 rw 0 0\nmds@o2ib:/fs /scratch/my\\040group lustre rw 0 0\ntmpfs /scratch/my\\040group/fast tmpfs rw 0 0\n"
     )
     places = {"/scratch/my group/a": True, "/scratch/my group/fast/a": False, "/scratch": False}
-    assert places == {place: stripes.is_lustre(Path(place), mounts) for place in places}
+    assert places == {place: lustre_striping.is_lustre(Path(place), mounts) for place in places}
     with pytest.raises(CommandError, match="not on Lustre"):
         made(small_tree, tmp_path / "dataset", stripe=True)
 
@@ -310,12 +311,12 @@ def test_there_are_stripes_on_lustre_alone(small_tree, tmp_path):
 def test_stripes_suit_the_layout():
     """One stripe for many files, more as one file grows."""
     assert (
-        stripes.advice("files").arguments
-        == stripes.advice("webdataset").arguments
-        == stripes.advice("lmdb", 64).arguments
+        lustre_striping.recommended_stripes("files").arguments
+        == lustre_striping.recommended_stripes("webdataset").arguments
+        == lustre_striping.recommended_stripes("lmdb", 64).arguments
         == ("-c", "1")
     )
-    assert "-E" in stripes.advice("lmdb").arguments
+    assert "-E" in lustre_striping.recommended_stripes("lmdb").arguments
 
 
 # ------------------------------------------------------------------------------------------------ Caffe's Datum
@@ -351,7 +352,7 @@ def test_our_loader_reads_an_lmdb_of_caffe(small_tree, tmp_path):
             transaction.put(f"{number:08d}_n01/a.JPEG".encode(), value)
     reader = open_records("lmdb", dataset)
     reader.check()
-    found = [reader.read(number, 0) for number in range(len(values))]
+    found = [reader.read(number) for number in range(len(values))]
     assert [(label, data, None) for _, label, data in expected[3:]] == [(each.label, each.data, each.shape) for each in found[3:]]
     assert (300, pixels.tobytes(), (64, 64, 3)) == (found[1].label, found[1].data, found[1].shape)
     assert (0, np.repeat(pixels[:, :, :1], 3, axis=2).tobytes()) == (found[2].label, found[2].data)

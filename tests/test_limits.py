@@ -1,4 +1,4 @@
-"""A job's memory limit: which of the kernel's ways is taken, and that nothing is left of it."""
+"""A job's memory limit: which of the kernel's mechanisms is used, and that nothing is left of it."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ioprof.errors import CommandError
-from ioprof.storage.limits import Group, Slice, group_parents, memory_limit, own_name, remove_left
+from ioprof.storage.limits import Group, Slice, group_name, group_parents, memory_limit, remove_stale_groups
 
 TAKE = "import sys; taken = bytearray(int(sys.argv[1])); print(len(taken))"
 READ_TWICE = """
@@ -62,7 +62,7 @@ def test_the_limit_holds_the_page_cache(limited, tmp_path):
 
 
 def test_nothing_is_left_of_a_limit(tmp_path):
-    """The group is gone with the block, whatever ended it."""
+    """The group is removed at the end of the block, also after an exception."""
     try:
         with memory_limit(64 << 20) as made:
             assert not isinstance(made, Group) or made.folder.is_dir()
@@ -73,11 +73,11 @@ def test_nothing_is_left_of_a_limit(tmp_path):
 
 def test_what_a_killed_job_left_goes_at_the_next_start(tmp_path):
     """A group bears the number and the start of its process: one whose process is gone is removed, another's and ours stay."""
-    ours = own_name()
+    ours = group_name()
     for name in (ours, "ioprof-1-99999999999", "ioprof-999999999-5", "ioprof-x-y", "somebody-999999999-5"):
         (tmp_path / name).mkdir()
 
-    assert ["ioprof-1-99999999999", "ioprof-999999999-5"] == remove_left(tmp_path)
+    assert ["ioprof-1-99999999999", "ioprof-999999999-5"] == remove_stale_groups(tmp_path)
     assert sorted([ours, "ioprof-x-y", "somebody-999999999-5"]) == sorted(path.name for path in tmp_path.iterdir())
 
 
@@ -143,7 +143,7 @@ def test_a_slice_of_systemd_is_made_used_and_forgotten(tmp_path, monkeypatch):
     with memory_limit(1 << 30, proc=cgroups(tmp_path, "", "")) as made:
         ended = run_in(made, tmp_path, "-c", "print('ran')")
 
-    assert (Slice(f"{own_name()}.slice"), "ran\n") == (made, ended.stdout)
+    assert (Slice(f"{group_name()}.slice"), "ran\n") == (made, ended.stdout)
     scope = f"systemd-run --user --scope --quiet --collect --slice={made.name} --"
     assert [
         f"systemctl --user set-property --runtime {made.name} MemoryMax=1073741824 MemorySwapMax=0",
@@ -156,5 +156,5 @@ def test_a_slice_of_systemd_is_made_used_and_forgotten(tmp_path, monkeypatch):
 def test_a_group_that_cannot_be_made_is_an_error_and_leaves_nothing(tmp_path):
     """A folder that is not there, and one that is no control group, where the limit is no file that can be set."""
     with pytest.raises(OSError, match=r".+"):
-        Group.made(tmp_path / "missing", "v1", 1 << 30)
+        Group.create(tmp_path / "missing", "v1", 1 << 30)
     assert [] == list(tmp_path.iterdir())

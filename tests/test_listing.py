@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from images import jpeg
 from made_datasets import tree
 
-from ioprof.converters import listing
-from ioprof.converters.listing import Lines, ListingWriter
-from ioprof.converters.source_image import SourceImage
-from ioprof.converters.sources import open_source
+from ioprof.converters.sources import listing
+from ioprof.converters.sources.listing import Lines, ListingWriter
+from ioprof.converters.sources.source_image import SourceImage
+from ioprof.converters.sources.source_kinds import open_source
 from ioprof.errors import CommandError
 
 NAMES = st.text(st.characters(blacklist_categories=["Cs", "Cc"], blacklist_characters="/"), min_size=1, max_size=20)
@@ -36,7 +36,7 @@ def written(classes: dict[str, dict[str, tuple[str, int, int | None, int]]], mix
 
 @given(classes=CLASSES, mixed=st.booleans(), block=st.integers(1, 7))
 def test_a_listing_holds_what_was_written(classes, mixed, block):
-    """By wnid and name, one by one and all in a row, whatever order they came in, and wherever blocks of lines end."""
+    """By wnid and name, by index and by iteration, for any input order, and across the ends of blocks."""
     expected = [
         SourceImage(wnid, name, *at[:3], "parquet", at[3])
         for wnid, found in sorted(classes.items())
@@ -44,7 +44,7 @@ def test_a_listing_holds_what_was_written(classes, mixed, block):
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listing, "_BLOCK_LINES", block)
-        found = written(classes, mixed).finished()
+        found = written(classes, mixed).finish()
         assert expected == list(found)
     assert expected == [found[number] for number in range(len(found))]
     assert tuple(sorted(wnid for wnid, images in classes.items() if images)) == found.wnids
@@ -54,7 +54,7 @@ def test_a_listing_holds_what_was_written(classes, mixed, block):
 
 @given(lines=st.lists(st.binary(max_size=40), max_size=30), buffer=st.integers(1, 100), data=st.data())
 def test_lines_are_kept_as_they_are(lines, buffer, data):
-    """Whatever is in them, and however often they are written to the disk; those written later do no harm to the earlier ones."""
+    """Any content, flushed any number of times; later lines do not change earlier ones."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listing, "_BUFFER_BYTES", buffer)
         kept = Lines()
@@ -75,18 +75,18 @@ def test_the_fingerprint_is_that_of_names_and_places_in_archives(classes, others
         return {name: (f"/moved/{at[0]}", *at[1:]) for name, at in found.items()}
 
     moved = {wnid: elsewhere(found) for wnid, found in classes.items()}
-    print_of = written(classes).finished().fingerprint()
-    assert print_of == written(moved).finished().fingerprint()
+    print_of = written(classes).finish().fingerprint()
+    assert print_of == written(moved).finish().fingerprint()
 
     def facts(of: dict[str, dict[str, tuple[str, int, int | None, int]]]) -> object:
         return {wnid: {name: at[1:] for name, at in found.items()} for wnid, found in of.items() if found}
 
     if facts(classes) != facts(others):
-        assert print_of != written(others).finished().fingerprint()
+        assert print_of != written(others).finish().fingerprint()
 
 
 def test_images_take_no_memory():
-    """Fifty thousand no more than five thousand do, but for a few bytes: the list lies in files."""
+    """Fifty thousand take only a few bytes more than five thousand: the list is stored in files."""
     kept = {}
     for images in (5_000, 50_000):
         tracemalloc.start()
@@ -103,7 +103,7 @@ def test_a_full_folder_for_temporary_files_is_one_line(tmp_path, small_disk, mon
     source = tree(tmp_path / "source", {f"n01/{'x' * 200}{number}.JPEG": jpeg() for number in range(50)})
     for folder in (small_disk(4096), tmp_path / "missing"):
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
-        with pytest.raises(CommandError, match=r"the list of images finds no room.*TMPDIR=") as refusal:
+        with pytest.raises(CommandError, match=r"the list of images cannot be written.*TMPDIR=") as refusal:
             len([image.name for image in open_source(source, "train").images])
         assert 1 == refusal.value.exit_code
 

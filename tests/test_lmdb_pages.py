@@ -5,17 +5,19 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from captures import recorded, trace_of
+from hooked import recorded, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_datasets import made
+from preload import LIBRARY, needs_library, reads_of
 
 from ioprof.dataset import Dataset
 from ioprof.errors import DatasetError
-from ioprof.loaders import make_loader, open_records
+from ioprof.loaders import open_records
 from ioprof.loaders.base import LMDB_READS, LoaderOptions
 from ioprof.loaders.lmdb_pages import LmdbPages
-from ioprof.loaders.lmdb_records import MappedValues, _readahead_bytes, pays_to_read_ahead
+from ioprof.loaders.lmdb_readahead import available_bytes, choose
+from ioprof.loaders.lmdb_records import MappedValues
 
 KEY = "{:08d}_{}"
 
@@ -31,7 +33,7 @@ def environment(folder: Path, values: list[bytes], first: int = 0, order: list[i
 
 def all_values(path: Path, entries: int, first: int = 0) -> list[bytes]:
     pages = LmdbPages(str(path), first, entries)
-    return [bytes(pages.value(first + number, -1)) for number in range(entries)]
+    return [bytes(pages.value(first + number)) for number in range(entries)]
 
 
 @settings(max_examples=30)
@@ -58,7 +60,7 @@ def test_what_is_not_there_is_said(tmp_path):
     """A number without a record, and an environment without records."""
     path = environment(tmp_path / "some", [b"a"] * 5)
     with pytest.raises(DatasetError, match=r"data\.mdb: record 5 is missing"):
-        LmdbPages(str(path), 0, 9).value(5, -1)
+        LmdbPages(str(path), 0, 9).value(5)
     with lmdb.open(str(tmp_path / "none"), lock=False):
         pass
     with pytest.raises(DatasetError, match=r"data\.mdb: its records are not a plain tree"):
@@ -100,7 +102,7 @@ def refusals(path: Path) -> list[str]:
     said = []
     for number in range(120):
         try:
-            assert len(pages.value(number, -1)) <= path.stat().st_size
+            assert len(pages.value(number)) <= path.stat().st_size
         except DatasetError as error:
             said.append(str(error))
     return said
@@ -114,7 +116,7 @@ def test_a_tree_that_leads_to_itself_ends(sound, tmp_path):
         content[page * 4096 : (page + 1) * 4096] = page.to_bytes(8, "little") + sound[root * 4096 + 8 : (root + 1) * 4096]
     (tmp_path / "data.mdb").write_bytes(content)
     with pytest.raises(DatasetError):
-        LmdbPages(str(tmp_path / "data.mdb"), 0, 120).value(60, -1)
+        LmdbPages(str(tmp_path / "data.mdb"), 0, 120).value(60)
 
 
 # ------------------------------------------------------------------------------------------------ as a loader
@@ -127,14 +129,24 @@ def dataset(small_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Datas
     return made(small_tree, folder, layout="lmdb", image="rgb256", encoding="raw", size=64)
 
 
+@needs_library
 def test_each_value_is_one_read_of_its_own_bytes(dataset, tmp_path):
     """A read per record and no fault; besides them only pages of the tree, each once."""
     records = dataset.records
-    with recorded(tmp_path, native=False):
-        list(make_loader("lmdb", dataset, LoaderOptions(6, 2 * records // 6, workers=0, crop=16, lmdb_read="pread")))
-    spans = trace_of(tmp_path).spans
-    assert 0 == len(spans.filter(kind="fault"))
-    reads = spans.filter(kind="read").filter(spans.filter(kind="read")["bytes"] > 0)
+    program = f"""
+import sys
+from pathlib import Path
+from ioprof.dataset import Dataset
+from ioprof.loaders import make_loader
+from ioprof.loaders.base import LoaderOptions
+options = LoaderOptions(6, {2 * records // 6}, workers=0, crop=16, lmdb_read="pread")
+list(make_loader("lmdb", Dataset.load(Path(sys.argv[1])), options))
+"""
+    run(["-c", program, dataset.path], tmp_path / "spool", LD_PRELOAD=str(LIBRARY))
+    trace = recorded(tmp_path / "spool")
+    assert 0 == len(trace.spans.filter(kind="fault"))
+    reads = reads_of(trace, dataset.data_path / "data.mdb")
+    reads = reads.filter(reads["bytes"] > 0)
     values = reads.filter(reads["bytes"] > 4096)
     assert {64 * 64 * 3} == {size // 64 * 64 for size in values["bytes"]}
     assert 2 * records == len(values)
@@ -148,24 +160,45 @@ def test_each_value_is_one_read_of_its_own_bytes(dataset, tmp_path):
 def test_nothing_is_left_beside_the_data(dataset, read):
     """No lock file: nobody writes to a dataset, and locks fail on many cluster file systems."""
     before = sorted(path.name for path in dataset.path.rglob("*"))
-    open_records("lmdb", dataset, LoaderOptions(1, 1, lmdb_read=read)).read(0, -1)
+    open_records("lmdb", dataset, LoaderOptions(1, 1, lmdb_read=read)).read(0)
     assert before == sorted(path.name for path in dataset.path.rglob("*"))
 
 
 @pytest.mark.parametrize("readahead", [False, True])
 def test_readahead_is_what_the_kernel_was_told(dataset, readahead):
     """The mapping is marked for random access, or it is not (proc_pid_smaps, VmFlags: `rr`)."""
-    values = MappedValues(dataset.data_path, readahead)
-    assert values.value(3, -1)
+    pages = LmdbPages(str(dataset.data_path / "data.mdb"), 0, dataset.records)
+    values = MappedValues(dataset.data_path, None if readahead else pages)
+    assert values.value(3)
     about = Path("/proc/self/smaps").read_text().split(f"{dataset.data_path / 'data.mdb'}\n")[1]
     flags = next(line for line in about.splitlines() if line.startswith("VmFlags:")).split()
     assert readahead == ("rr" not in flags)
 
 
-def test_readahead_is_for_windows_that_hold_few_records(dataset):
-    """However much the disk reads ahead, records as large as that are worth it, and records of one byte are not."""
+def test_readahead_depends_on_size_memory_and_device(dataset, tmp_path):
+    """What was asked for; else on where windows are larger than a record, and the data fits in memory."""
     path = dataset.data_path / "data.mdb"
-    if _readahead_bytes(path.stat().st_dev) is None:
-        pytest.skip("how much is read ahead here is not to be found in /sys")
-    assert pays_to_read_ahead(path, 1 << 40)
-    assert not pays_to_read_ahead(path, 1)
+    assert (True, "asked") == choose("on", path, 1, 1 << 60)
+    assert (False, "asked") == choose("off", path, 1, 1)
+    found = choose("auto", path, 1, 1 << 60)
+    if found.reason == "shared" or choose("auto", path, 1 << 40, 1 << 60).reason != "small window":
+        pytest.skip(f"what is read ahead here is not to be found in /sys, or the file system is shared: {found}")
+    assert (False, "larger than memory") == found
+    assert (False, "small window") == choose("auto", path, 1 << 40, 1 << 60)
+    assert (True, "fits in memory") == choose("auto", path, 1, 74, memory_bytes=100)
+    assert (False, "larger than memory") == choose("auto", path, 1, 76, memory_bytes=100)
+
+
+def test_the_limit_of_a_control_group_is_memory_that_data_can_take(tmp_path):
+    """The least of what is available and of the limits of the group and of those above it, of both versions."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 8000 kB\n")
+    (tmp_path / "proc/self/cgroup").write_text("7:cpu,memory:/job/step\n0::/job/step\n")
+    assert 8000 << 10 == available_bytes(tmp_path / "proc", tmp_path / "groups")
+    (tmp_path / "groups/job/step").mkdir(parents=True)
+    (tmp_path / "groups/job/step/memory.max").write_text("max\n")
+    (tmp_path / "groups/job/memory.max").write_text("5000000\n")
+    assert 5000000 == available_bytes(tmp_path / "proc", tmp_path / "groups")
+    (tmp_path / "groups/memory/job/step").mkdir(parents=True)
+    (tmp_path / "groups/memory/job/step/memory.limit_in_bytes").write_text("4000000\n")
+    assert 4000000 == available_bytes(tmp_path / "proc", tmp_path / "groups")

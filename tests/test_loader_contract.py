@@ -36,6 +36,8 @@ LAYOUTS: Final = {
     "lmdb": {"layout": "lmdb"},
     "lmdb shards": {"layout": "lmdb", "shards": 3},
     "webdataset": {"layout": "webdataset", "shard_bytes": 1 << 16},
+    "parquet": {"layout": "parquet", "shard_bytes": 1 << 16},
+    "raw": {"layout": "raw"},
 }
 ENCODINGS: Final = {
     "original": {},
@@ -50,10 +52,14 @@ def pairs() -> Iterator[Any]:
         missing = name == "dali" and not is_installed()
         marks = [pytest.mark.skip(reason="DALI is not installed (pip install ioprof[dali])")] if missing else []
         for layout, options in LAYOUTS.items():
-            for read in LMDB_READS if name == "lmdb" else LMDB_READS[:1]:
+            for read in LMDB_READS if name in ("lmdb", "raw") else LMDB_READS[:1]:
                 if options["layout"] in backend_kind(name).layouts:
                     yield pytest.param(
-                        name, layout, read, marks=marks, id=f"{name} {layout} {read}" if name == "lmdb" else f"{name} {layout}"
+                        name,
+                        layout,
+                        read,
+                        marks=marks,
+                        id=f"{name} {layout} {read}" if name in ("lmdb", "raw") else f"{name} {layout}",
                     )
 
 
@@ -262,7 +268,7 @@ def spoiled(dataset: Dataset, folder: Path) -> tuple[Dataset, str]:
         return copy, path.name
     image = (dataset.path.parent / "files original" / "train.txt").read_text().splitlines()[17].rpartition(" ")[0]
     content = (dataset.path.parent / "files original" / image).read_bytes()
-    for path in (path / "data.mdb" if path.is_dir() else path for path in copy.shard_paths()):
+    for path in map(Path, copy.record_files()):
         data = path.read_bytes()
         if content in data:
             path.write_bytes(data.replace(content, (b"no image" * len(content))[: len(content)]))

@@ -17,13 +17,13 @@ from made_datasets import made
 from PIL import Image
 
 from ioprof.dataset import Dataset
-from ioprof.errors import CaptureError, DatasetError, IoprofError, LoaderError
+from ioprof.errors import DatasetError, IoprofError, LoaderError
 from ioprof.loaders import make_loader
 from ioprof.loaders.base import Loader, LoaderOptions
-from ioprof.loaders.crops import sample_random
+from ioprof.loaders.crops import crop_box, sample_random
+from ioprof.loaders.file_reading import LARGEST_FILE
 from ioprof.loaders.images import resized_by_pillow, resized_by_torch
 from ioprof.loaders.records import Records
-from ioprof.record.reads import LARGEST_FILE
 
 WORKERS = [0, 1]
 """In the rank itself, and in a process of its own."""
@@ -147,7 +147,7 @@ class OddRecords(Records):
     def check(self) -> None:
         pass
 
-    def read(self, index: int, batch: int) -> Any:
+    def read(self, index: int) -> Any:
         raise OddError("strange\n" + "words " * 1000)
 
     def name(self, index: int) -> str:
@@ -162,13 +162,6 @@ def test_an_error_that_nobody_foresaw_is_one_line(files: Dataset, workers: int) 
     options = LoaderOptions(1, 1, workers=workers)
     loader = TorchLoader(OddRecords(files, options), options)
     assert (LoaderError, "an odd record: cannot be read (OddError: strange)") == failure(loader)
-
-
-def test_a_worker_that_cannot_record_says_why(files: Dataset, tmp_path: Path) -> None:
-    """An error before a worker's first batch keeps its type and its line too."""
-    kind, said = failure(loader_of(files, workers=2, spool=tmp_path / "missing"))
-    assert kind is CaptureError
-    assert f"{tmp_path / 'missing'}: no capture file can be made there" in said
 
 
 def program(dataset: Dataset, num_batches: int) -> list[str]:
@@ -215,7 +208,7 @@ def test_both_filters_give_the_same_sample(mode: str) -> None:
     image = Image.fromarray(pixels).resize((450, 300), Image.Resampling.BICUBIC).convert(mode).convert("RGB")
     for number in range(20):
         found = [
-            resize(given, 64, sample_random(0, 0, number)).astype(int)
+            resize(given, 64, crop_box(450, 300, sample_random(0, 0, number))).astype(int)
             for resize in (resized_by_torch, resized_by_pillow)
             for given in (image, np.asarray(image))
         ]

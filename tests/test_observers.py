@@ -1,6 +1,6 @@
 """What stands in the place of a library's function: it looks on, and cannot be told from what it observes.
 
-All of it holds for the extension's observers and for those of the Python twin, but where only the extension's go further.
+All of it holds for the extension's observers and for those of the Python fallback, but where only the extension's go further.
 """
 
 import copy
@@ -22,14 +22,14 @@ import pytest
 from captures import WRITERS, recorded, trace_of
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import Picture, native_module, observing, spans, spin
 
-from ioprof.record import recorder
-from ioprof.record.hooks import observers_twin
-from ioprof.record.hooks.patches import Patches
+from ioprof.clock import monotonic_ns
+from ioprof.instrument import recorder
+from ioprof.instrument.hooks import python_observers
+from ioprof.instrument.hooks.patches import Patches
 
-native_module = pytest.importorskip("ioprof._native", reason="the extension is not built: no C compiler")
-
-KINDS: Final = {"native": native_module, "twin": observers_twin}
+KINDS: Final = {"native": native_module, "python": python_observers}
 
 
 def and_then(call: Callable[[], Any]) -> None:
@@ -38,59 +38,17 @@ def and_then(call: Callable[[], Any]) -> None:
     spin()
 
 
-class Picture:
-    """An image of some library's."""
-
-    tile: Any = ()
-    format = "ABC"
-
-    def __init__(self, *tile: str) -> None:
-        self.tile = [*tile]
-
-    def load(self, *then: Callable[[], Any]) -> "Picture":
-        """Decode what there is to decode."""
-        self.tile = []
-        for function in then:
-            function()
-        return self
-
-    def resize(self, size: int = 3, *, then: Callable[[], Any] = lambda: None) -> tuple[int, Any]:
-        """Compute new pixels."""
-        return size, then()
-
-
 @pytest.fixture(params=KINDS)
 def observers(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Observers that record, and `Picture` observed by them."""
     module = KINDS[request.param]
-    yield from _observed(module)
+    yield from observing(module)
 
 
 @pytest.fixture
 def native() -> Iterator[Any]:
     """The same, of the extension only."""
-    yield from _observed(native_module)
-
-
-def _observed(module: Any) -> Iterator[Any]:
-    patches = Patches()
-    patches.wrap(Picture, "load", module.loading)
-    patches.wrap(Picture, "resize", module.transforming)
-    module.watch(True, False, lambda: None)
-    try:
-        yield module
-    finally:
-        module.watch(False, False, lambda: None)
-        module.forget()
-        patches.undo()
-        assert not hasattr(Picture.load, "_ioprof_observes")
-
-
-def spans(spool: Path) -> list[tuple[str, str | None, int | None]]:
-    """Kind, name and batch of each span, in the order of their ends; none lies in another."""
-    found = trace_of(spool).spans.sort("end_ns")
-    assert all(end <= start for end, start in zip(found["end_ns"][:-1], found["start_ns"][1:], strict=True))
-    return found.select(pl.col("kind").cast(str), pl.col("name").cast(str), "batch").rows()
+    yield from observing(native_module)
 
 
 @pytest.mark.parametrize("writer", WRITERS)
@@ -113,15 +71,24 @@ def test_transforms_and_decoding_are_told_apart(tmp_path: Path, observers: Any, 
     assert [("transform", None, None), *cut, decode, decode, ("decode", "imread", None)] == spans(tmp_path)
 
 
+def test_a_transform_has_a_name_and_excludes_what_interrupts_it(tmp_path: Path, observers: Any) -> None:
+    """Both parts of an interrupted transform have the name; an interruption outside of any is nothing."""
+
+    def wait() -> None:
+        start_ns = monotonic_ns()
+        spin()
+        observers.interrupted(start_ns, monotonic_ns())
+
+    transform = observers.transforming(lambda: [work() for work in (spin, wait, spin)], "mine")
+    with recorded(tmp_path, native=True):
+        transform()
+        wait()
+    assert [("transform", "mine", None)] * 2 == spans(tmp_path)
+
+
 def original(function: Any) -> Any:
     """What an observer observes."""
     return function._ioprof_observes
-
-
-def spin() -> None:
-    """Take longer than the clock's step."""
-    for _ in range(1000):
-        pass
 
 
 def test_only_the_outermost_transform_counts(tmp_path: Path, observers: Any) -> None:
@@ -132,6 +99,36 @@ def test_only_the_outermost_transform_counts(tmp_path: Path, observers: Any) -> 
             Picture().resize(then=lambda: 1 // 0)
         Picture().resize()
     assert [("transform", None, None)] * 3 == spans(tmp_path)
+
+
+def test_operations_of_a_pipeline_have_the_names_of_their_classes(tmp_path: Path, observers: Any) -> None:
+    """One within another is part of it, a decode within one is none; an error ends it. Outside of a pipeline only those that may be
+    alone count."""
+
+    class Crop:
+        def __call__(self, *works: Any) -> None:
+            for work in works:
+                work()
+
+    class Blur(Crop):
+        def __call__(self, *works: Any) -> None:
+            super().__call__(*works)
+
+    Crop.__call__ = observers.operating(Crop.__call__, True)  # type: ignore[method-assign]
+    Blur.__call__ = observers.operating(Blur.__call__, False)  # type: ignore[method-assign]
+    crop, blur = Crop(), Blur()
+    pipeline = observers.transforming(lambda *works: [work() for work in works], "Compose")
+    with recorded(tmp_path, native=True):
+        pipeline(spin, lambda: blur(spin, crop, spin), lambda: crop(spin), spin)
+        crop(spin, Picture("all of it").load, spin)
+        blur(spin)
+        with pytest.raises(ZeroDivisionError):
+            pipeline(lambda: crop(lambda: 1 // 0))
+        pipeline(spin)
+    outer, inner, crops = ("transform", "Compose", None), ("transform", "Blur", None), ("transform", "Crop", None)
+    told = [span for span in spans(tmp_path) if span != outer]
+    assert [inner, crops, crops, ("decode", "ABC", None), crops, inner, crops] == told  # blur alone calls the method of crops
+    assert outer == spans(tmp_path)[0] == spans(tmp_path)[-1]
 
 
 def test_a_formats_own_load_is_one_decode(tmp_path: Path, observers: Any) -> None:
@@ -150,7 +147,7 @@ def test_a_formats_own_load_is_one_decode(tmp_path: Path, observers: Any) -> Non
 def test_results_and_exceptions_are_the_originals(size: int, tile: Any, is_on: bool) -> None:
     """Whatever goes in and comes out, recorded or not."""
     for module in KINDS.values():
-        for _ in _observed(module):
+        for _ in observing(module):
             module.watch(is_on, False, lambda: None)
             picture = Picture()
             picture.tile = tile
@@ -325,13 +322,153 @@ def test_nothing_is_left_behind(tmp_path: Path, native: Any) -> None:
 
 
 def test_any_callable_can_be_observed(native: Any) -> None:
-    """One of C's too; it is bound as a function is."""
+    """One of C's too; as an attribute of a class it is bound where the original would be."""
 
     class Words:
         longest = native.transforming(max)
+        shortest = native.transforming(lambda _, *words: min(words))
 
-    assert 3 == native.transforming(max)(1, 3, 2)
-    assert Words().longest.__self__.__class__ is Words
+    assert 3 == native.transforming(max)(1, 3, 2) == Words().longest(1, 3, 2) == Words.longest(1, 3, 2)
+    assert 1 == Words().shortest(1, 3, 2)
     assert "max" == Words.longest.__name__
-    with pytest.raises(TypeError):
-        type(Words.__dict__["longest"])()
+    for observer in (Words.longest, Words.shortest):
+        with pytest.raises(TypeError):
+            object.__getattribute__(observer, "__class__")()
+
+
+def work_for(duration_ns: int) -> int:
+    """Take that long, at least; what it took."""
+    start_ns = end_ns = monotonic_ns()
+    while end_ns - start_ns < duration_ns:
+        end_ns = monotonic_ns()
+    return end_ns - start_ns
+
+
+def decoding_spans(spool: Path) -> pl.DataFrame:
+    """Name, start and end of the decodes and transforms, in order."""
+    found = trace_of(spool).spans.with_columns(pl.col("name").cast(str), pl.col("kind").cast(str))
+    return found.select("kind", "name", "batch", "start_ns", "end_ns", ns=pl.col("end_ns") - pl.col("start_ns")).sort("start_ns")
+
+
+def test_only_the_outermost_decoder_counts(tmp_path: Path, observers: Any) -> None:
+    """One that calls another, Pillow's or a transform is one span, also if it fails; the next one is another."""
+    inner = observers.decoding(lambda: work_for(20_000), "a.inner")
+
+    def outer_function(*then: Callable[[], Any]) -> None:
+        for function in (inner, Picture("all of it").load, Picture().resize, *then):
+            function()
+
+    outer = observers.decoding(outer_function, "b.outer")
+    with recorded(tmp_path, native=True):
+        observers.makes(3)
+        outer()
+        inner()
+        with pytest.raises(ZeroDivisionError):
+            outer(lambda: 1 // 0)
+        observers.makes(-1)
+        inner()
+    names = ("b.outer", 3), ("a.inner", 3), ("b.outer", 3), ("a.inner", None)
+    assert [("decode", *name) for name in names] == spans(tmp_path)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_short_decodes_are_added_up(tmp_path: Path, observers: Any, writer: str) -> None:
+    """Calls that take less than 5 us lose no time: the sum of the spans is that of the calls. There is at most one per ms and name,
+    in the batch of its calls; a transform around them is cut, and no span overlaps another."""
+    short = [observers.decoding(lambda: work_for(500), name) for name in ("a.short", "b.short")]
+    long = observers.decoding(lambda: work_for(50_000), "c.long")
+    calls = 3000
+
+    def many() -> tuple[int, int]:
+        begin_ns, spent_ns = monotonic_ns(), 0
+        for number in range(calls):
+            spent_ns += short[number % 2]()
+        return spent_ns, monotonic_ns() - begin_ns
+
+    with recorded(tmp_path, native=WRITERS[writer]):
+        observers.makes(1)
+        least_ns, most_ns = many()
+        observers.makes(2)
+        _, (least_more_ns, most_more_ns) = Picture().resize(then=many)
+        long()
+        observers.makes(-1)
+    spans(tmp_path)  # none lies in another
+    found = decoding_spans(tmp_path)
+    decodes = found.filter(pl.col("kind") == "decode", pl.col("name") != "c.long")
+    for batch, least, most in ((1, least_ns, most_ns), (2, least_more_ns, most_more_ns)):
+        own = decodes.filter(pl.col("batch") == batch)
+        assert least <= own["ns"].sum() <= most
+        assert len(own) <= 2 * (most / 1e6 + 1) + own.filter(pl.col("ns") >= 5000).height
+    assert 1 == len(found.filter(pl.col("name") == "c.long"))
+    transforms = found.filter(pl.col("kind") == "transform")
+    assert len(transforms) > 1
+    assert transforms["ns"].sum() + decodes.filter(pl.col("batch") == 2)["ns"].sum() <= 1.01 * most_more_ns + 100_000
+
+
+def test_an_iterator_is_decoded_in_its_next(tmp_path: Path, observers: Any) -> None:
+    """What the consumer does between two items is no part of it; the iterator has all that the original has."""
+
+    def frames(count: int) -> Iterator[int]:
+        for number in range(count):
+            work_for(20_000)
+            yield number
+
+    observed = observers.decoding_items(frames, "a.frames")
+    assert [0, 1] == [*observed(2)]
+    spent_ns, between_ns = 0, 0
+    with recorded(tmp_path, native=True):
+        items = observed(50)
+        assert iter(items) is items
+        for expected in range(50):
+            begin_ns = monotonic_ns()
+            assert expected == next(items)
+            spent_ns += monotonic_ns() - begin_ns
+            between_ns += work_for(20_000)
+        with pytest.raises(StopIteration):
+            next(items)
+        begun = observed(3)
+        assert 0 == next(begun)
+        begun.close()
+        assert [] == [*begun]
+        assert [] == [*observed(0)]
+        assert "frames" == begun.__name__
+        assert observers.decoding_items(len, "a.len")("abc") == 3
+        observers.makes(-1)
+    found = decoding_spans(tmp_path)
+    of_items = found.filter(pl.col("ns") >= 20_000)
+    assert {"a.frames"} == set(of_items["name"])
+    assert 51 == len(of_items)
+    assert 50 * 20_000 <= of_items.head(50)["ns"].sum() <= spent_ns
+    assert found["ns"].sum() < spent_ns + between_ns / 2
+
+
+def test_a_method_of_a_static_type_is_replaced_and_put_back(native: Any) -> None:
+    """Of an extension module's; subclasses and instances that are there get it, and Python's own types are left alone."""
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"a": [1, 2]})
+    if pa.lib.Table.__flags__ & 1 << 9:
+        pytest.skip("this pyarrow has no static types")
+    patches, before = Patches(), vars(pa.lib._Tabular)["to_pylist"]
+    patches.wrap(pa.lib._Tabular, "to_pylist", lambda original: native.decoding(original, "pyarrow._Tabular.to_pylist"))
+    patches.wrap(pa.lib._Tabular, "__len__", lambda original: native.decoding(original, "not observed"))
+    patches.wrap(str, "upper", lambda original: native.decoding(original, "not observed"))
+    try:
+        assert before is table.to_pylist.__func__._ioprof_observes
+        assert [{"a": 1}, {"a": 2}] == table.to_pylist() == pa.table({"a": [1, 2]}).to_pylist() == pa.lib.Table.to_pylist(table)
+        assert not hasattr(vars(str)["upper"], "_ioprof_observes")
+        assert 2 == len(table)
+    finally:
+        patches.undo()
+    assert before is vars(pa.lib._Tabular)["to_pylist"]
+    assert [{"a": 1}, {"a": 2}] == table.to_pylist()
+    assert not hasattr(table.to_pylist, "_ioprof_observes")
+
+
+def test_a_decoder_that_starts_the_recording(observers: Any) -> None:
+    """A process whose recording has not begun starts it at its first decode."""
+    woken = []
+    observers.watch(True, True, lambda: woken.append(1))
+    assert 4 == observers.decoding(lambda: 4, "a.four")()
+    observers.watch(False, False, lambda: None)
+    assert 4 == observers.decoding(lambda: 4, "a.four")()
+    assert [1] == woken

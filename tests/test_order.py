@@ -1,4 +1,4 @@
-"""Which sample is in which batch: laws of the order."""
+"""Properties of the order of samples in batches."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_an_epoch_uses_every_sample_once_over_all_ranks(job):
 
 @given(JOBS)
 def test_batches_are_full_but_for_the_last(job):
-    """All batches but an epoch's last have the asked size; the last one has at most one sample more per rank than asked."""
+    """All batches except the last of an epoch have the requested size; that one has at most one more sample per rank."""
     ranks, batch_size, _, records = job
 
     sizes = [last - first for first, last in batch_bounds(records, ranks * batch_size, ranks)]
@@ -44,7 +44,7 @@ def test_batches_are_full_but_for_the_last(job):
 
 @given(JOBS)
 def test_the_order_of_the_job_does_not_depend_on_how_many_ranks_share_it(job):
-    """With the same samples per step, the samples of each step are the same however many ranks divide them."""
+    """With the same samples per step, the samples of each step do not depend on the number of ranks."""
     ranks, batch_size, seed, records = job
     alone = batch_requests(records, options(1, batch_size * ranks, seed, 0, 1))
     shared = [next(batch_requests(records, options(ranks, batch_size, seed, rank, 1))) for rank in range(ranks)]
@@ -55,7 +55,7 @@ def test_the_order_of_the_job_does_not_depend_on_how_many_ranks_share_it(job):
 
 
 def test_epochs_differ_and_seeds_differ():
-    """An order is a permutation fixed by seed and epoch, and another one for another seed or epoch."""
+    """An order is a permutation determined by seed and epoch, and differs for another seed or epoch."""
     orders = {(seed, epoch): epoch_order(1000, seed, epoch) for seed in (0, 1) for epoch in (0, 1)}
 
     assert all(np.array_equal(np.arange(1000), np.sort(order)) for order in orders.values())
@@ -65,7 +65,7 @@ def test_epochs_differ_and_seeds_differ():
 
 @pytest.mark.parametrize("epochs", [1, 2, 3])
 def test_numbers_count_on_through_the_epochs(epochs):
-    """A batch's number is its identity over the whole run: no number comes twice."""
+    """A batch number is unique within a run."""
     per_epoch = batches_per_epoch(20, options(2, 3, 0, 0, 0))
 
     requests = list(batch_requests(20, options(2, 3, 0, 1, per_epoch * epochs)))

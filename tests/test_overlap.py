@@ -1,4 +1,4 @@
-"""How much of an activity the accelerator's compute hides."""
+"""The share of an activity that compute of the accelerator hides."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,7 +25,7 @@ DRAWING = """
 
 
 def test_hidden_is_what_lies_under_compute() -> None:
-    """An instant counts once per rank, however many workers read; reads from memory are not storage, unknown ones are."""
+    """An instant counts once per rank, however many workers read; reads from the page cache are not storage, unknown ones are."""
     found = {name: (entry.total_s, entry.hidden_s) for name, entry in overlap(timeline(DRAWING)).items()}
     ns = 1e-9
     assert found == {
@@ -37,27 +37,27 @@ def test_hidden_is_what_lies_under_compute() -> None:
 
 
 def test_ranks_add_up() -> None:
-    """Another rank's compute hides nothing here."""
+    """Compute of another rank does not hide it."""
     two = overlap(timeline("compute 00..\nh2d r1 0000\nh2d 0.0."))["h2d"]
     assert (pytest.approx(60e-9), pytest.approx(10e-9), pytest.approx(1 / 6)) == (two.total_s, two.hidden_s, two.hidden_ratio)
 
 
 def test_what_was_not_recorded_is_null_with_a_reason() -> None:
-    """Not a ratio of 0."""
+    """It is null, not 0."""
     for entry in overlap(timeline("step 00\ncompute 00")).values():
         assert (None, None, None, "unknown") == (entry.total_s, entry.hidden_s, entry.hidden_ratio, entry.basis)
         assert entry.reason
 
 
 def test_without_compute_nothing_is_known_of_hiding() -> None:
-    """The total stands."""
+    """The total is kept."""
     entry = overlap(timeline("step 00\nh2d 00"))["h2d"]
     assert (pytest.approx(20e-9), None, None) == (entry.total_s, entry.hidden_s, entry.hidden_ratio)
     assert "accelerator" in str(entry.reason)
 
 
 def test_overlap_with_an_emulated_device_is_emulated() -> None:
-    """Also that of real reads, because what hides them is not real."""
+    """Also for real reads, because the compute that hides them is emulated."""
     found = overlap(timeline(DRAWING, device={"basis": "emulated", "samples_per_s": 100.0}))
     assert {"emulated"} == {entry.basis for entry in found.values()}
 

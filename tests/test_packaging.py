@@ -1,45 +1,22 @@
 """What is installed is what is in the checkout: sdist, wheel from the sdist, clean environment."""
 
-import os
 import shutil
-import subprocess
 import sys
-import sysconfig
 import tarfile
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
-from repository import FOLDERS, ROOT
+from installing import borrow_dependencies, copy_checkout, run, succeed
+from interpreters import interpreters
+from preload import needs_library
+from repeated import again_when_wrong, comparing_times
+from repository import NATIVE, ROOT
+
+from ioprof.analysis.run import Run
 
 LINKS = ("converters", "loaders")
-
-
-def run(*command: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A command's outcome, with a few variables of the environment changed."""
-    environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}} | variables
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240)
-
-
-def succeed(*command: str | Path, cwd: Path, **variables: str) -> str:
-    """The output of a command that must not fail."""
-    ended = run(*command, cwd=cwd, **variables)
-    assert 0 == ended.returncode, f"{command}\n{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}"
-    return ended.stdout
-
-
-def copy_checkout(destination: Path) -> Path:
-    """The sources alone, links as links, in a place that a build may write to."""
-    unwanted = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info", ".*_cache")
-    destination.mkdir()
-    for path in ROOT.iterdir():
-        if path.is_file():
-            shutil.copy2(path, destination)
-    for folder in FOLDERS:
-        if (ROOT / folder).is_dir():
-            shutil.copytree(ROOT / folder, destination / folder, symlinks=True, ignore=unwanted)
-    return destination
 
 
 def build(source: Path, out: Path, *what: str, **variables: str) -> None:
@@ -52,9 +29,7 @@ def clean_environment(path: Path, wheel: Path) -> Path:
     venv.create(path, with_pip=False, symlinks=True)
     python = path / "bin" / "python"
     succeed(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=path)
-    site = Path(succeed(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=path).strip())
-    # A folder named in a .pth is searched, but its own .pth files, and with them an editable install, are not read.
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    borrow_dependencies(path)
     return path / "bin"
 
 
@@ -100,11 +75,20 @@ def test_the_wheel_holds_every_module(built: Path) -> None:
 
 
 def test_the_sdist_holds_the_c_sources(built: Path) -> None:
-    """A machine with a compiler can build the capture library from the sdist, and its format is explained beside it."""
+    """A machine with a compiler can build the capture library from the sdist, and the file format is explained there."""
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         names = {member.name.partition("/")[2] for member in sdist if member.isfile()}
-    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "ioprof" / "native").iterdir() if path.suffix in {".c", ".h", ".md"}}
-    sources |= {"converters/resize.c", "ioprof/native/FORMAT.md", "ioprof/native/spans.c", "LICENSE", "README.md", "setup.py"}
+    sources = {str(path.relative_to(ROOT)) for path in NATIVE.rglob("*") if path.suffix in {".c", ".h", ".md"}}
+    sources |= {
+        "converters/images/jpeg.c",
+        "converters/images/jpeg_abi.h",
+        "converters/images/resize.c",
+        "ioprof/native/FORMAT.md",
+        "ioprof/native/spans/module.c",
+        "LICENSE",
+        "README.md",
+        "setup.py",
+    }
     assert set() == sources - names
 
 
@@ -121,6 +105,39 @@ def test_the_installed_package_works_outside_of_the_checkout(installed: Path, tm
 def test_the_installed_program_runs(installed: Path, tmp_path: Path) -> None:
     """The entry point is there and shows its commands."""
     assert "report" in succeed(installed / "ioprof", "--help", cwd=tmp_path)
+
+
+PROGRAM = """
+import sys, ioprof
+from ioprof.instrument import recorder
+with ioprof.span("mine"):
+    open(sys.argv[1]).read()
+print(sys.version_info[:2], recorder.uses_native())
+"""
+COSTS = "from ioprof.instrument import recorder; print(min(recorder.cost_per_span_ns() for _ in range(5)))"
+
+
+@needs_library
+@again_when_wrong
+def test_the_wheel_records_at_full_speed_where_there_is_no_compiler(installed: Path, tmp_path: Path) -> None:
+    """Jobs under its own Python and the newest: reads by the library, spans by the extension, at the cost that they have here."""
+    (tmp_path / "data.txt").write_text("data")
+    newest = max(interpreters().items())
+    for version, python in dict([newest, (sys.version_info[:2], installed / "python")]).items():
+        run_folder = tmp_path / str(version[1])
+        command = [python, "-c", PROGRAM, tmp_path / "data.txt"]
+        printed = succeed(
+            installed / "ioprof", "record", "--quiet", "--out", run_folder, "--", *command, cwd=tmp_path, PATH=str(installed)
+        )
+        assert f"{version} True" == printed.strip()
+        recorded = Run.load(run_folder)
+        assert () == recorded.trace.run.capture.unobserved
+        assert recorded.trace.run.reads_captured
+        assert str(tmp_path / "data.txt") in recorded.trace.files["path"].to_list()
+        assert "mine" in recorded.trace.spans["name"].cast(str).to_list()
+    costs = [float(succeed(python, "-c", COSTS, cwd=tmp_path)) for python in (installed / "python", sys.executable)]
+    with comparing_times():
+        assert costs[0] < 1.5 * costs[1]
 
 
 def test_without_a_compiler_the_wheel_works_without_the_extension(built: Path, tmp_path: Path) -> None:

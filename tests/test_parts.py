@@ -19,8 +19,11 @@ from images import jpeg
 from made_datasets import folder_bytes, made, records, tree
 
 from ioprof.cli import main
-from ioprof.converters import ConvertOptions, Part, engine_for, halfmade, plan_conversion, plan_merge, read_part, writing
-from ioprof.converters import parts as parts_module
+from ioprof.converters import ConvertOptions, Part, engine_for, plan_conversion, plan_merge, read_part
+from ioprof.converters.job import dataset_writer
+from ioprof.converters.job import parts as parts_module
+from ioprof.converters.job.partial_output import PartialOutput
+from ioprof.converters.job.parts import MergeDone
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError, DatasetError, IoprofError
 
@@ -50,7 +53,7 @@ def source_with_bad_images(small_tree, tmp_path) -> Path:
 
 @given(st.integers(1, 10_000), st.integers(0, 10**8))
 def test_the_parts_are_all_images_once_and_in_order(parts, total):
-    """Whatever their number; and none is more than one image larger than another."""
+    """For any number; and their sizes differ by at most one image."""
     ends = [Part(number, parts).places(total) for number in {1, parts // 2 + 1, parts}]
     assert 0 == Part(1, parts).places(total).start
     assert total == Part(parts, parts).places(total).stop
@@ -114,7 +117,7 @@ def test_an_interrupted_part_and_an_interrupted_merge_go_on(small_tree, tmp_path
         with pytest.raises(KeyboardInterrupt):
             job.run(stop)
         assert 0 < job.done() < 18
-        with pytest.raises(CommandError, match=r"no parts beside|part 2/2 \(begun, and not done\) is missing"):
+        with pytest.raises(CommandError, match=r"no parts next to it|part 2/2 \(started, but not finished\) is missing"):
             plan_merge(destination)
         plan_conversion(small_tree, destination, options, Part(number, 2)).run()
     with pytest.raises(KeyboardInterrupt):
@@ -127,7 +130,7 @@ def test_an_interrupted_part_and_an_interrupted_merge_go_on(small_tree, tmp_path
 def test_parts_that_do_not_belong_together_are_refused(small_tree, tmp_path):
     """None, one missing, of other options, of another division, renamed."""
     destination = tmp_path / "dataset"
-    with pytest.raises(CommandError, match=r"no parts beside it.*--part 1/4"):
+    with pytest.raises(CommandError, match=r"no parts next to it.*--part 1/4"):
         plan_merge(destination)
     make_parts(small_tree, destination, 2)
     shutil.copytree(tmp_path / "dataset.part-1-of-2", tmp_path / "kept")
@@ -167,7 +170,7 @@ JSON = st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inne
 @settings(max_examples=int(os.environ.get("IOPROF_FUZZED", "100")))
 @given(data=st.data())
 def test_a_part_with_any_other_value_is_used_or_refused(tmp_path_factory, data):
-    """Whatever stands at any place of its manifest: an error of ours."""
+    """Any value at any key of its manifest: an error of ioprof."""
     folder = tmp_path_factory.mktemp("part")
     options = {"layout": "lmdb", "split": "train"}
     keys: dict[str, Any] = {"schema": "ioprof.part/1", "part": 1, "parts": 2, "total": 3, "source": "", "options": options}
@@ -209,15 +212,15 @@ def test_a_dataset_may_not(tmp_path):
 
 
 KILLED_AT = {
-    "the manifest": (writing, "write_json_atomically", 1),
-    "the exchange": (writing, "put_in_place", 1),
-    "taking the parts away": (parts_module, "_take_away", 1),
+    "the manifest": (dataset_writer, "write_json_atomically", 1),
+    "the exchange": (dataset_writer, "put_in_place", 1),
+    "moving the parts": (parts_module, "move_parts", 1),
     "the second part": (Path, "rename", 2),
-    "removing": (halfmade, "_remove", 1),
+    "removing": (PartialOutput, "remove", 1),
     "removing the data": (shutil, "rmtree", 1),
     "removing the second part": (shutil, "rmtree", 3),
 }
-"""What is done, and for the how-manieth time."""
+"""Where the function is, its name, and which of its calls is the last."""
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -265,7 +268,7 @@ def test_what_a_merge_has_taken_away_is_not_looked_for_elsewhere(small_tree, tmp
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(halfmade, "_remove", stop)
+        patch.setattr(PartialOutput, "remove", stop)
         with pytest.raises(KeyboardInterrupt):
             merging.run()
     plan_conversion(small_tree, destination, ConvertOptions(workers=1, shuffle_seed=1), Part(1, 2)).run()
@@ -295,7 +298,7 @@ def test_the_commands(capsys, small_tree, tmp_path):
 @pytest.mark.parametrize("left", [[], ["lock"], ["lock", "boot"], ["job.json", "lock"]])
 @pytest.mark.parametrize("at_work", [False, True])
 def test_the_last_of_what_was_kept_is_swept_away(small_tree, tmp_path, left, at_work):
-    """Killed while it removed it: after the next command only the dataset is there; unless a job has just begun beside it."""
+    """Killed while it removed it: after the next command only the dataset is there; unless another job has just started."""
     made(small_tree, tmp_path / "dataset")
     folder = tmp_path / ".dataset.partial"
     folder.mkdir()
@@ -304,10 +307,8 @@ def test_the_last_of_what_was_kept_is_swept_away(small_tree, tmp_path, left, at_
     with open(folder / "lock", "a") if at_work else contextlib.nullcontext() as lock:
         if lock is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)
-        for plan in (
-            lambda: plan_conversion(small_tree, tmp_path / "dataset", ConvertOptions()),
-            lambda: plan_merge(tmp_path / "dataset"),
-        ):
-            with pytest.raises(CommandError, match="exists; replace it with --force"):
-                plan()
+        assert plan_conversion(small_tree, tmp_path / "dataset", ConvertOptions()).was_done
+        assert isinstance(plan_merge(tmp_path / "dataset"), MergeDone)
+        with pytest.raises(CommandError, match="exists; replace it with --force"):
+            plan_conversion(small_tree, tmp_path / "dataset", ConvertOptions(limit=3))
     assert at_work == folder.exists()

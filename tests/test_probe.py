@@ -21,11 +21,11 @@ from ioprof.clock import monotonic_ns
 from ioprof.dataset import quantiles_of
 from ioprof.errors import CommandError
 from ioprof.storage.probe import Allowance, Level, Missing, Plan, Ranges, RecordSizes, WholeFiles, clients_up_to, probe
-from ioprof.storage.probe.folders import material_of
-from ioprof.storage.probe.material import PIECE_BYTES, Cold, Limits
-from ioprof.storage.probe.measure import Run, latency_of, level_of
-from ioprof.storage.probe.outcomes import OUTCOME, Ending, Kind, Pieces, Visit, places_of
+from ioprof.storage.probe.folders import find_read_targets
+from ioprof.storage.probe.measure import LevelRun, latency_of, level_of
+from ioprof.storage.probe.outcomes import OUTCOME, ClientRun, Ending, Kind, Pieces, places_of
 from ioprof.storage.probe.scratch import scratch_files
+from ioprof.storage.probe.targets import PIECE_BYTES, ColdPieces, Limits
 from ioprof.storage.residency import residency
 
 LATER = 10**18
@@ -68,7 +68,7 @@ def on_disk(path):
 
 @given(st.lists(st.integers(1, 1 << 24), min_size=1, max_size=200), st.integers(0, 5))
 def test_drawn_records_are_as_long_as_the_known_ones(lengths, seed):
-    """Whatever the records: between the least and the greatest of them, and where all are alike, exactly so."""
+    """For any records: between the minimum and the maximum, and exact where all are equal."""
     drawn = RecordSizes.of_quantiles(quantiles_of(lengths)).draw(300, np.random.default_rng(seed))
     assert min(lengths) <= drawn.min()
     assert drawn.max() <= max(lengths)
@@ -123,7 +123,7 @@ def test_ranges_lie_within_the_files_and_apart(large, record, direct, num_bytes)
 
 
 def test_every_range_is_read_before_one_is_read_again(large):
-    """Level after level goes on in the same circle."""
+    """Each level continues the cycle of the previous one."""
     material = Ranges(large, RecordSizes.fixed(100_000), random())
     parts = [material.random(False, limits(1_500_000)).pieces.places for _ in range(20)]
     material.close()
@@ -230,7 +230,7 @@ def test_scratch_files_are_removed_when_something_fails(tmp_path):
 
 
 def test_scratch_files_need_space(small_disk):
-    """Asked for before anything is written; what fills up meanwhile is removed, and said."""
+    """Checked before anything is written; on a full disk the files are removed, and an error is raised."""
     disk = small_disk(8 << 20, files=20)
     with (
         pytest.raises(CommandError, match="bytes are free, too few for --scratch"),
@@ -238,7 +238,7 @@ def test_scratch_files_need_space(small_disk):
     ):
         pass
     many = scratch_files(str(disk), 4 << 20, RecordSizes.fixed(1000), random())
-    with pytest.raises(CommandError, match=r"cannot be written .*; ask for less --scratch"), many:
+    with pytest.raises(CommandError, match=r"cannot be written .*; give less --scratch"), many:
         pass
     assert [] == list(disk.iterdir())
 
@@ -255,12 +255,12 @@ def visit_of(rows, clients=2, start_ns=1000, idle_ns=None):
         for name, value in zip(OUTCOME.names, values, strict=True):
             row[name] = value
     end = max((end for _, end, *_ in rows), default=0)
-    return Visit(outcomes, start_ns, start_ns + (end if idle_ns is None else idle_ns), Ending.PLACES, clients)
+    return ClientRun(outcomes, start_ns, start_ns + (end if idle_ns is None else idle_ns), Ending.PLACES, clients)
 
 
 def level(visit, kind=Kind.RANGES, in_order=False, harness_ns=0.0):
-    cold = Cold(Pieces(kind, (), places_of([0], 0, 0), in_order), None)
-    return level_of(Run("random", "buffered", cold, visit, None), harness_ns)
+    cold = ColdPieces(Pieces(kind, (), places_of([0], 0, 0), in_order), None)
+    return level_of(LevelRun("random", "buffered", cold, visit, None), harness_ns)
 
 
 ROW = st.tuples(
@@ -332,7 +332,7 @@ def test_what_failed_is_counted_and_nothing_else():
     found = level(visit_of([(0, 10, 100, 0, 1, 0), (0, 10, -5, -1, 0, 1)]))
     assert (1, {"EIO": 1}) == (found.operations, found.failed)
     assert "every read failed: EIO" == level(visit_of([(0, 10, -5, -1, 0, 0)])).reason
-    assert "the budget does not suffice for one record of each client" == level(visit_of([])).reason
+    assert "the budget is too small for one record per client" == level(visit_of([])).reason
 
 
 @given(st.integers(1, 256))
@@ -401,7 +401,7 @@ def test_memory_is_said_to_be_memory(small_disk):
 
 
 def test_a_throttled_disk_gives_no_more_than_its_rule(tmp_path):
-    """Bytes over seconds stay below the rule, but for what its first slice of time lets through; and the device's books agree."""
+    """The rate stays below the rule, except for the first time slice of the throttle; and the device's counters agree."""
     rate, slice_s = 8_000_000, 0.1  # Linux, block/blk-throttle.c: DFL_THROTL_SLICE_HD
     with slow_storage.throttled_disk(tmp_path, 64 << 20) as disk:
         (disk.path / "file").write_bytes(os.urandom(24 << 20))
@@ -460,7 +460,7 @@ def test_a_server_that_lets_openings_wait_is_found_to_wait(tmp_path):
     for number in range(200):
         (tmp_path / f"{number:03d}").write_bytes(bytes(100))
     with fuse_server(tmp_path, open_ms=5) as served:
-        material, _ = material_of(str(served.path), None, random())
+        material, _ = find_read_targets(str(served.path), None, random())
         found = probe(material, Allowance(60.0, 1 << 30), Plan((2,), ("open", "random"), ("buffered",)))
     opens, reads = found.levels
     assert isinstance(opens, Level)

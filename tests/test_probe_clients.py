@@ -1,10 +1,11 @@
-"""The clients of a probe, in C and in Python: what they read, in which order, when they stop. Ground truth: the kernel's books."""
+"""A probe's clients, in C and in Python: what they read, in which order, when they stop; ground truth: the kernel's counters."""
 
 import errno
 import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from itertools import pairwise
 
 import jobs
@@ -21,17 +22,21 @@ from ioprof.storage.residency import evict, warm
 
 FILE_BYTES = 1 << 20
 FOREVER = 1 << 20
-"""Places that nobody reads to the end."""
+"""More places than are read."""
 
 
 @pytest.fixture(params=["C threads", "Python threads"])
-def engine(request, monkeypatch):
-    """Who reads: both must find the same."""
-    if request.param == "Python threads":
-        monkeypatch.setattr(clients, "_visit", threads.visit)
-    elif clients.ENGINE != request.param:
+def engine(request):
+    """The reader's name: both must find the same."""
+    if request.param == "C threads" != clients.ENGINE:
         pytest.skip("the C reader is not built")
     return request.param
+
+
+@pytest.fixture
+def run(engine):
+    """`run_clients` with that reader."""
+    return partial(clients.run_clients, reader=threads.visit if engine == "Python threads" else clients.READER)
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +81,9 @@ FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scop
 
 @FEW
 @given(lengths=LENGTHS, number=st.integers(1, 9), in_order=st.booleans())
-def test_each_place_is_read_once_and_whole(engine, descriptor, lengths, number, in_order):
-    """Whatever the lengths, the number of clients and the order: every place, all of its bytes, by one of the clients."""
-    found = clients.visit(ranges(descriptor, lengths, in_order=in_order), number)
+def test_each_place_is_read_once_and_whole(run, descriptor, lengths, number, in_order):
+    """For any lengths, number of clients and order: every place, all of its bytes, by one of the clients."""
+    found = run(ranges(descriptor, lengths, in_order=in_order), number)
     assert Ending.PLACES == found.ending
     assert lengths == found.outcomes["bytes"].tolist()
     assert set(found.outcomes["client"].tolist()) <= set(range(number))
@@ -87,9 +92,9 @@ def test_each_place_is_read_once_and_whole(engine, descriptor, lengths, number, 
 
 @FEW
 @given(lengths=LENGTHS, number=st.integers(1, 9), limit=st.integers(0, 4 * FILE_BYTES))
-def test_no_more_bytes_are_read_than_allowed(engine, descriptor, lengths, number, limit):
+def test_no_more_bytes_are_read_than_allowed(run, descriptor, lengths, number, limit):
     """The limit in bytes holds for all clients together; what fits in is read."""
-    found = clients.visit(ranges(descriptor, lengths), number, limit_bytes=limit)
+    found = run(ranges(descriptor, lengths), number, limit_bytes=limit)
     assert found.read["bytes"].sum() <= limit
     assert (Ending.PLACES if sum(lengths) <= limit else Ending.BYTES) == found.ending or number > 1
     assert sum(lengths) > limit or lengths == found.outcomes["bytes"].tolist()
@@ -97,9 +102,9 @@ def test_no_more_bytes_are_read_than_allowed(engine, descriptor, lengths, number
 
 @FEW
 @given(lengths=LENGTHS, number=st.integers(1, 9))
-def test_time_goes_one_way(engine, descriptor, lengths, number):
+def test_time_goes_one_way(run, descriptor, lengths, number):
     """Start, opened, begin, end; a client's next place starts when the last has ended; and so n clients fill at most n times."""
-    found = clients.visit(ranges(descriptor, lengths), number)
+    found = run(ranges(descriptor, lengths), number)
     rows = found.outcomes
     assert (rows["start_ns"] <= rows["opened_ns"]).all()
     assert (rows["opened_ns"] <= rows["begin_ns"]).all()
@@ -115,31 +120,31 @@ def test_time_goes_one_way(engine, descriptor, lengths, number):
 
 @FEW
 @given(lengths=st.lists(st.integers(0, 4096), min_size=1, max_size=60), number=st.integers(1, 9))
-def test_in_order_each_client_has_a_part_of_its_own(engine, descriptor, lengths, number):
+def test_in_order_each_client_has_a_part_of_its_own(run, descriptor, lengths, number):
     """The parts are those of equal length, the first client has the first, and each goes through its own in order."""
-    rows = clients.visit(ranges(descriptor, lengths, in_order=True), number).outcomes
+    rows = run(ranges(descriptor, lengths, in_order=True), number).outcomes
     ends = [len(lengths) * client // number for client in range(number + 1)]
     for client, (first, last) in enumerate(pairwise(ends)):
         assert {client} >= set(rows["client"][first:last].tolist())
         assert (np.diff(rows["start_ns"][first:last]) >= 0).all()
 
 
-def test_the_kernel_counts_the_same_bytes(engine, descriptor):
+def test_the_kernel_counts_the_same_bytes(run, descriptor):
     """What the rows say was read is what /proc/self/io says that this process read, but for the reading of that file itself."""
     lengths = [1, 4096, 70_000, FILE_BYTES]
     before, again = read_by("rchar"), read_by("rchar")
-    found = clients.visit(ranges(descriptor, lengths * 5), 3)
+    found = run(ranges(descriptor, lengths * 5), 3)
     after = read_by("rchar")
     assert 5 * sum(lengths) == found.read["bytes"].sum()
     assert abs((after - again) - (again - before) - 5 * sum(lengths)) < 64  # the file's own length changes with its numbers
 
 
-def test_what_the_device_gave_is_counted_by_the_kernel_as_well(engine, on_disk):
+def test_what_the_device_gave_is_counted_by_the_kernel_as_well(run, on_disk):
     """Cold reads past the page cache: each row has its own bytes from the device, and together they are those of the process."""
     opened = os.open(on_disk, os.O_RDONLY | os.O_DIRECT)
     try:
         before = read_by("read_bytes")
-        found = clients.visit(ranges(opened, [4096, 65536, FILE_BYTES], direct=True), 2)
+        found = run(ranges(opened, [4096, 65536, FILE_BYTES], direct=True), 2)
         fetched = read_by("read_bytes") - before
     finally:
         os.close(opened)
@@ -147,20 +152,20 @@ def test_what_the_device_gave_is_counted_by_the_kernel_as_well(engine, on_disk):
     assert fetched == found.outcomes["device_bytes"].sum()
 
 
-def test_the_cache_is_asked_before_the_read(engine, on_disk, descriptor):
+def test_the_cache_is_asked_before_the_read(run, on_disk, descriptor):
     """Of a file of ours: nothing of it cached after an eviction, all of it once it was read."""
     assert 0 == evict([str(on_disk)]).resident_bytes
-    cold = clients.visit(ranges(descriptor, [FILE_BYTES]), 1).outcomes
+    cold = run(ranges(descriptor, [FILE_BYTES]), 1).outcomes
     if cold["cached_bytes"][0] == -1:
         pytest.skip("this kernel has no cachestat")
     with slow_storage.in_memory(on_disk):
         warm([str(on_disk)])
-        cached = clients.visit(ranges(descriptor, [FILE_BYTES]), 1).outcomes
+        cached = run(ranges(descriptor, [FILE_BYTES]), 1).outcomes
     assert [0, FILE_BYTES] == [cold["cached_bytes"][0], cached["cached_bytes"][0]]
     assert [FILE_BYTES, 0] == [cold["device_bytes"][0], cached["device_bytes"][0]]
 
 
-def test_files_are_opened_read_and_closed(engine, file, tmp_path):
+def test_files_are_opened_read_and_closed(run, file, tmp_path):
     """Whole files by their paths, and nothing stays open."""
     names = [tmp_path / str(number) for number in range(9)]
     for number, name in enumerate(names):
@@ -168,34 +173,34 @@ def test_files_are_opened_read_and_closed(engine, file, tmp_path):
     before = set(os.listdir("/proc/self/fd"))
     targets = tuple(map(os.fsencode, names))
     for kind, expected in ((Kind.FILES, [1000 * number for number in range(9)]), (Kind.OPENS, [0] * 9)):
-        found = clients.visit(Pieces(kind, targets, places_of(np.arange(9), 0, FILE_BYTES)), 4)
+        found = run(Pieces(kind, targets, places_of(np.arange(9), 0, FILE_BYTES)), 4)
         assert expected == found.outcomes["bytes"].tolist()
         assert (found.outcomes["opened_ns"] > found.outcomes["start_ns"]).all()
     assert before == set(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.parametrize("kind", [Kind.FILES, Kind.OPENS])
-def test_what_is_no_file_fails_by_itself(engine, file, tmp_path, kind):
+def test_what_is_no_file_fails_by_itself(run, file, tmp_path, kind):
     """A missing file and a folder have their errors in their rows; the others are read all the same."""
     targets = tuple(map(os.fsencode, (tmp_path / "missing", file, tmp_path, file)))
-    found = clients.visit(Pieces(kind, targets, places_of(np.arange(4), 0, 10)), 2)
+    found = run(Pieces(kind, targets, places_of(np.arange(4), 0, 10)), 2)
     got = 10 if kind == Kind.FILES else 0
     assert [-errno.ENOENT, got, -errno.ESPIPE, got] == found.outcomes["bytes"].tolist()
     assert [errno.ENOENT, errno.ESPIPE] == sorted(found.failed.tolist())
 
 
-def test_a_named_pipe_is_not_waited_for(engine, tmp_path):
-    """Where a name has not been looked at before, it may be a FIFO that nobody writes to."""
+def test_a_named_pipe_is_not_waited_for(run, tmp_path):
+    """A name whose status has not been read before may be a FIFO without a writer."""
     os.mkfifo(tmp_path / "pipe")
-    found = clients.visit(Pieces(Kind.OPENS, (os.fsencode(tmp_path / "pipe"),), places_of([0], 0, 0)), 1)
+    found = run(Pieces(Kind.OPENS, (os.fsencode(tmp_path / "pipe"),), places_of([0], 0, 0)), 1)
     assert [errno.ESPIPE] == found.failed.tolist()
 
 
-def test_time_ends_it(engine):
+def test_time_ends_it(run):
     """A client whose read has ended after the time begins no other; by then not every place was read."""
     limit_ns = 20_000_000
     with open("/dev/zero", "rb") as zeros:
-        found = clients.visit(ranges(zeros.fileno(), [4096] * FOREVER), 2, limit_ns=limit_ns)
+        found = run(ranges(zeros.fileno(), [4096] * FOREVER), 2, limit_ns=limit_ns)
     assert Ending.TIME == found.ending
     assert 0 < len(found.outcomes) < FOREVER
     for client in range(2):
@@ -208,16 +213,15 @@ import sys
 import numpy as np
 from ioprof.storage.probe import clients, threads
 from ioprof.storage.probe.outcomes import Kind, Pieces, places_of
-if sys.argv[1] == "Python threads":
-    clients._visit = threads.visit
+reader = threads.visit if sys.argv[1] == "Python threads" else clients.READER
 with open("/dev/zero", "rb") as zeros:
     pieces = Pieces(Kind.RANGES, (zeros.fileno(),), places_of(np.zeros(1 << 17, np.int64), 0, 4 << 20))
-    clients.visit(pieces, 3)
+    clients.run_clients(pieces, 3, reader=reader)
 """
 
 
 def test_a_signal_ends_it(engine):
-    """Ctrl-C is answered while clients read, and none of them goes on."""
+    """Ctrl-C is handled while clients read, and all of them stop."""
     running = subprocess.Popen([sys.executable, "-c", READS_FOREVER, engine], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     jobs.wait_until(lambda: running.poll() is not None or read_by("rchar", running.pid) > 64 << 20)
     running.send_signal(signal.SIGINT)
@@ -237,7 +241,7 @@ threading.Thread = Interrupted
 
 
 def test_a_signal_while_clients_are_started_ends_it():
-    """Who was started and waits for the others ends as well, or the interpreter would wait for it for ever."""
+    """Clients that were started and wait for the others end too; otherwise the interpreter would wait for them forever."""
     program = [sys.executable, "-c", STARTS_ONE_OF_TWO + READS_FOREVER, "Python threads"]
     ended = subprocess.run(program, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=60)
     assert (-signal.SIGINT, "KeyboardInterrupt") == (ended.returncode, ended.stderr.split()[-1])

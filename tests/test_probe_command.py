@@ -1,4 +1,4 @@
-"""`ioprof probe`: what it reads of what it is given, what it says, and that whatever is typed wrong gets one clear line."""
+"""`ioprof probe`: what it reads, what it prints, and that bad usage gives one clear line."""
 
 import json
 import os
@@ -22,7 +22,7 @@ QUICK = ("--clients", "2", "--seconds", "20", "--max-bytes", "4M")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """80 small files, and one of 6 MB beside them."""
+    """80 small files, and one of 6 MB."""
     root = tmp_path_factory.mktemp("folder")
     (root / "small").mkdir()
     for number in range(80):
@@ -47,7 +47,7 @@ def facts(capsys, *arguments):
 
 
 def test_a_dataset_is_read_by_its_own_records(capsys, dataset):
-    """Whatever the layout: each test of the plan, within the budget, with records that are as long as the dataset's."""
+    """For each layout: each test of the plan, within the budget, with the record sizes of the dataset."""
     found = facts(capsys, dataset.path, *QUICK)
     assert {"path": str(dataset.path), "name": dataset.name, "layout": dataset.layout} == found["dataset"]
     quantiles = dataset.record_bytes_quantiles
@@ -65,7 +65,7 @@ def test_a_dataset_below_the_path_is_read_itself(capsys, dataset):
 
 
 def test_other_files_are_read_as_the_records_are_long(capsys, dataset, folder):
-    """What a path would deliver to a dataset that lies elsewhere."""
+    """The rates of a path for the record sizes of a dataset stored elsewhere."""
     found = facts(capsys, folder, "--dataset", dataset.path, *QUICK)
     quantiles = dataset.record_bytes_quantiles
     assert quantiles["min"] <= found["record_bytes_mean"] <= quantiles["max"]
@@ -83,7 +83,7 @@ def test_scratch_files_are_read_and_removed(capsys, dataset, tmp_path):
 
 
 def test_a_folder_and_a_file_need_no_dataset(capsys, folder):
-    """Small files are read whole, a large one in ranges of the length that is asked for."""
+    """Small files are read whole, a large one in ranges of the requested length."""
     assert None is facts(capsys, folder / "small", *QUICK)["dataset"]
     found = facts(capsys, folder / "large", "--record-bytes", "10000", *QUICK)
     assert (10_000.0, "ranges of 10,000 bytes, in 1 file") == (found["record_bytes_mean"], found["read"])
@@ -111,15 +111,15 @@ def test_the_table_and_its_sentences(capsys, folder):
     assert [
         [test, mode, str(clients)] for test in ("sequential", "random") for clients in (1, 2) for mode in ("buffered", "direct")
     ] == rows
-    assert re.search(r"^Records by chance, buffered: 1 client .*/s \(", said.out, re.MULTILINE)
-    assert "Not measured: open buffered with 1, 2: needs many small files that nothing here has opened yet" in said.out
+    assert re.search(r"^Random record reads, buffered: 1 client .*/s \(", said.out, re.MULTILINE)
+    assert "Not measured: open buffered with 1, 2: needs many small files that no process here has opened yet" in said.out
     assert re.search(r"^Took .* of 20\.0 s and .* of 419 MB; of 8 levels ended ", said.out, re.MULTILINE)
     assert re.search(r"^Measuring took .* \((C|Python) threads\)", said.out, re.MULTILINE)
     assert said.err.splitlines()[-1].startswith("next: ioprof probe ")
 
 
 def test_the_page_is_one_file(capsys, folder, tmp_path):
-    """Written beside the table, and not written over without --force."""
+    """Written in addition to the table, and not overwritten without --force."""
     html = tmp_path / "probe.html"
     assert 0 == main(["probe", str(folder / "large"), *QUICK, "--html", str(html)])
     text = html.read_text()

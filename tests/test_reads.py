@@ -1,4 +1,4 @@
-"""Reading whole files: the bytes are the file's, and what is no file is refused by name instead of waited for."""
+"""Reading whole files: the bytes are the file's, and what is no regular file is refused by name. Mapped files: the source."""
 
 import errno
 import mmap
@@ -6,15 +6,15 @@ import os
 import socket
 from pathlib import Path
 
-import polars as pl
 import pytest
 from captures import recorded, trace_of
 from fuse_server import fuse_server
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ioprof.record.reads import LARGEST_FILE, fault_in, read_file
-from ioprof.record.span import intern
+from ioprof.instrument.mapped import fault_in
+from ioprof.instrument.span import intern
+from ioprof.loaders.file_reading import LARGEST_FILE, read_file
 
 
 @given(st.binary(max_size=20_000))
@@ -23,18 +23,6 @@ def test_a_read_returns_the_files_bytes(tmp_path_factory: pytest.TempPathFactory
     path = tmp_path_factory.mktemp("file") / "a.JPEG"
     path.write_bytes(data)
     assert data == read_file(str(path))
-
-
-def test_what_was_read_is_recorded(tmp_path: Path) -> None:
-    """One open, and reads whose bytes add up to the file's; all of the same file and batch."""
-    path = tmp_path / "a.JPEG"
-    path.write_bytes(bytes(300_000))
-    with recorded(tmp_path, native=False):
-        read_file(str(path), batch=4)
-    spans = trace_of(tmp_path).spans
-    assert ["open", "read"] == sorted(spans["kind"].unique().to_list())
-    assert (1, 300_000) == (len(spans.filter(kind="open")), spans["bytes"].sum())
-    assert ([0], [4]) == (spans["file"].unique().to_list(), spans["batch"].unique().to_list())
 
 
 def fifo(path: Path) -> None:
@@ -73,22 +61,6 @@ def test_a_file_too_large_for_an_image_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="1,073,741,825 bytes") as refused:
         read_file(str(path))
     assert (errno.EFBIG, str(path)) == (refused.value.errno, refused.value.filename)
-
-
-@pytest.mark.parametrize("subtype", ["", "glusterfs", "sshfs"])
-@pytest.mark.parametrize("read_ms", [0, 10])
-def test_fuse_does_not_say_where_bytes_came_from(tmp_path: Path, subtype: str, read_ms: int) -> None:
-    """So they are from unknown, cold and warm, slow and fast: FUSE counts no blocks, and a long wait is no proof."""
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "spool").mkdir()
-    (tmp_path / "folder/a.JPEG").write_bytes(bytes(300_000))
-    with fuse_server(tmp_path / "folder", subtype=subtype, read_ms=read_ms) as mounted:
-        with recorded(tmp_path / "spool", native=False):
-            for _ in range(3):
-                assert bytes(300_000) == read_file(str(mounted.path / "a.JPEG"))
-        assert mounted.counters()["bytes"] < 600_000  # the second and third time it was cached
-    reads = trace_of(tmp_path / "spool").spans.filter(pl.col("bytes") > 0)
-    assert (["unknown"], 900_000) == (reads["source"].unique().to_list(), reads["bytes"].sum())
 
 
 def test_a_page_fault_says_it_also_on_fuse(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 from jobs import wait_until
-from preload import check_books, needs_library
+from preload import check_counters, needs_library
 from repository import PROGRAMS
 
 import ioprof
@@ -46,7 +46,7 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> "tuple[Trac
     out = tmp_path_factory.mktemp("trained") / "run"
     ended = record(out, sys.executable, PROGRAMS / "train_on_files.py", tree, 2, 12)
     assert 0 == ended.returncode, ended.stderr
-    return ioprof.load(out), ended.stdout
+    return ioprof.load(out).trace, ended.stdout
 
 
 # ------------------------------------------------------------------------------------------------ the command is as it was
@@ -162,10 +162,10 @@ def test_every_read_of_every_image_is_seen(trained: "tuple[Trace, str]", tree: P
 
 def test_bytes_seen_are_those_that_the_kernel_counted(trained: "tuple[Trace, str]") -> None:
     """Of each worker 99.9 % at least; of the rank all but what the dynamic linker read."""
-    processes = check_books(trained[0], libraries=140)
-    workers = [process["reads"] for process in processes if process["role"] == "worker"]
+    processes = check_counters(trained[0], libraries=140)
+    workers = [process.reads for process in processes if process.role == "worker"]
     assert 4 == len(workers)
-    assert all(0.999 * reads["io_rchar"] <= reads["seen_bytes"] for reads in workers)
+    assert all(0.999 * reads.io_rchar <= reads.seen_bytes for reads in workers)
 
 
 def test_steps_sum_to_their_time(trained: "tuple[Trace, str]") -> None:
@@ -178,8 +178,8 @@ def test_steps_sum_to_their_time(trained: "tuple[Trace, str]") -> None:
     assert 12 == len(steps)
     for row in steps.iter_rows(named=True):
         assert row["end_ns"] - row["start_ns"] == sum(row[f"{cause}_ns"] or 0 for cause in CAUSES)
-    config = trace.run["config"]
-    assert (1, 2, 4) == tuple(config[key] for key in ("ranks", "workers", "batch_size"))
+    config = trace.run.config
+    assert (1, 2, 4) == (config.ranks, config.workers, config.batch_size)
 
 
 def test_processes_of_a_pipeline_are_all_seen(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_processes_of_a_pipeline_are_all_seen(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(300_000))
     ended = record(tmp_path / "run", "bash", "-c", f"cat {tmp_path / 'data'} | wc -c; cp {tmp_path / 'data'} {tmp_path / 'copy'}")
     assert "300000" == ended.stdout.strip()
-    trace = ioprof.load(tmp_path / "run")
+    trace = ioprof.load(tmp_path / "run").trace
     reads = (
         trace.spans.filter(pl.col("kind") == "read").join(trace.files, on="file").filter(pl.col("path") == str(tmp_path / "data"))
     )
@@ -222,9 +222,9 @@ def test_gather_completes_a_run_whose_ioprof_was_killed(orphaned: Path) -> None:
     """The job went on, all that it read is there, and the run says what is not known; then there is nothing left to gather."""
     ended = subprocess.run([*IOPROF, "gather", str(orphaned), "--json"], capture_output=True, text=True, timeout=60)
     assert 0 == ended.returncode, ended.stderr
-    trace = ioprof.load(orphaned)
+    trace = ioprof.load(orphaned).trace
     assert {"/etc/passwd", "/etc/group"} <= set(trace.files["path"].to_list())
-    assert "failed" == trace.run["status"]
+    assert "failed" == trace.run.status
     assert any("ioprof was killed" in said for said in json.loads(ended.stdout)["capture"]["not_seen"])
     assert not (orphaned / "recording.json").exists()
     again = subprocess.run([*IOPROF, "gather", str(orphaned)], capture_output=True, text=True, timeout=60)

@@ -13,7 +13,17 @@ import pytest
 
 from ioprof.errors import CommandError
 from ioprof.storage import residency as module
-from ioprof.storage.residency import PAGE_BYTES, evict, mapped_by, proactive_reclaim, residency, warm
+from ioprof.storage.residency import (
+    PAGE_BYTES,
+    CacheQueries,
+    cached_pages,
+    evict,
+    mapping_processes,
+    mincore_pages,
+    proactive_reclaim,
+    residency,
+    warm,
+)
 
 SIZES = (1, 4096, 4097, 100_000, 3 << 20)
 NOBODY = 65534
@@ -93,9 +103,9 @@ def test_all_ways_of_asking_agree_for_the_owner(files, monkeypatch):
         with open(files[-1], "rb") as stream:
             number, size = stream.fileno(), SIZES[-1]
             asked = (
-                module._by_cachestat(number),
-                module._by_mincore(number, size),
-                module._by_nowait(number, pages(size), 16).resident,
+                cached_pages(number, 0, 0),
+                mincore_pages(number, size),
+                module._Files(CacheQueries())._by_nowait(number, pages(size), 16).resident,
             )
         return [answer for answer in asked if answer is not None]
 
@@ -123,36 +133,49 @@ def test_somebody_else_is_not_told_that_everything_is_resident():
         assert 0 == residency([path]).resident_bytes, "probing left pages behind"
 
 
-def test_what_cannot_be_told_is_unknown_and_not_zero(files, monkeypatch):
-    """Where every way is refused there is no ratio, and a reason."""
-    monkeypatch.setattr(module, "_by_cachestat", lambda _: None)
-    monkeypatch.setattr(module, "_may_trust_mincore", lambda *_: False)
-    monkeypatch.setattr(module, "_is_cached", lambda *_: refused())
-    found = residency(files)
+class RefusedQueries(CacheQueries):
+    """Every query is refused."""
+
+    def resident_pages(self, descriptor):
+        return None
+
+    def may_use_mincore(self, descriptor, status):
+        return False
+
+    def is_cached(self, descriptor, place):
+        raise OSError(95, "Operation not supported")
+
+
+def test_unknown_residency_is_not_zero(files):
+    """Where every query is refused there is no ratio, and a reason."""
+    found = residency(files, queries=RefusedQueries())
     assert (None, len(files), 0) == (found.ratio, found.unknown_files, found.bytes)
-    assert "owner" in found.reason
+    assert "neither owns nor may write" in found.reason
     assert (None, None) == (found.facts()["ratio"], found.facts()["resident_bytes"])
 
 
-def refused():
-    raise OSError(95, "Operation not supported")
+class OnGpfs(CacheQueries):
+    """All files are on GPFS."""
+
+    def file_system(self, device):
+        return "gpfs"
 
 
-def test_gpfs_is_not_believed(files, monkeypatch):
-    """A file system that keeps its own cache has nothing in the page cache, which says nothing."""
-    monkeypatch.setattr(module, "file_system_on", lambda _: "gpfs")
-    assert (None, True) == (residency(files).ratio, "page pool" in residency(files).reason)
+def test_residency_on_gpfs_is_unknown(files):
+    """A file system with its own cache has nothing in the page cache, which does not mean that its files are uncached."""
+    found = residency(files, queries=OnGpfs())
+    assert (None, True) == (found.ratio, "page pool" in found.reason)
 
 
 def test_what_is_mapped_stays_and_who_maps_it_is_named(files):
-    """Pages in somebody's page table cannot be dropped; the report says whose."""
+    """Pages in a page table cannot be evicted; the processes are named."""
     path = files[-1]
     with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         assert len(mapped[:]) == SIZES[-1]
         assert SIZES[-1] == evict([path]).resident_bytes
-        assert {os.getpid(): Path("/proc/self/comm").read_text().strip()} == mapped_by([path])
+        assert {os.getpid(): Path("/proc/self/comm").read_text().strip()} == mapping_processes([path])
     assert 0 == evict([path]).resident_bytes
-    assert {} == mapped_by([path])
+    assert {} == mapping_processes([path])
 
 
 def test_many_files_are_all_seen(tmp_path):
@@ -185,7 +208,7 @@ def test_hostile_maps_are_passed_over(tmp_path, files):
     (tmp_path / "proc" / "12" / "maps").write_bytes(
         b"\xff\n7f-80 r--p 0 zz:1 5\n7f-80 r--p 0 08:\xff 5 /x\n\n7f-80 r--p 0 08:01 x\n"
     )
-    assert {} == mapped_by(files, proc=str(tmp_path / "proc"))
+    assert {} == mapping_processes(files, proc=str(tmp_path / "proc"))
 
 
 def test_the_structures_are_those_of_the_kernel():
@@ -194,7 +217,7 @@ def test_the_structures_are_those_of_the_kernel():
 
 
 def test_what_reclaims_idle_memory_is_found(tmp_path):
-    """DAMON drops what nobody touched for a while: a warm run is then not warm for long. Anything else is no answer."""
+    """DAMON reclaims pages not accessed for a while: files do not stay cached. Any other state gives None."""
     assert None is proactive_reclaim(str(tmp_path))
     kdamond = tmp_path / "kernel/mm/damon/admin/kdamonds/0"
     scheme = kdamond / "contexts/0/schemes/0"

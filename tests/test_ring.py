@@ -12,33 +12,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from captures import SLOTS, WRITERS, recorded, run_program, trace_of
-from compiling import compiled
+from captures import WRITERS, recorded, run_program, trace_of
+from compiling import compiled, native_sources
 from hypothesis import given
 from hypothesis import strategies as st
 from repository import NATIVE, PROGRAMS
 
-from ioprof import layout, schema
-from ioprof.record import recorder, ring
-from ioprof.record.span import emit, intern, span
+from ioprof import layout, schema, wire_format
+from ioprof.instrument import recorder, ring
+from ioprof.instrument.span import emit, intern, span
+from ioprof.wire_format import SLOTS, WINDOW_CHUNKS
 
 native_module = pytest.importorskip("ioprof._native", reason="the extension is not built: no C compiler")
 writers = pytest.mark.parametrize("writer", WRITERS)
 
-ROOM = {"native": 1, "twin": ring.WINDOW_CHUNKS}
+ROOM = {"native": 1, "python": WINDOW_CHUNKS}
 """Chunks that one thread can fill before the file has to grow."""
-
-STRUCTURES = {
-    "record": layout.RECORD_DTYPE,
-    "chunk": layout.CHUNK_HEADER_DTYPE,
-    "file_header": layout.FILE_HEADER_DTYPE,
-}
-
-
-def offsets(dtype: np.dtype[Any]) -> list[tuple[str, int, int]]:
-    """Name, offset and bytes of each field."""
-    fields = dtype.fields or {}
-    return [(name, fields[name][1], fields[name][0].itemsize) for name in dtype.names or ()]
 
 
 def the_file(folder: Path) -> bytes:
@@ -50,49 +39,13 @@ def the_file(folder: Path) -> bytes:
 # ------------------------------------------------------------------------------------------------ the format
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_c_and_numpy_agree(structure: str) -> None:
-    """The C structures have the fields of schema.py, where schema.py has them."""
-    rows = [(name, offset, size) for where, name, offset, size in native_module.layout() if where == structure]
-    assert offsets(STRUCTURES[structure]) == rows
-
-
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_the_description_and_numpy_agree(structure: str) -> None:
-    """Each table of FORMAT.md lists the fields of schema.py: offset, size, name."""
+def test_the_format_page_names_the_numbers() -> None:
+    """Magic, kinds, sources and roles in FORMAT.md are those of the code; test_generated.py checks its tables and sizes."""
     text = (NATIVE / "FORMAT.md").read_text()
-    table = text.split(f"<!-- {structure} -->")[1].split("<!-- end -->")[0]
-    rows = re.findall(r"^\| (\d+) \| (\d+) \| `(\w+)` \|", table, re.MULTILINE)
-    assert offsets(STRUCTURES[structure]) == [(name, int(offset), int(size)) for offset, size, name in rows]
-
-
-def test_the_description_and_numpy_agree_on_the_numbers() -> None:
-    """The sizes, kinds and sources in FORMAT.md are those of schema.py."""
-    text = (NATIVE / "FORMAT.md").read_text()
-    stated = {name: int(value.replace(",", "")) for name, value in re.findall(r"^- `(\w+)` = ([\d,]+)", text, re.MULTILINE)}
-    expected = {
-        "FORMAT_VERSION": schema.FORMAT_VERSION,
-        "HEADER_BYTES": schema.HEADER_BYTES,
-        "CHUNK_BYTES": schema.CHUNK_BYTES,
-        "CHUNK_HEADER_BYTES": schema.CHUNK_HEADER_BYTES,
-        "RECORD_BYTES": layout.RECORD_DTYPE.itemsize,
-        "SLOTS": SLOTS,
-        "STRING_BYTES": schema.STRING_BYTES,
-        "WINDOW_CHUNKS": ring.WINDOW_CHUNKS,
-    }
-    assert expected == stated
-    assert f"`{schema.MAGIC.decode()}`" in text
+    assert f"`{wire_format.MAGIC.decode()}`" in text
     for numbered in (schema.KINDS, schema.SOURCES, schema.ROLES):
         first = 0 if numbered is schema.ROLES else 1
         assert " · ".join(f"{place} {word}" for place, word in enumerate(numbered, first)) in text
-
-
-def test_the_twin_and_numpy_agree() -> None:
-    """The numbers that the twin repeats are those of schema.py."""
-    twin = (ring.HEADER_BYTES, ring.CHUNK_BYTES, ring.CHUNK_HEADER_BYTES, ring.RECORD.size, ring.HEADER.size, ring.STRING_BYTES)
-    numbers = (schema.HEADER_BYTES, schema.CHUNK_BYTES, schema.CHUNK_HEADER_BYTES)
-    sizes = (layout.RECORD_DTYPE.itemsize, layout.FILE_HEADER_DTYPE.itemsize)
-    assert (*numbers, *sizes, schema.STRING_BYTES) == twin
 
 
 calls = st.lists(
@@ -136,7 +89,7 @@ def test_both_writers_write_the_same_bytes(tmp_path_factory: pytest.TempPathFact
 
 def without_placing(data: bytes) -> bytes:
     """A file without its reading of the wall clock, the number of its chunks, and what makes a chunk a home."""
-    start, end = schema.HEADER_BYTES, schema.HEADER_BYTES + schema.CHUNK_BYTES
+    start, end = wire_format.HEADER_BYTES, wire_format.HEADER_BYTES + wire_format.CHUNK_BYTES
     return data[:24] + data[32:64] + data[88 : start + 16] + data[start + 24 : end]
 
 
@@ -169,10 +122,10 @@ def test_the_header_says_whose_file_it_is(writer: str, tmp_path: Path) -> None:
 def test_a_file_is_its_header_and_whole_windows(writer: str, tmp_path: Path) -> None:
     """The file grows by real blocks: a hole could not be written to when the disk is full."""
     with recorded(tmp_path, WRITERS[writer]):
-        for _ in range(SLOTS * ring.WINDOW_CHUNKS + 1):
+        for _ in range(SLOTS * WINDOW_CHUNKS + 1):
             emit("read", 1, 2)
     (path,) = tmp_path.iterdir()
-    assert schema.HEADER_BYTES + 2 * ring.WINDOW_BYTES == path.stat().st_size
+    assert wire_format.HEADER_BYTES + 2 * ring.WINDOW_BYTES == path.stat().st_size
     assert path.stat().st_blocks * 512 >= path.stat().st_size
 
 
@@ -180,7 +133,7 @@ def test_a_file_is_its_header_and_whole_windows(writer: str, tmp_path: Path) -> 
 def test_long_recordings_hold_neither_memory_nor_descriptors(writer: str, tmp_path: Path) -> None:
     """What is full is not mapped any more, and no descriptor is kept: both limits are the job's too."""
     with recorded(tmp_path, WRITERS[writer]):
-        for _ in range(6 * SLOTS * ring.WINDOW_CHUNKS):
+        for _ in range(6 * SLOTS * WINDOW_CHUNKS):
             emit("read", 1, 2)
         (path,) = tmp_path.iterdir()
         mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(path) in line]
@@ -273,8 +226,9 @@ def test_threads_record_side_by_side(writer: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sanitizer", ["none", "thread", "address,undefined"])
 def test_threads_need_no_gil(sanitizer: str, tmp_path: Path) -> None:
-    """ring.h alone, as a C program: threads that run at the same time, and end and begin again, lose and tear nothing."""
-    program = compiled("ring_threads.c", tmp_path / "program", *([] if sanitizer == "none" else [f"-fsanitize={sanitizer}"]))
+    """The ring alone, as a C program: threads that run at the same time, and end and begin again, lose and tear nothing."""
+    options = [] if sanitizer == "none" else [f"-fsanitize={sanitizer}"]
+    program = compiled("ring_threads.c", tmp_path / "program", *native_sources("ring"), *options)
     (tmp_path / "spool").mkdir()
     threads, spans, rounds = 8, 500, 40
     numbers = (str(number) for number in (threads, spans, rounds))
@@ -287,7 +241,7 @@ def test_threads_need_no_gil(sanitizer: str, tmp_path: Path) -> None:
     table = trace.spans.join(trace.files, on="file").select("step", "batch", "path", "tid")
     assert expected == table.select("step", "batch", "path").sort("step", "batch").rows()
     assert threads * rounds == len(table.select("step", "tid").unique())
-    assert trace.run["processes"][0]["lost"] == 0
+    assert trace.run.processes[0].lost == 0
 
 
 @writers
@@ -295,7 +249,7 @@ def test_short_lived_threads_share_chunks(writer: str, tmp_path: Path) -> None:
     """Ten thousand threads of one span each take over the chunks of those that ended: the file stays small."""
     tids = [int(tid) for tid in run_program("many_threads.py", tmp_path, writer, 10_000, 1, 4).split()]
     assert list(enumerate(tids)) == trace_of(tmp_path).spans.select("step", "tid").sort("step").rows()
-    assert len(the_file(tmp_path)) <= schema.HEADER_BYTES + 64 * schema.CHUNK_BYTES
+    assert len(the_file(tmp_path)) <= wire_format.HEADER_BYTES + 64 * wire_format.CHUNK_BYTES
 
 
 @writers
@@ -307,8 +261,8 @@ def test_a_forked_child_leaves_its_parents_file_alone(writer: str, tmp_path: Pat
     assert 20 == trace.select(kind="wait").spans.height  # once each, by the parent
     assert [] == trace.select(kind="fetch").spans.rows()
     assert list(range(1, 21)) == trace.select(kind="decode").spans["batch"].sort().to_list()
-    assert 21 == len({process["pid"] for process in trace.run["processes"]})
-    assert all(process["closed"] for process in trace.run["processes"])
+    assert 21 == len({process.pid for process in trace.run.processes})
+    assert all(process.closed for process in trace.run.processes)
 
 
 @writers
@@ -326,7 +280,7 @@ def test_a_killed_process_leaves_every_span_it_finished(writer: str, tmp_path: P
     rows = table.select("step", "bytes", "path").rows()
     assert [(place, place, f"/data/{place}") for place in range(len(rows))] == rows
     assert finished <= len(rows) <= finished + 300  # it may have gone on between its last words and the signal
-    assert [False] == [process["closed"] for process in trace.run["processes"]]
+    assert [False] == [process.closed for process in trace.run.processes]
 
 
 @writers
@@ -335,16 +289,16 @@ def test_a_full_disk_costs_spans_and_not_the_job(writer: str, small_disk: Callab
     disk = small_disk(3 << 20)
     lost = int(run_program("no_room.py", disk, writer, 100_000, -1))
     trace = trace_of(disk)
-    chunks = (3 << 20) // schema.CHUNK_BYTES - 1  # beside the header
-    assert (chunks - ring.WINDOW_CHUNKS + 1) * SLOTS == trace.spans.height  # of a window a thread has only one, or all are full
+    chunks = (3 << 20) // wire_format.CHUNK_BYTES - 1  # without the header
+    assert (chunks - WINDOW_CHUNKS + 1) * SLOTS == trace.spans.height  # of a window a thread has only one, or all are full
     assert 100_000 - trace.spans.height == lost
-    assert [lost + 1] == [process["lost"] for process in trace.run["processes"]]
+    assert [lost + 1] == [process.lost for process in trace.run.processes]
 
 
 @writers
 def test_a_limit_on_file_sizes_costs_spans_and_not_the_job(writer: str, tmp_path: Path) -> None:
     """RLIMIT_FSIZE: growing past it would raise SIGXFSZ, which kills; it is not tried."""
-    lost = int(run_program("no_room.py", tmp_path, writer, 50_000, schema.HEADER_BYTES + ring.WINDOW_BYTES))
+    lost = int(run_program("no_room.py", tmp_path, writer, 50_000, wire_format.HEADER_BYTES + ring.WINDOW_BYTES))
     assert 50_000 - ROOM[writer] * SLOTS == lost
     assert ROOM[writer] * SLOTS == trace_of(tmp_path).spans.height
 
@@ -354,9 +308,9 @@ def test_a_limit_on_file_sizes_costs_spans_and_not_the_job(writer: str, tmp_path
 def test_a_worker_that_ends_normally_closes_its_file(writer: str, start_method: str, tmp_path: Path) -> None:
     """Children of multiprocessing end by os._exit; their recording ends before, with multiprocessing's own finalizers."""
     run_program("loader_worker.py", tmp_path, writer, start_method)
-    processes = trace_of(tmp_path).run["processes"]
+    processes = trace_of(tmp_path).run.processes
     expected = [("rank", None, True, 0), ("worker", 0, True, 1), ("worker", 1, True, 1)]
-    found = [(process["role"], process["worker"], process["closed"], process["spans"]) for process in processes]
+    found = [(process.role, process.worker, process.closed, process.spans) for process in processes]
     assert expected == sorted(found, key=str)
 
 
@@ -366,16 +320,16 @@ def test_a_torn_span_is_not_there(writer: str, tmp_path: Path) -> None:
     with recorded(tmp_path, WRITERS[writer]), span("read"):
         emit("decode", 1, 2)
         data = the_file(tmp_path)
-    assert 1 == struct.unpack_from("<Q", data, schema.HEADER_BYTES + 8)[0]
+    assert 1 == struct.unpack_from("<Q", data, wire_format.HEADER_BYTES + 8)[0]
 
 
 def test_a_span_of_a_signal_handler_never_waits_for_the_span_that_it_interrupted(tmp_path):
-    """The twin holds a lock while it takes a chunk: a handler that records meanwhile loses its span, counted, and nothing hangs."""
+    """The Python writer holds a lock while it takes a chunk: a handler that records meanwhile loses its span, and does not wait."""
     program = f"""
 import os, signal, sys
 from pathlib import Path
-from ioprof.record import recorder, ring
-from ioprof.record.span import span
+from ioprof.instrument import recorder, ring
+from ioprof.instrument.span import span
 
 def handler(*_):
     with span("decode"):

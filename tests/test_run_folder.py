@@ -8,8 +8,8 @@ from pathlib import Path
 import jobs
 import pytest
 
-from ioprof.cli.run_folder import begin_job_log, check_output, create_output
 from ioprof.errors import CommandError
+from ioprof.recording.run_folder import begin_job_log, check_output, create_output
 from ioprof.schema import RUN_SCHEMA
 
 RUN = {"run.json": json.dumps({"schema": RUN_SCHEMA}), "spans.parquet": "", "report.html": "", ".spans.parquet.77.tmp": ""}
@@ -120,7 +120,7 @@ def test_a_link_to_nothing_is_refused(tmp_path):
     """Neither a folder nor a place for one."""
     (tmp_path / "link").symlink_to("gone")
 
-    assert "leads nowhere" in refused(tmp_path / "link")
+    assert "is a broken link" in refused(tmp_path / "link")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import fuse_server
@@ -15,12 +16,14 @@ import polars as pl
 import pytest
 import slow_storage
 
-from ioprof.cli.preparing import dataset_files
-from ioprof.cli.scaling import scaled
-from ioprof.cli.staging import Staging
+from ioprof.cli import main
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate, plan_verification
+from ioprof.jobs.dataset_multiple import multiple_of
+from ioprof.jobs.staging import Staging
 from ioprof.loaders.scaling import Scale
+from ioprof.storage import describe
 from ioprof.storage.limits import group_parents
+from ioprof.storage.lower_files import lower_files
 from ioprof.storage.residency import evict, proactive_reclaim, residency
 from ioprof.trace import Trace
 
@@ -78,19 +81,19 @@ def test_a_cold_run_reads_storage_and_a_warm_one_does_not(datasets, tmp_path, la
     """The state that is asked for is there at the start, by residency, and the job's own reads agree with it."""
     dataset = datasets[layout]
     cold, finished = run(dataset.path, "--cache", "cold", cwd=tmp_path)
-    found = cold.run["cache"]
-    if found["start"]["ratio"]:
+    found = cold.run.cache
+    if found.start.ratio:
         pytest.skip(f"the files cannot be evicted here: {found}")
-    assert ("cold", 0.0) == (found["asked"], found["start"]["ratio"])
-    assert found["reclaim"] or 0.5 < found["end"]["ratio"]
+    assert ("cold", 0.0) == (found.asked, found.start.ratio)
+    assert found.reclaim or 0.5 < found.end.ratio
     assert dataset.bytes <= sum(read_by_epoch(cold, dataset, 8).values())
-    assert "page cache asked: cold" in words(finished.out)
-    assert "0.0% at the start" in words(finished.out)
+    assert "page cache asked: cold" in words(jobs.whole_report(finished, tmp_path))
+    assert "0.0% at the start" in words(jobs.whole_report(finished, tmp_path))
 
     shutil.rmtree(tmp_path / "run")
     with slow_storage.in_memory(dataset.path):
         warm, _ = run(dataset.path, "--cache", "warm", cwd=tmp_path)
-    assert ("warm", True) == (warm.run["cache"]["asked"], warm.run["cache"]["start"]["ratio"] > 0.95)
+    assert ("warm", True) == (warm.run.cache.asked, warm.run.cache.start.ratio > 0.95)
     from_storage = [
         sum(size for (_, source), size in read_by_epoch(trace, dataset, 8).items() if source == "storage") for trace in (cold, warm)
     ]
@@ -100,12 +103,12 @@ def test_a_cold_run_reads_storage_and_a_warm_one_does_not(datasets, tmp_path, la
 
 def test_as_is_changes_nothing(datasets, tmp_path):
     """What was resident before is resident at the start, half of it or all."""
-    paths = dataset_files(datasets["files"])
+    paths = datasets["files"].data_files()
     evict(paths)
     with slow_storage.in_memory(*map(Path, paths[::2])):
         before = residency(paths).ratio
         trace, _ = run(datasets["files"].path, "--cache", "as-is", "--steps", 1, cwd=tmp_path)
-    found = [trace.run["cache"][when]["ratio"] for when in ("before", "start")]
+    found = [trace.run.cache.before.ratio, trace.run.cache.start.ratio]
     assert 0.4 < before < 0.6
     assert [pytest.approx(before, abs=0.01)] * 2 == found
 
@@ -115,8 +118,48 @@ def test_a_cold_run_on_a_file_system_in_memory_says_that_it_is_not(datasets, tmp
     disk = small_disk(1 << 24)
     shutil.copytree(datasets["lmdb"].path, disk / "data")
     trace, finished = run(disk / "data", "--cache", "cold", "--steps", 1, cwd=tmp_path)
-    assert (1.0, True) == (trace.run["cache"]["start"]["ratio"], "the run is not cold" in finished.err)
-    assert "100.0% at the start" in words(finished.out)
+    assert (1.0, True) == (trace.run.cache.start.ratio, "the run is not cold" in finished.err)
+    assert "100.0% at the start" in words(jobs.whole_report(finished, tmp_path))
+
+
+@contextmanager
+def on_loop_device(image, place):
+    """An ext4 on a loop device that reads the file `image` through the page cache."""
+    if reason := slow_storage.missing():
+        pytest.skip(reason)
+    with open(image, "wb") as stream:
+        stream.truncate(24 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
+    place.mkdir()
+    ended = subprocess.run(["mount", "-o", "loop", image, place], capture_output=True, text=True, check=False)
+    if ended.returncode:
+        pytest.skip(f"a loop device is refused: {ended.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_cold_is_cold_below_a_loop_device(datasets, tmp_path, small_disk):
+    """The backing file is evicted too, and looked at; where it lies in memory the report calls that no storage."""
+    with on_loop_device(tmp_path / "disk.img", tmp_path / "loop") as disk:
+        shutil.copytree(datasets["lmdb"].path, disk / "data")
+        os.sync()
+        found = lower_files(describe(disk / "data"))
+        assert ((str(tmp_path / "disk.img"),), ()) == (found.files, found.hidden)
+        assert residency(found.files).ratio > 0
+        trace, finished = run(disk / "data", "--cache", "cold", "--steps", 1, cwd=tmp_path)
+        assert trace.run.cache.lower.ratio <= 0.01
+        text = words(jobs.ioprof("report", "run", "--full", cwd=tmp_path).out)
+        assert "0.0% at the start of what the file system lies on" in text
+    memory = small_disk(32 << 20)
+    with on_loop_device(memory / "disk.img", tmp_path / "loop in memory") as disk:
+        shutil.copytree(datasets["files"].path, disk / "data")
+        os.sync()
+        trace, finished = run(disk / "data", "--cache", "cold", "--steps", 1, "--force", cwd=tmp_path)
+        assert trace.run.cache.lower.ratio > 0.01
+        assert "stayed in memory; the run is not cold" in finished.err
+        assert "storage in memory" in words(jobs.ioprof("report", "run", "--full", cwd=tmp_path).out)
 
 
 def test_an_lmdb_is_read_by_reads_when_asked(datasets, tmp_path):
@@ -124,7 +167,7 @@ def test_an_lmdb_is_read_by_reads_when_asked(datasets, tmp_path):
     dataset = datasets["lmdb"]
     trace, _ = run(dataset.path, "--lmdb-read", "pread", cwd=tmp_path)
     reads = read_for_batches(trace, dataset)
-    assert "pread" == trace.run["config"]["lmdb_read"]
+    assert "pread" == trace.run.config.lmdb_read
     assert ["read"] == reads["kind"].unique().to_list()
     assert dataset.bytes <= reads["bytes"].sum()
 
@@ -150,11 +193,14 @@ def test_an_lmdb_is_read_by_reads_when_asked(datasets, tmp_path):
         (("--loader", "null", "--steps", "1", "--stage-to", "tmp"), "--stage-to tmp is about a dataset"),
     ],
 )
-def test_bad_usage_is_one_line_before_any_work(datasets, tmp_path, arguments, expected):
+def test_bad_usage_is_one_line_before_any_work(datasets, tmp_path, monkeypatch, capsys, arguments, expected):
     """The value as it was given, what it is about, and what to type; no run folder is begun."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tmp").mkdir()
     words = [str(datasets["lmdb"].path) if word == "DATA" else word for word in arguments]
-    finished = jobs.ioprof("run", *words, "--out", "run", cwd=tmp_path)
-    assert (2, True, False) == (finished.code, expected in finished.err, "Traceback" in finished.err), finished.err
+    code = main(["run", *words, "--out", "run"])
+    said = capsys.readouterr().err
+    assert (2, True) == (code, expected in said), said
     assert not (tmp_path / "run").exists()
 
 
@@ -186,7 +232,7 @@ def test_beyond_memory_the_second_epoch_reads_again(photos, large_disk, tmp_path
     count = LIMIT // 2 // (3 * RAW_SIDE**2)
     raw = ConvertOptions(layout=layout, image="rgb256", encoding="raw", size=RAW_SIDE, limit=count)
     half = convert(enough(photos, tmp_path / "tree", count), large_disk.path / layout, raw)
-    twice = scaled(half, Scale.parse("4x"))
+    twice = multiple_of(half, Scale.parse("4x"))
     tries = 1 if proactive_reclaim() is None else 3
     stays = any(epochs_under_limit(half, large_disk, tmp_path)[1] < 0.1 * half.bytes for _ in range(tries))
     needed = epochs_under_limit(twice, large_disk, tmp_path)
@@ -216,8 +262,8 @@ def epochs_under_limit(dataset, disk, cwd):
     assert 0 == finished.code, finished.err
     trace = Trace.load(cwd / "run")
     shutil.rmtree(cwd / "run")
-    assert ("cold", 0.0) == (trace.run["cache"]["asked"], trace.run["cache"]["start"]["ratio"])
-    assert trace.run["limit"]["peak_bytes"] <= LIMIT
+    assert ("cold", 0.0) == (trace.run.cache.asked, trace.run.cache.start.ratio)
+    assert trace.run.limit.peak_bytes <= LIMIT
     series = trace.counters.filter(pl.col("name").cast(pl.String) == f"disk.{Path(disk.device).name}.read_bytes").sort("time_ns")[
         "value"
     ]
@@ -240,9 +286,9 @@ def test_a_job_that_finds_no_room_says_why(datasets, tmp_path):
     if "memory cannot be limited here" in finished.err:
         pytest.skip(finished.err)
     assert (1, True) == (finished.code, "give a larger --memory-limit" in finished.err), finished.err
-    limit = Trace.load(tmp_path / "run").run["limit"]
-    assert limit["killed_for_memory"] > 0
-    assert not Path(limit["name"]).exists()
+    limit = Trace.load(tmp_path / "run").run.limit
+    assert limit.killed_for_memory > 0
+    assert not Path(limit.name).exists()
 
 
 def test_a_killed_ioprof_leaves_no_group_for_long(datasets, tmp_path):
@@ -274,8 +320,8 @@ def test_warm_under_a_limit_is_charged_to_the_job(datasets, tmp_path):
             pytest.skip(finished.err)
         found = Trace.load(tmp_path / "run").run
         shutil.rmtree(tmp_path / "run")
-        are_there, charged_bytes = found["cache"]["start"]["ratio"], found["limit"]["page_cache_bytes"]
-        if not found["cache"]["reclaim"] or (0.9 < are_there and 0.5 * datasets["lmdb"].bytes < charged_bytes):
+        are_there, charged_bytes = found.cache.start.ratio, found.limit.page_cache_bytes
+        if not found.cache.reclaim or (0.9 < are_there and 0.5 * datasets["lmdb"].bytes < charged_bytes):
             break
     assert 0.9 < are_there
     assert 0.5 * datasets["lmdb"].bytes < charged_bytes
@@ -289,12 +335,12 @@ def test_a_run_on_a_multiple_is_a_run_on_that_dataset(datasets, tmp_path):
     asked, is not looked at: a million files are not opened for a report that nobody wants."""
     trace, finished = run(datasets["lmdb"].path, "--dataset-scale", "50%", cwd=tmp_path)
     assert (32, 0.5, str(datasets["lmdb"].path) + "-0.5x") == tuple(
-        trace.run["dataset"][key] for key in ("records", "scale", "path")
+        getattr(trace.run.dataset, key) for key in ("records", "scale", "path")
     )
-    assert 4 == trace.run["config"]["steps"]
-    assert "scale 0.5x of lmdb" in words(finished.out)
-    assert (None, None, None) == tuple(trace.run.get(key) for key in ("cache", "limit", "stage"))
-    assert "page cache asked" not in words(finished.out)
+    assert 4 == trace.run.config.steps
+    assert "scale 0.5x of lmdb" in words(jobs.whole_report(finished, tmp_path))
+    assert (None, None, None) == (trace.run.cache, trace.run.limit, trace.run.stage)
+    assert "page cache asked" not in words(jobs.whole_report(finished, tmp_path))
 
 
 # ------------------------------------------------------------------------------------------------ staging
@@ -330,18 +376,18 @@ def test_staged_before_the_shared_path_is_read_once(datasets, served, tmp_path):
     arguments = ("--epochs", 3, "--stage-to", tmp_path / "local")
     size, (trace, finished) = bytes_served(served, lambda: run(served.path / "files", *arguments, cwd=tmp_path))
 
-    dataset, stage = datasets["files"], trace.run["stage"]
+    dataset, stage = datasets["files"], trace.run.stage
     index_bytes = dataset.index_path.stat().st_size
-    sample = stage["shared_read"]["records"] * dataset.record_bytes_quantiles["max"]
+    sample = stage.shared_read.records * dataset.record_bytes_quantiles["max"]
     assert dataset.bytes + index_bytes <= size <= dataset.bytes + 3 * index_bytes + sample
     assert {(epoch, True): dataset.bytes for epoch in range(3)} == where(trace, served.path, tmp_path / "local")
-    assert (stage["copied_bytes"], []) == (dataset.bytes + index_bytes, os.listdir(tmp_path / "local"))
+    assert (stage.copied_bytes, []) == (dataset.bytes + index_bytes, os.listdir(tmp_path / "local"))
     spans = trace.spans.filter(kind="stage")
-    assert stage["copied_bytes"] == spans["bytes"].sum()
+    assert stage.copied_bytes == spans["bytes"].sum()
     assert spans["end_ns"].max() <= trace.spans.filter(kind="step")["start_ns"].min()
-    assert 0.005 <= stage["shared_read"]["mean_s"]
-    assert "before training in" in words(finished.out)
-    assert "break-even" in finished.out
+    assert 0.005 <= stage.shared_read.mean_s
+    assert "before training in" in words(jobs.whole_report(finished, tmp_path))
+    assert "break-even" in words(jobs.whole_report(finished, tmp_path))
 
 
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
@@ -359,10 +405,10 @@ def test_staged_while_training_the_shared_path_is_read_in_the_first_epoch_only(d
     assert found.get((0, True), 0) < 0.3 * dataset.bytes  # which then finds those images in the copy
     assert 0 == shared[2]
     assert found[2, True] >= dataset.bytes
-    assert size < 1.6 * sum(os.stat(path).st_size for path in dataset_files(dataset))  # blocks and searches of a small dataset
-    assert 0.99 < trace.run["stage"]["filled_ratio"] <= 1
+    assert size < 1.6 * sum(os.stat(path).st_size for path in dataset.data_files())  # blocks and searches of a small dataset
+    assert 0.99 < trace.run.stage.filled_ratio <= 1
     assert [] == os.listdir(tmp_path / "local")
-    assert "written to" in words(finished.out)
+    assert "written to" in words(jobs.whole_report(finished, tmp_path))
 
 
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
@@ -371,20 +417,20 @@ def test_what_was_filled_and_is_kept_is_a_dataset(datasets, tmp_path, layout):
     (tmp_path / "local").mkdir()
     arguments = ("--steps", 3, "--stage-to", "local", "--stage-mode", "while-training", "--keep-staged")
     trace, _ = run(datasets[layout].path, *arguments, cwd=tmp_path)
-    assert trace.run["stage"]["filled_ratio"] < 0.9 or layout == "webdataset"  # which reads more than it is asked for
+    assert trace.run.stage.filled_ratio < 0.9 or layout == "webdataset"  # which reads more than it is asked for
     assert [] == plan_verification(tmp_path / "local" / layout, deep=True, workers=1).run().problems
     assert [layout] == os.listdir(tmp_path / "local")
     if layout != "files":
         return
     shutil.rmtree(tmp_path / "run")
     again, finished = run(datasets[layout].path, "--steps", 1, "--stage-to", "local", cwd=tmp_path)
-    assert (True, 0, [layout]) == (again.run["stage"]["reused"], again.run["stage"]["copied_bytes"], os.listdir(tmp_path / "local"))
-    assert "were in" in words(finished.out)
+    assert (True, 0, [layout]) == (again.run.stage.reused, again.run.stage.copied_bytes, os.listdir(tmp_path / "local"))
+    assert "were in" in words(jobs.whole_report(finished, tmp_path))
 
 
 def test_an_interrupted_staging_goes_on_with_the_next_run(datasets, served, tmp_path):
     """Ctrl-C while files are copied: exit code 130, no dataset in the folder, and the next run copies the rest."""
-    large = scaled(datasets["files"], Scale.parse("40x"))
+    large = multiple_of(datasets["files"], Scale.parse("40x"))
     (tmp_path / "local").mkdir()
     served.slow_down(read_ms=50)  # so that the copy is never complete before the signal comes
     arguments = ("run", served.path / "files-40x", "--steps", 1, "--stage-to", "local", *SMALL)
@@ -400,8 +446,8 @@ def test_an_interrupted_staging_goes_on_with_the_next_run(datasets, served, tmp_
 
     served.slow_down(read_ms=0)
     trace, _ = run(served.path / "files-40x", "--steps", 1, "--stage-to", "local", cwd=tmp_path)
-    stage = trace.run["stage"]
-    assert 0 < stage["copied_bytes"] < stage["bytes"] == sum(os.stat(path).st_size for path in dataset_files(large))
+    stage = trace.run.stage
+    assert 0 < stage.copied_bytes < stage.bytes == sum(os.stat(path).st_size for path in large.data_files())
 
 
 def test_a_run_does_not_remove_what_somebody_keeps(datasets, tmp_path):
@@ -410,8 +456,8 @@ def test_a_run_does_not_remove_what_somebody_keeps(datasets, tmp_path):
     Staging(datasets["lmdb"], tmp_path / "local", keep=True).run()
     trace, _ = run(datasets["lmdb"].path, "--steps", 1, "--stage-to", "local", cwd=tmp_path)
     assert (True, False, True) == (
-        trace.run["stage"]["reused"],
-        trace.run["stage"]["removed"],
+        trace.run.stage.reused,
+        trace.run.stage.removed,
         (tmp_path / "local" / "lmdb").is_dir(),
     )
 
@@ -429,7 +475,7 @@ def test_a_killed_filling_is_no_dataset_and_no_harm(datasets, tmp_path):
     shutil.rmtree(tmp_path / "run")
 
     trace, _ = run(datasets["lmdb"].path, "--epochs", 2, *fill, cwd=tmp_path)
-    assert (True, []) == (trace.run["stage"]["filled_ratio"] > 0.9, os.listdir(tmp_path / "local"))
+    assert (True, []) == (trace.run.stage.filled_ratio > 0.9, os.listdir(tmp_path / "local"))
 
 
 def test_auto_takes_the_folder_that_the_scheduler_names(datasets, tmp_path):

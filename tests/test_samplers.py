@@ -1,4 +1,4 @@
-"""Sampling a real job: the series agree with what the kernel and psutil say, and survive whatever happens to the launcher."""
+"""Sampling a real job: the series agree with the kernel and psutil, and survive a kill of the launcher."""
 
 import json
 import os
@@ -21,13 +21,13 @@ import pytest
 from repository import ROOT
 
 from ioprof import clock
-from ioprof.record.samplers import Sampler, processes
-from ioprof.record.samplers.gpus import GpuCounters
-from ioprof.record.samplers.host import HostCounters
-from ioprof.record.samplers.processes import JobProcesses
-from ioprof.record.samplers.readings import HOST, read_bytes
-from ioprof.series import SERIES, described
-from ioprof.spool.counters import Counters, read_counters
+from ioprof.ingest.counters import Counters, read_counters
+from ioprof.instrument.samplers import Sampler
+from ioprof.instrument.samplers.gpus import GpuCounters
+from ioprof.instrument.samplers.host import HostCounters
+from ioprof.instrument.samplers.processes import JobProcesses
+from ioprof.instrument.samplers.readings import HOST, read_bytes
+from ioprof.series import SERIES, find_series
 
 READER: Final = ROOT / "tests" / "programs" / "read_then_wait.py"
 LAUNCHER: Final = ROOT / "tests" / "programs" / "sample_and_wait.py"
@@ -50,10 +50,10 @@ def spool(tmp_path: Path) -> Path:
 
 
 def eventually(true: Callable[[], Any]) -> Any:
-    """What `true` returns as soon as that is true; fails after some patience."""
+    """Wait until `true` returns a true value and return that; fails after a timeout."""
     end = time.monotonic() + PATIENCE_S
     while not (found := true()):
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timeout"
         time.sleep(0.01)
     return found
 
@@ -80,9 +80,9 @@ def end(job: "subprocess.Popen[bytes]") -> None:
 # ------------------------------------------------------------------------------------------------ a real job
 
 
-def test_the_last_sample_of_a_process_is_what_the_kernel_says(data: Path, spool: Path) -> None:
-    """A process that has done its reads and waits: its series end at the values of /proc and psutil, to the byte."""
-    with reader(data) as job, Sampler(str(spool), period_s=0.02):  # which takes its last sample while the process still waits
+def test_the_last_sample_of_a_process_agrees_with_the_kernel(data: Path, spool: Path) -> None:
+    """For a process that has finished its reads and waits, the series end at exactly the values of /proc and psutil."""
+    with reader(data) as job, Sampler(str(spool), period_s=0.02):  # takes its last sample while the process waits
         assert job.stdout
         assert b"read\n" == job.stdout.readline()
         process = psutil.Process(job.pid)
@@ -102,8 +102,8 @@ def test_the_last_sample_of_a_process_is_what_the_kernel_says(data: Path, spool:
     assert 0 == found.damaged
 
 
-def test_the_launchers_books_hold_what_a_short_lived_process_read(data: Path, spool: Path) -> None:
-    """The kernel adds a reaped child's bytes to its parent's: after the job, the launcher's series miss none of them."""
+def test_the_io_counters_of_the_launcher_include_short_lived_processes(data: Path, spool: Path) -> None:
+    """The kernel adds the bytes of a reaped child to its parent, so the series of the launcher include all of them."""
     program = f"cat {data} > /dev/null; (cat {data} > /dev/null); exec cat {data}"
     ended = subprocess.run(
         [sys.executable, "-c", _SAMPLED_ONCE, str(spool), program],
@@ -120,8 +120,8 @@ def test_the_launchers_books_hold_what_a_short_lived_process_read(data: Path, sp
 
 _SAMPLED_ONCE: Final = """
 import os, subprocess, sys
-from ioprof.record.samplers import Sampler
-with Sampler(sys.argv[1], period_s=3600.0) as sampler:  # none but the first and the last sample
+from ioprof.instrument.samplers import Sampler
+with Sampler(sys.argv[1], period_s=3600.0) as sampler:  # only a first and a last sample
     while not sampler.sampling().samples:
         pass
     subprocess.run(["sh", "-c", sys.argv[2]], stdout=subprocess.DEVNULL, check=True)
@@ -130,12 +130,12 @@ print(os.getpid())
 
 
 def relatives(pid: int) -> set[int]:
-    """A process and all that descend from it."""
+    """A process and all its descendants."""
     return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
 
 
-def test_descendants_are_found_and_strangers_are_not(data: Path, spool: Path) -> None:
-    """Children of children are of the job, and so is one that lost its parent and carries the mark; other processes are not."""
+def test_descendants_are_found_and_other_processes_are_not(data: Path, spool: Path) -> None:
+    """Children of children belong to the job, and so does a process without its parent that has the marker."""
     job = JobProcesses(os.getpid(), b"IOPROF_SPOOL=" + os.fsencode(spool))
     marked = {**os.environ, "IOPROF_SPOOL": str(spool)}
     orphan_and_child = f"(setsid sleep {PATIENCE_S} & echo $!) ; sleep {PATIENCE_S} & echo $!; read line; kill $!"
@@ -153,11 +153,11 @@ def test_descendants_are_found_and_strangers_are_not(data: Path, spool: Path) ->
     pids = {pid for pid, _ in readings}
     assert ours <= pids  # other tests may have left helpers of multiprocessing
     assert not pids & strangers
-    assert ours.isdisjoint(process.pid for process in seen)  # each is told once, when it is new
+    assert ours.isdisjoint(process.pid for process in seen)  # each is returned once, when it is new
 
 
 def test_a_process_that_ended_has_no_sample_even_before_it_is_reaped() -> None:
-    """A zombie's books are closed, and for other users unreadable: its series end with its life."""
+    """The counters of a zombie are final, and unreadable for other users: its series end."""
     job = JobProcesses(os.getpid(), b"nothing")
     with subprocess.Popen(["true"]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -166,7 +166,7 @@ def test_a_process_that_ended_has_no_sample_even_before_it_is_reaped() -> None:
 
 
 def show(proc: Path, pid: int, parent: int = 1, start: int = 100, num_bytes: int = 4096, environment: bytes = b"A=1\0") -> None:
-    """What a /proc has of a process."""
+    """Create the files of a process in /proc."""
     (proc / str(pid)).mkdir(parents=True, exist_ok=True)
     stat = f"{pid} (a (b) c) S {parent} 7 7 0 -1 0 0 0 1 0 5 6 0 0 20 0 1 0 {start} {num_bytes} 10 " + "0 " * 30
     (proc / str(pid) / "stat").write_text(stat)
@@ -174,7 +174,7 @@ def show(proc: Path, pid: int, parent: int = 1, start: int = 100, num_bytes: int
 
 
 def test_a_reused_pid_is_a_new_subject(tmp_path: Path) -> None:
-    """A process is its pid and its start: what the next owner of a pid does is not added to the former's series."""
+    """A process is identified by pid and start time: the next process with the same pid has its own series."""
     job = JobProcesses(7, b"nothing", str(tmp_path))
     show(tmp_path, 7, start=100)
     before, first = job.read()
@@ -185,8 +185,8 @@ def test_a_reused_pid_is_a_new_subject(tmp_path: Path) -> None:
     assert ["a (b) c", "a (b) c"] == [seen.command for seen in (*first, *second)]
 
 
-def test_a_strangers_pid_may_become_the_jobs(tmp_path: Path) -> None:
-    """Whose pid was given out again since the last look is another process, and may belong to the job."""
+def test_a_pid_of_another_process_may_be_reused_by_the_job(tmp_path: Path) -> None:
+    """If the pid was reused since the last sample, it is another process, which may belong to the job."""
     proc, later = tmp_path / "proc", tmp_path / "later"
     show(proc, 7)
     show(proc, 9)
@@ -198,23 +198,28 @@ def test_a_strangers_pid_may_become_the_jobs(tmp_path: Path) -> None:
     assert {(7, 100), (9, 200)} == job.read()[0].keys()
 
 
-def test_a_process_within_an_execve_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no environment for an instant, and may carry the mark; strangers and threads of the kernel are looked at once."""
-    job = JobProcesses(7, b"MARK=1", str(tmp_path))
+def test_a_process_within_an_execve_is_examined_again(tmp_path: Path) -> None:
+    """Its environment is empty for a moment, so it may have the marker; other processes are examined only once."""
+    read: list[str] = []
+
+    def read_file(path: str) -> bytes:
+        read.append(path)
+        return read_bytes(path)
+
+    job = JobProcesses(7, b"MARK=1", str(tmp_path), read_file)
     show(tmp_path, 7)
     show(tmp_path, 8, environment=b"")
     show(tmp_path, 9)
     show(tmp_path, 10, num_bytes=0, environment=b"")
     assert {(7, 100)} == job.read()[0].keys()
     show(tmp_path, 8, environment=b"A=1\0MARK=1\0")
-    read: list[str] = []
-    monkeypatch.setattr(processes, "read_bytes", lambda path: read.append(path) or read_bytes(path))
+    read.clear()
     assert {(7, 100), (8, 100)} == job.read()[0].keys()
     assert {"7", "8"} == {name for path in read if (name := Path(path).parent.name).isdigit()}
 
 
 def test_processes_are_listed_again_when_there_is_a_new_one(tmp_path: Path) -> None:
-    """That is when the kernel has given out another pid; one that ends needs no list to be missed."""
+    """When the kernel has assigned another pid; the end of a process is noticed without a new list."""
     job = JobProcesses(7, b"nothing", str(tmp_path))
     (tmp_path / "loadavg").write_text("0.00 0.01 0.05 1/123 9\n")
     show(tmp_path, 7)
@@ -228,7 +233,7 @@ def test_processes_are_listed_again_when_there_is_a_new_one(tmp_path: Path) -> N
 
 
 def test_a_child_of_a_marked_process_belongs_to_the_job(tmp_path: Path) -> None:
-    """Also where it dropped the mark, and both are seen for the first time."""
+    """Even if it removed the marker and both are found in the same sample."""
     job = JobProcesses(7, b"MARK=1", str(tmp_path))
     show(tmp_path, 7)
     show(tmp_path, 9, environment=b"MARK=1\0")
@@ -237,8 +242,8 @@ def test_a_child_of_a_marked_process_belongs_to_the_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to start a process of another user")
-def test_a_process_of_another_user_is_sampled_but_for_its_reads(spool: Path) -> None:
-    """Where /proc/PID/io is refused, the other series are there, and the refusal is counted."""
+def test_a_process_of_another_user_is_sampled_except_for_its_reads(spool: Path) -> None:
+    """If /proc/PID/io is not readable, the other series exist, and the process is counted."""
     program = _AS_NOBODY.format(root=str(ROOT))
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert 0 == ended.returncode, ended.stderr
@@ -251,7 +256,7 @@ def test_a_process_of_another_user_is_sampled_but_for_its_reads(spool: Path) -> 
 _AS_NOBODY: Final = """
 import json, os, subprocess, sys
 sys.path.insert(0, {root!r})
-from ioprof.record.samplers.processes import JobProcesses
+from ioprof.instrument.samplers.processes import JobProcesses
 child = subprocess.Popen([sys.executable, "-S", "-c", "print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 child.stdout.readline()
 os.setuid(65534)
@@ -287,8 +292,8 @@ def test_host_counters_lie_between_two_readings_of_psutil() -> None:
     assert {} == {name: readings[name] for name in compared if not before[name] - 0.011 <= readings[name] <= after[name] + 0.011}
 
 
-def test_what_a_host_lacks_is_said_once(tmp_path: Path) -> None:
-    """Without pressure files (an old kernel, psi=0) there are no such series, one sentence for each, and no second attempt."""
+def test_unavailable_host_counters_are_noted_once(tmp_path: Path) -> None:
+    """Without pressure files (an old kernel, psi=0) there are no such series, one note for each, and no second attempt."""
     proc = tmp_path / "proc"
     (proc / "net").mkdir(parents=True)
     for name in ("stat", "meminfo", "vmstat", "diskstats", "net/dev"):
@@ -304,7 +309,7 @@ def test_what_a_host_lacks_is_said_once(tmp_path: Path) -> None:
 
 
 def test_partitions_and_compressed_memory_are_no_disks(tmp_path: Path) -> None:
-    """A partition's requests are counted in its disk, stacked devices are shown, and devices that never did anything are not."""
+    """Requests of a partition are counted in its disk; stacked devices are included, devices without requests are not."""
     proc, sys_folder = tmp_path / "proc", tmp_path / "sys"
     proc.mkdir()
     used = "4 0 16 3 2 0 8 1 1 5 9"
@@ -326,7 +331,7 @@ def test_partitions_and_compressed_memory_are_no_disks(tmp_path: Path) -> None:
 
 
 def test_infiniband_counts_in_words_of_four_bytes(tmp_path: Path) -> None:
-    """The traffic of a port as sysfs shows it, in bytes."""
+    """The traffic of a port in sysfs, converted to bytes."""
     counters = tmp_path / "class/infiniband/mlx5_0/ports/1/counters"
     counters.mkdir(parents=True)
     (counters / "port_rcv_data").write_text("250\n")
@@ -345,7 +350,7 @@ class _NotSupportedError(_RefusedError): ...
 
 
 def fake_nvml(**answers: Any) -> SimpleNamespace:
-    """What `pynvml` looks like with one GPU that answers as told; a machine with a GPU is tested in tests/gpu."""
+    """A replacement for `pynvml` with one GPU and the given return values; tests/gpu tests a real GPU."""
 
     def answer(what: str, default: Any) -> Callable[..., Any]:
         def ask(*_: Any) -> Any:
@@ -375,8 +380,8 @@ def test_gpu_series_have_the_units_of_the_table() -> None:
     assert {HOST: expected} == GpuCounters(fake_nvml()).read()
 
 
-def test_what_a_gpu_does_not_support_is_left_out_for_good() -> None:
-    """A partition of a GPU has no utilisation; a question that fails in another way is asked again."""
+def test_unsupported_gpu_counters_are_dropped() -> None:
+    """A partition of a GPU has no utilisation; a query that fails with another error is repeated."""
     nvml = fake_nvml(nvmlDeviceGetUtilizationRates=_NotSupportedError(), nvmlDeviceGetPowerUsage=_RefusedError("busy"))
     gpus = GpuCounters(nvml)
     assert not {"gpu0.utilisation", "gpu0.power"} & gpus.read()[HOST].keys()
@@ -387,7 +392,7 @@ def test_what_a_gpu_does_not_support_is_left_out_for_good() -> None:
 
 @pytest.mark.parametrize("where", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"])
 def test_no_gpu_is_no_error(where: str) -> None:
-    """No driver, no device, no permission: no series, and a sentence that says why."""
+    """No driver, no device, no permission: no series, and a note with the reason."""
     gpus = GpuCounters(fake_nvml(**{where: _RefusedError("no such thing")}))
     assert {} == gpus.read()
     assert ["no such thing"] == [note.rpartition(": ")[2] for note in gpus.notes]
@@ -397,20 +402,20 @@ def test_no_gpu_is_no_error(where: str) -> None:
 # ------------------------------------------------------------------------------------------------ the thread
 
 
-def test_every_series_that_is_written_is_explained(spool: Path) -> None:
-    """Names and units of a real recording are those of the table; every entry says what it means, and patterns do not overlap."""
+def test_every_series_that_is_written_is_defined(spool: Path) -> None:
+    """Names and units of a real recording are those of the table; every entry has a meaning, and patterns do not overlap."""
     with Sampler(str(spool), period_s=0.05) as sampler:
         eventually(lambda: sampler.sampling().samples >= 2)
     pairs = read_counters(spool).table.select("name", "unit").unique().rows()
     assert {"cpu.user", "process.rchar", "sampler.cpu"} <= {name for name, _ in pairs}
-    assert [] == [(name, unit) for name, unit in pairs if (series := described(name)) is None or series.unit != unit]
+    assert [] == [(name, unit) for name, unit in pairs if (series := find_series(name)) is None or series.unit != unit]
     assert all(series.meaning.endswith(".") and series.unit for series in SERIES.values())
-    assert described("disk.vda.speed") is None
-    assert SERIES["network.{interface}.sent_bytes"] is described("network.eth0.100.sent_bytes")
+    assert find_series("disk.vda.speed") is None
+    assert SERIES["network.{interface}.sent_bytes"] is find_series("network.eth0.100.sent_bytes")
 
 
-def test_times_are_those_of_the_spans_clock(spool: Path) -> None:
-    """Samples lie between the clock's readings before and after, and cumulative series never fall."""
+def test_times_are_on_the_clock_of_spans(spool: Path) -> None:
+    """Samples lie between clock readings before and after, and cumulative series never decrease."""
     before = clock.monotonic_ns()
     with Sampler(str(spool), period_s=0.02) as sampler:
         eventually(lambda: sampler.sampling().samples >= 5)
@@ -419,15 +424,15 @@ def test_times_are_those_of_the_spans_clock(spool: Path) -> None:
     assert before <= table["time_ns"].min()
     assert table["time_ns"].max() <= after
     growing = [
-        name for name in table["name"].unique() if (series := described(name)) and series.cumulative and name != "cpu.iowait"
+        name for name in table["name"].unique() if (series := find_series(name)) and series.cumulative and name != "cpu.iowait"
     ]
-    for name in growing:  # iowait is known to fall (man proc_stat)
+    for name in growing:  # iowait may decrease (man proc_stat)
         for part in table.filter(pl.col("name") == name).partition_by("pid"):
             assert part.sort("time_ns")["value"].is_sorted(), name
 
 
-def test_what_sampling_cost_is_known_and_bounded(spool: Path) -> None:
-    """The thread's CPU time is measured by the kernel, is in the facts, and a sample that is dear lengthens the period."""
+def test_the_cost_of_sampling_is_measured_and_limited(spool: Path) -> None:
+    """The CPU time of the thread is measured by the kernel, is in the facts, and an expensive sample extends the period."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     with Sampler(str(spool), period_s=0.001) as sampler:
         eventually(lambda: sampler.sampling().samples >= 5)
@@ -439,8 +444,8 @@ def test_what_sampling_cost_is_known_and_bounded(spool: Path) -> None:
 
 
 def test_a_sampler_leaves_nothing_behind(spool: Path) -> None:
-    """Neither a thread nor a descriptor, whether it was started or not; a job of no time has a sample all the same."""
-    read_counters(spool)  # what this loads may keep threads and descriptors of its own
+    """No thread and no descriptor, whether it was started or not; even the shortest job has a sample."""
+    read_counters(spool)  # its imports may keep threads and descriptors
     before = set(os.listdir("/proc/self/fd")), threading.active_count()
     Sampler(str(spool)).stop()
     with Sampler(str(spool), period_s=3600.0) as sampler:
@@ -450,14 +455,14 @@ def test_a_sampler_leaves_nothing_behind(spool: Path) -> None:
     assert socket.gethostname() in set(read_counters(spool).table["host"])
 
 
-def test_a_folder_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
-    """The one error that a sampler raises: it could record nothing at all."""
+def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    """The only error that a sampler raises, since it could record nothing."""
     with pytest.raises(OSError, match="No such file"):
         Sampler(str(tmp_path / "absent"))
 
 
 def test_a_killed_launcher_leaves_its_samples(data: Path, spool: Path) -> None:
-    """SIGKILL takes at most the line that was being written."""
+    """SIGKILL loses at most the line that was being written."""
     command = [sys.executable, str(LAUNCHER), str(spool), str(data), str(READ_BYTES), str(READS)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as launcher:
         assert launcher.stdout

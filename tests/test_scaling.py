@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_datasets import folder_bytes, made, records
 
-from ioprof.cli.scaling import scaled
 from ioprof.converters import plan_verification
-from ioprof.converters.multiples import plan_multiple, stored_labels
+from ioprof.converters.job.multiples import plan_multiple, stored_labels
 from ioprof.dataset import Dataset, RecordDigest, open_environment
 from ioprof.errors import CommandError, DatasetError
+from ioprof.jobs.dataset_multiple import multiple_of
 from ioprof.loaders.scaling import Scale, balanced_subset
-from ioprof.storage.distinct import distinct
 from ioprof.storage.residency import evict, residency
+from ioprof.storage.shared_extents import extent_sharing
 from ioprof.tensorprotos import decode
 
 FORMS = {
@@ -28,6 +28,8 @@ FORMS = {
     "lmdb": {"layout": "lmdb"},
     "lmdb in shards": {"layout": "lmdb", "shards": 3},
     "webdataset": {"layout": "webdataset", "shard_bytes": 1 << 16},
+    "parquet": {"layout": "parquet", "shard_bytes": 1 << 16},
+    "packed": {"layout": "raw"},
     "rgb256 jpeg": {"layout": "files", "image": "rgb256"},
     "rgb256 png": {"layout": "webdataset", "image": "rgb256", "encoding": "png"},
     "rgb256 raw": {"layout": "lmdb", "image": "rgb256", "encoding": "raw", "size": 16},
@@ -114,7 +116,7 @@ def test_labels_are_the_same_in_every_form(datasets):
 def test_a_multiple_holds_the_records_that_often(dataset, text):
     """Law: N whole copies in order, then the class-balanced rest, every image byte and label as before, every key or path new."""
     scale = Scale.parse(text)
-    found = scaled(dataset, scale)
+    found = multiple_of(dataset, scale)
 
     before, after = stored(dataset), stored(found)
     rest = balanced_subset([label for _, label, _ in before], scale.fraction, dataset.shuffle_seed) if scale.fraction else []
@@ -128,7 +130,7 @@ def test_a_multiple_holds_the_records_that_often(dataset, text):
 @pytest.mark.parametrize("text", ["2x", "1.5x", "0.5x"])
 def test_a_multiple_is_a_dataset_like_any_other(dataset, text):
     """`verify --deep` finds nothing wrong with it: counts, bytes, digest, names, and every image decodes."""
-    found = scaled(dataset, Scale.parse(text))
+    found = multiple_of(dataset, Scale.parse(text))
     verified = plan_verification(found.path, deep=True, workers=1).run()
     assert [] == verified.problems
     for key in ("split", "layout", "image", "classes", "label_convention", "shuffle_seed"):
@@ -137,18 +139,18 @@ def test_a_multiple_is_a_dataset_like_any_other(dataset, text):
 
 def test_the_digest_of_a_multiple_is_that_of_its_records(datasets):
     """Equal in every layout of the same images, and computed here from the records of the original alone."""
-    originals = [datasets[form] for form in ("files", "lmdb", "lmdb in shards", "webdataset")]
+    originals = [datasets[form] for form in ("files", "lmdb", "lmdb in shards", "webdataset", "parquet", "packed")]
     expected = RecordDigest()
     for _, label, data in records(originals[0]) * 2:
         expected.add(label, data)
-    assert {expected.text()} == {scaled(dataset, Scale.parse("2x")).digest for dataset in originals}
-    assert 1 == len({scaled(dataset, Scale.parse("0.5x")).digest for dataset in originals})
+    assert {expected.text()} == {multiple_of(dataset, Scale.parse("2x")).digest for dataset in originals}
+    assert 1 == len({multiple_of(dataset, Scale.parse("0.5x")).digest for dataset in originals})
 
 
 def test_copies_take_their_own_place_on_the_disk(datasets):
     """No link, no shared extent, no hole: twice the blocks; and a copy is cold when the original is warm."""
     for dataset in (datasets["files"], datasets["lmdb"], datasets["webdataset"]):
-        found = scaled(dataset, Scale.parse("2x"))
+        found = multiple_of(dataset, Scale.parse("2x"))
         files = [path for path in found.path.rglob("*") if path.is_file()]
         assert all(path.stat().st_nlink == 1 and not path.is_symlink() for path in files)
         inodes = {path.stat().st_ino for path in (*files, *(path for path in dataset.path.rglob("*") if path.is_file()))}
@@ -164,7 +166,7 @@ def test_copies_take_their_own_place_on_the_disk(datasets):
 
 def test_half_of_a_files_dataset_needs_no_copy(datasets):
     """An index and a link: no record's bytes are on the disk twice, and every reader of the folder finds the chosen ones."""
-    found = scaled(datasets["files"], Scale.parse("0.5x"))
+    found = multiple_of(datasets["files"], Scale.parse("0.5x"))
     assert ["dataset.json", "train", "train.txt"] == sorted(path.name for path in found.path.iterdir())
     assert (True, datasets["files"].data_path.resolve()) == (found.data_path.is_symlink(), found.data_path.resolve())
     moved = found.path.parent.rename(found.path.parent.with_name("moved"))  # both folders together, as a user moves them
@@ -177,26 +179,26 @@ def test_half_of_a_files_dataset_needs_no_copy(datasets):
 def test_the_second_time_it_is_there(datasets):
     """Nothing is written again; what lies there and is something else is neither used nor replaced."""
     dataset = datasets["lmdb"]
-    found = scaled(dataset, Scale.parse("2x"))
+    found = multiple_of(dataset, Scale.parse("2x"))
     before = (found.path / "dataset.json").stat()
-    assert found == scaled(dataset, Scale.parse("200%"))
+    assert found == multiple_of(dataset, Scale.parse("200%"))
     assert before == (found.path / "dataset.json").stat()
 
     changed = replace(dataset, digest="sha256:" + "0" * 64)
     with pytest.raises(CommandError, match=r"lmdb-2x: is not 2x of lmdb .*; move it, or remove it"):
-        scaled(changed, Scale.parse("2x"))
+        multiple_of(changed, Scale.parse("2x"))
 
 
 def test_a_multiple_of_a_multiple_is_refused(datasets):
     """Its copies would count as records of their own; the error names what to give."""
     with pytest.raises(CommandError, match="is itself 2x of another dataset"):
-        scaled(scaled(datasets["files"], Scale.parse("2x")), Scale.parse("2x"))
+        multiple_of(multiple_of(datasets["files"], Scale.parse("2x")), Scale.parse("2x"))
 
 
 def test_less_than_a_record_is_refused(datasets):
     """0.01 of 36 records is none."""
     with pytest.raises(CommandError, match="less than one of the 36 records"):
-        scaled(datasets["files"], Scale.parse("0.01x"))
+        multiple_of(datasets["files"], Scale.parse("0.01x"))
 
 
 # ------------------------------------------------------------------------------------------------ what can go wrong
@@ -207,7 +209,7 @@ def test_a_full_disk_is_found_before_anything_is_written(small_tree, tmp_path, s
     disk = small_disk(1 << 20)
     dataset = made(small_tree, disk / "data", layout="lmdb")
     with pytest.raises(CommandError, match=r"data-50x: needs about 0\.00\d GB, .* has 0\.00\d GB free"):
-        scaled(dataset, Scale.parse("50x"))
+        multiple_of(dataset, Scale.parse("50x"))
     assert ["data"] == [path.name for path in disk.iterdir()]
 
 
@@ -215,13 +217,13 @@ def test_an_interrupted_copy_goes_on(small_tree, tmp_path):
     """What was written before an interrupt is not written again, and the bytes are those of one that was not interrupted."""
     for layout in ("files", "lmdb", "webdataset"):
         dataset = made(small_tree, tmp_path / layout, layout=layout)
-        whole = folder_bytes(scaled(dataset, Scale.parse("3x")).path)
+        whole = folder_bytes(multiple_of(dataset, Scale.parse("3x")).path)
         subprocess.run(["rm", "-r", tmp_path / f"{layout}-3x"], check=True)
-        multiple = multiple_of(dataset, "3x")
+        multiple = planned_multiple(dataset, "3x")
         with pytest.raises(KeyboardInterrupt):
             multiple.run(interrupt_after(50))
 
-        again = multiple_of(dataset, "3x")
+        again = planned_multiple(dataset, "3x")
         assert 50 <= again.done() < 108
         seen = []
         again.run(seen.append)
@@ -236,8 +238,8 @@ def test_a_dataset_that_is_not_its_manifest_is_not_multiplied(small_tree, tmp_pa
     dataset = made(small_tree, tmp_path / "data", layout="files")
     victim = next(dataset.data_path.rglob("*.JPEG"))
     victim.write_bytes(victim.read_bytes()[:-1] + b"?")
-    with pytest.raises(DatasetError, match="its records are not those of its manifest"):
-        scaled(dataset, Scale.parse("2x"))
+    with pytest.raises(DatasetError, match="its records differ from its manifest"):
+        multiple_of(dataset, Scale.parse("2x"))
     assert not (tmp_path / "data-2x").exists()
 
 
@@ -247,7 +249,7 @@ def test_copies_never_bear_the_name_of_another_record(small_tree, tmp_path):
     subprocess.run(["cp", "-r", small_tree, tree], check=True)
     first = next(tree.rglob("*_0.JPEG"))
     first.with_name(first.name.replace(".JPEG", ".x2.JPEG")).write_bytes(first.read_bytes())
-    found = scaled(made(tree, tmp_path / "data", layout="files"), Scale.parse("2x"))
+    found = multiple_of(made(tree, tmp_path / "data", layout="files"), Scale.parse("2x"))
     assert (74, 74) == (found.records, sum(1 for path in found.data_path.rglob("*.JPEG") if path.is_file()))
 
 
@@ -262,7 +264,7 @@ def test_a_folder_that_may_not_be_written_is_one_line(datasets, tmp_path):
         subprocess.run(["mount", "-o", "remount,bind,ro", tmp_path / "readonly"], check=True)
         try:
             with pytest.raises(CommandError, match="cannot be written"):
-                scaled(dataset, Scale.parse("2x"))
+                multiple_of(dataset, Scale.parse("2x"))
         finally:
             subprocess.run(["umount", tmp_path / "readonly"], check=True)
     else:
@@ -272,8 +274,8 @@ def test_a_folder_that_may_not_be_written_is_one_line(datasets, tmp_path):
 def test_a_record_with_a_hostile_name_is_refused(small_tree, tmp_path):
     """Keys of an LMDB are untrusted: a name that is no file's name, and a label that is no class's, end in one line."""
     dataset = made(small_tree, tmp_path / "data", layout="lmdb")
-    with pytest.raises(DatasetError, match="which no file can be"):
-        multiple_of(hostile(dataset, b"00000035_../../x"), "2x").run()
+    with pytest.raises(DatasetError, match="not a valid file name"):
+        planned_multiple(hostile(dataset, b"00000035_../../x"), "2x").run()
 
 
 def stored(dataset):
@@ -308,7 +310,7 @@ def hostile(dataset, key):
     return dataset
 
 
-def multiple_of(dataset, text):
+def planned_multiple(dataset, text):
     scale = Scale.parse(text)
     nothing = np.empty(0, np.int64)
     return plan_multiple(
@@ -344,7 +346,7 @@ def test_a_linked_extent_is_no_second_copy(tmp_path):
 
 
 def seen(paths):
-    found = distinct([str(path) for path in paths], "xfs")
+    found = extent_sharing([str(path) for path in paths], "xfs")
     return found.bytes // len(paths), found.shared_bytes
 
 
@@ -352,8 +354,8 @@ def test_where_it_cannot_be_seen_it_is_not_said(tmp_path, small_disk):
     """tmpfs has no extents; ZFS may fold blocks below them: null, with the reason."""
     file = small_disk(1 << 20) / "file"
     file.write_bytes(bytes(9000))
-    found = distinct([str(file)], "tmpfs")
-    assert (None, "tmpfs does not say where its files lie (Operation not supported)") == (found.shared_bytes, found.reason)
+    found = extent_sharing([str(file)], "tmpfs")
+    assert (None, "tmpfs does not report the extents of its files (Operation not supported)") == (found.shared_bytes, found.reason)
     (tmp_path / "file").write_bytes(bytes(9000))
-    found = distinct([str(tmp_path / "file")], "zfs")
+    found = extent_sharing([str(tmp_path / "file")], "zfs")
     assert (None, True) == (found.shared_bytes, "zfs get dedup" in found.reason)

@@ -1,4 +1,4 @@
-"""Slow storage on purpose: the throttle and the memory bound hold, by the kernel's own books, and nothing of them stays."""
+"""Simulated slow storage: throttle and memory limit work, by the counters of the kernel, and leave nothing behind."""
 
 import shutil
 import subprocess
@@ -23,7 +23,7 @@ while os.read(file, 65536):
 
 
 def read(path: Path, join: object) -> float:
-    """Seconds that a child takes to read a file, buffered and in order, as a member of a group."""
+    """Seconds that a child in a group takes to read a file, buffered and sequentially."""
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", READ, path], check=True, preexec_fn=join)  # type: ignore[call-overload]
     return time.monotonic() - began
@@ -31,7 +31,7 @@ def read(path: Path, join: object) -> float:
 
 @pytest.mark.parametrize("file_system", ["ext4", "xfs"])
 def test_a_buffered_reader_gets_no_more_than_the_rate(file_system: str, tmp_path: Path) -> None:
-    """The time it takes is bounded from below, and by the kernel's books each byte came from the device, once."""
+    """The time has a lower bound, and by the counters of the kernel each byte was read from the device once."""
     rate = 8 * MIB
     with throttled_disk(tmp_path, file_system=file_system, bytes_per_s=rate) as disk:
         path = disk.path / "data"
@@ -40,12 +40,12 @@ def test_a_buffered_reader_gets_no_more_than_the_rate(file_system: str, tmp_path
         before = disk.read_bytes()
         took = read(path, disk.join)
         fetched = disk.read_bytes() - before
-    assert len(DATA) <= fetched <= 1.05 * len(DATA)  # and what the file system reads of its own
-    assert took >= 0.8 * len(DATA) / rate  # the first slice passes at once
+    assert len(DATA) <= fetched <= 1.05 * len(DATA)  # plus metadata of the file system
+    assert took >= 0.8 * len(DATA) / rate  # the first slice is not delayed
 
 
 def test_who_has_not_joined_is_not_throttled(tmp_path: Path) -> None:
-    """Nor is what is in the page cache: the group's books stay empty."""
+    """Cached data is not throttled either: the counters of the group stay 0."""
     with throttled_disk(tmp_path, bytes_per_s=MIB) as disk:
         path = disk.path / "data"
         path.write_bytes(DATA)
@@ -57,13 +57,13 @@ def test_who_has_not_joined_is_not_throttled(tmp_path: Path) -> None:
 
 
 def test_the_loop_device_reads_past_the_page_cache(tmp_path: Path) -> None:
-    """Or the image would be in memory, and a device that can be as fast as memory is behind the rule."""
+    """Otherwise the image would be cached, and the throttled device could be as fast as memory."""
     with throttled_disk(tmp_path) as disk:
         assert "1" == Path("/sys/class/block", Path(disk.device).name, "loop/dio").read_text().strip()
 
 
 def test_a_limit_of_memory_bounds_the_page_cache(tmp_path: Path) -> None:
-    """A file four times the limit is read to its end, and what stays of it in memory is below the limit."""
+    """A file of four times the limit is read completely, and its cached part stays below the limit."""
     limit = 48 * MIB
     path = tmp_path / "data"
     path.write_bytes(DATA * 12)
@@ -75,7 +75,7 @@ def test_a_limit_of_memory_bounds_the_page_cache(tmp_path: Path) -> None:
 
 
 def resident_bytes(path: Path) -> int:
-    """What is in the page cache, by util-linux."""
+    """Cached bytes, by fincore of util-linux."""
     if shutil.which("fincore") is None:
         pytest.skip("no fincore on this machine")
     shown = subprocess.run(["fincore", "--bytes", "--noheadings", "--output", "RES", path], capture_output=True, text=True)
@@ -83,7 +83,7 @@ def resident_bytes(path: Path) -> int:
 
 
 def test_memory_of_a_process_counts_too(tmp_path: Path) -> None:
-    """One that wants more than the limit is killed, and nobody else."""
+    """A process that allocates more than the limit is killed, and no other."""
     with bounded_memory(32 * MIB) as bound:
         ended = subprocess.run(
             [sys.executable, "-c", "x = bytearray(256 << 20)"], preexec_fn=bound.join, capture_output=True, text=True
@@ -92,11 +92,11 @@ def test_memory_of_a_process_counts_too(tmp_path: Path) -> None:
 
 
 class BrokenOffError(Exception):
-    """What a test may end with."""
+    """Ways in which a test may end."""
 
 
 def left_reading(bound_or_disk: BoundedMemory | slow_storage.ThrottledDisk, path: Path) -> "subprocess.Popen[str]":
-    """A child that has joined, holds a file open, and waits."""
+    """A child that has joined the group, holds a file open, and waits."""
     code = "import sys\nfile = open(sys.argv[1], 'rb')\nprint('open', flush=True)\nsys.stdin.read()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     child = subprocess.Popen([sys.executable, "-c", code, path], preexec_fn=bound_or_disk.join, text=True, **pipes)
@@ -106,7 +106,7 @@ def left_reading(bound_or_disk: BoundedMemory | slow_storage.ThrottledDisk, path
 
 
 def test_nothing_stays_of_a_disk_though_the_test_fails(tmp_path: Path) -> None:
-    """No mount, loop device, group or file, and no process that had joined."""
+    """No mount, loop device, group or file, and no process of the group."""
     left = []
     with pytest.raises(BrokenOffError), throttled_disk(tmp_path, 16 * MIB) as disk:  # noqa: PT012 - the last line raises
         (disk.path / "data").touch()
@@ -122,7 +122,7 @@ def test_nothing_stays_of_a_disk_though_the_test_fails(tmp_path: Path) -> None:
 
 
 def test_nothing_stays_of_a_bound_though_the_test_fails(tmp_path: Path) -> None:
-    """No group, and no process that had joined."""
+    """No group, and no process of it."""
     left = []
     with pytest.raises(BrokenOffError), bounded_memory(64 * MIB) as bound:  # noqa: PT012 - the last line raises
         (tmp_path / "data").touch()
@@ -134,7 +134,7 @@ def test_nothing_stays_of_a_bound_though_the_test_fails(tmp_path: Path) -> None:
 
 
 def test_without_root_it_says_so() -> None:
-    """In words that are the reason of a skip."""
+    """The text is the reason of a skip."""
     code = "import os, slow_storage, control_groups\nos.geteuid() or os.setuid(65534)\n"
     code += "print(slow_storage.missing())\nprint(control_groups.missing('memory'))"
     ended = subprocess.run(
@@ -144,7 +144,7 @@ def test_without_root_it_says_so() -> None:
 
 
 def test_what_is_held_in_memory_is_not_evicted(tmp_path: Path) -> None:
-    """Not by the request that evicts it otherwise."""
+    """posix_fadvise does not evict locked pages."""
     path = tmp_path / "data"
     path.write_bytes(DATA)
     slow_storage.evict(tmp_path)

@@ -16,9 +16,9 @@ from images import jpeg
 from made_datasets import made, records, tree
 
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
-from ioprof.converters.known_archives import check_archives
-from ioprof.converters.matlab import read_structs
-from ioprof.converters.sources import open_source
+from ioprof.converters.sources.archive_checksums import check_archives
+from ioprof.converters.sources.mat_file import read_structs
+from ioprof.converters.sources.source_kinds import open_source
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError, DatasetError
 
@@ -114,7 +114,7 @@ def test_every_list_of_validation_labels_says_the_same(tmp_path):
 
 
 def test_kaggle_has_class_folders_for_training(tmp_path):
-    """And the names of the classes beside them."""
+    """And the class names next to them."""
     files = {"ILSVRC/Data/CLS-LOC/train/n01/a.JPEG": jpeg(), "LOC_synset_mapping.txt": b"n01 tench, Tinca tinca\n"}
     dataset = made(tree(tmp_path / "source", files), tmp_path / "dataset")
     assert ("tench, Tinca tinca", {"a.JPEG": 0}) == (dataset.classes[0].name, labels_of(dataset))
@@ -124,7 +124,7 @@ def test_kaggle_has_class_folders_for_training(tmp_path):
 
 @pytest.mark.parametrize(
     ("truth", "words"),
-    [("3\n1\n", "has no label"), ("3\n1\n4\n2\n3\n3\n1001\n", "no class of"), ("3\nx\n4\n2\n3\n3\n1\n", "no class of")],
+    [("3\n1\n", "has no label"), ("3\n1\n4\n2\n3\n3\n1001\n", "not a class of"), ("3\nx\n4\n2\n3\n3\n1\n", "not a class of")],
 )
 def test_a_list_that_does_not_fit_is_refused(tmp_path, truth, words):
     """An image without a label, a number that is no class."""
@@ -143,7 +143,7 @@ def test_images_without_classes_are_told_what_is_missing(tmp_path):
 
 @given(data=st.binary(max_size=300), place=st.integers(0, 700), whole=st.booleans())
 def test_a_damaged_meta_mat_never_crashes(data, place, whole):
-    """Whatever its bytes are: a list, or our error."""
+    """Any bytes: a list, or an error of ioprof."""
     good = META if whole else META_PLAIN
     for hostile in (data, good[:place] + data + good[place + len(data) :], good[:place], good[:126] + b"IM" + data):
         with contextlib.suppress(DatasetError):
@@ -159,7 +159,7 @@ except pytest.skip.Exception:
 def test_known_archives_are_compared_when_asked(tmp_path):
     """One that differs is named with both sums; one that is not known cannot be checked."""
     tar = val_tar(tmp_path)
-    with pytest.raises(CommandError, match=r"_val\.tar: MD5 is \w+, that of ImageNet's is 29b22e2961454d5413ddabcf34fc5622"):
+    with pytest.raises(CommandError, match=r"_val\.tar: MD5 is \w+, ImageNet's is 29b22e2961454d5413ddabcf34fc5622"):
         convert(tar, tmp_path / "dataset", ConvertOptions(split="val", check_md5=True, workers=1))
     sums = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in tmp_path.glob("ILSVRC*")}
     check_archives(tmp_path, "val", sums)

@@ -15,16 +15,14 @@ from hypothesis import strategies as st
 from made_datasets import FORMS, folder_bytes, made
 
 from ioprof import clock
-from ioprof.cli.preparing import dataset_files
-from ioprof.cli.scaling import scaled
-from ioprof.cli.staging import STAGED_NAME, Staging, read_staged, remove_staged
 from ioprof.converters import plan_verification
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError, DatasetError
+from ioprof.jobs.dataset_multiple import multiple_of
+from ioprof.jobs.staging import STAGED_NAME, Staging, read_staged, remove_staged
 from ioprof.loaders.scaling import Scale
-from ioprof.storage import staging as module
+from ioprof.storage.copying import Part, copy, make_folders, part_matches, parts_of
 from ioprof.storage.node_local import node_local
-from ioprof.storage.staging import Part, copy, make_folders, parts_of
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +63,14 @@ def cut(size):
     return [(start, min(7, size - start)) for start in range(0, max(size, 1), 7)]
 
 
-def test_large_files_are_cut_and_small_ones_are_not(tmp_path, monkeypatch):
+def test_large_files_are_cut_and_small_ones_are_not(tmp_path):
     """The same on real files; what is missing is one line."""
-    monkeypatch.setattr(module, "PART_BYTES", 7)
     files = []
     for size in (0, 6, 7, 8, 30):
         (tmp_path / str(size)).write_bytes(bytes(size))
         files.append((str(tmp_path / str(size)), f"a/{size}"))
     found = {}
-    for part in parts_of(files):
+    for part in parts_of(files, 7):
         found.setdefault(part.file_bytes, []).append((part.start, part.bytes))
     assert {size: cut(size) for size in (0, 6, 7, 8, 30)} == found
     with pytest.raises(CommandError, match=r"missing: cannot be staged \(No such file or directory\)"):
@@ -81,15 +78,14 @@ def test_large_files_are_cut_and_small_ones_are_not(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("threads", [1, 5])
-def test_what_is_copied_is_what_is_there(tmp_path, monkeypatch, threads):
+def test_what_is_copied_is_what_is_there(tmp_path, threads):
     """Any order of threads makes the same bytes, and each part's hash is that of its bytes; times lie within the task."""
-    monkeypatch.setattr(module, "PART_BYTES", 1000)
     random = np.random.default_rng(0)
     sizes = [0, 1, 999, 1000, 1001, 12_345, *random.integers(0, 3000, 60).tolist()]
     for number, size in enumerate(sizes):
         (tmp_path / f"{number}").write_bytes(random.bytes(size))
     files = [(str(tmp_path / f"{number}"), f"{number % 3}/{number}") for number in range(len(sizes))]
-    parts, out, noted = parts_of(files), tmp_path / "out", []
+    parts, out, noted = parts_of(files, 1000), tmp_path / "out", []
     make_folders(parts, out)
 
     tasks = list(copy(parts, range(len(parts)), out, clock.monotonic_ns, noted.append, threads))
@@ -97,7 +93,7 @@ def test_what_is_copied_is_what_is_there(tmp_path, monkeypatch, threads):
     assert {target: Path(source).read_bytes() for source, target in files} == folder_bytes(out)
     assert sorted(range(len(parts))) == sorted(each.number for task in tasks for each in task.copied)
     assert (sum(sizes), set(noted)) == (sum(task.bytes for task in tasks), set(tasks))
-    assert all(module.is_there(parts[each.number], out, each.sha256) for task in tasks for each in task.copied)
+    assert all(part_matches(parts[each.number], out, each.sha256) for task in tasks for each in task.copied)
     assert all(
         task.read_ns >= 0 and task.write_ns >= 0 and task.read_ns + task.write_ns == task.end_ns - task.start_ns for task in tasks
     )
@@ -116,11 +112,11 @@ def test_a_source_that_shrinks_is_one_line(tmp_path):
 
 
 def test_a_copy_is_the_dataset(dataset, tmp_path):
-    """Byte for byte the same files, a manifest that verifies, and what it says of itself beside them."""
+    """Byte for byte the same files but DALI's indexes, a manifest that verifies, and what it says of itself beside them."""
     found = staged(dataset, tmp_path / "local")
 
     before, after = folder_bytes(dataset.path), folder_bytes(found.path)
-    assert {name: data for name, data in before.items() if name != "dataset.json"} == {
+    assert {name: data for name, data in before.items() if name != "dataset.json" and not name.endswith(".idx")} == {
         name: data for name, data in after.items() if name not in ("dataset.json", STAGED_NAME)
     }
     assert dataset.manifest() == found.manifest()
@@ -130,7 +126,7 @@ def test_a_copy_is_the_dataset(dataset, tmp_path):
 
 def test_a_view_is_copied_as_files(datasets, tmp_path):
     """Half a dataset by its index: only the chosen files are copied, and they are files, not links."""
-    view = scaled(datasets["files"], Scale.parse("0.5x"))
+    view = multiple_of(datasets["files"], Scale.parse("0.5x"))
     found = staged(view, tmp_path / "local")
     assert (18, False) == (
         sum(path.suffix == ".JPEG" for path in found.path.rglob("*")),
@@ -144,38 +140,36 @@ def test_the_facts_are_those_of_the_copy(dataset, tmp_path):
     (tmp_path / "local").mkdir()
     staging = Staging(dataset, tmp_path / "local", keep=True)
     facts, again = staging.run(), staging.run()
-    size = sum(os.stat(path).st_size for path in dataset_files(dataset))
-    assert (size, size, False) == (facts["bytes"], facts["copied_bytes"], facts["reused"])
-    assert (0, True, len(dataset_files(dataset))) == (again["copied_bytes"], again["reused"], again["files"])
+    size = sum(os.stat(path).st_size for path in dataset.data_files())
+    assert (size, size, False) == (facts.bytes, facts.copied_bytes, facts.reused)
+    assert (0, True, len(dataset.data_files())) == (again.copied_bytes, again.reused, again.files)
 
 
 @pytest.mark.parametrize("form", ["files", "lmdb"])
-def test_an_interrupted_copy_goes_on(datasets, tmp_path, monkeypatch, form):
+def test_an_interrupted_copy_goes_on(datasets, tmp_path, form):
     """What was copied before an interrupt is not copied again; until it is whole the folder holds no dataset."""
-    monkeypatch.setattr(module, "PART_BYTES", 1 << 12)
-    monkeypatch.setattr(module, "_TASK_PARTS", 1)
     (tmp_path / "local").mkdir()
     dataset, copied = datasets[form], []
+    staging = Staging(dataset, tmp_path / "local", keep=True, part_bytes=1 << 12, task_parts=1)
 
-    def stop_halfway(count=1):
+    def stop_halfway(count):
         copied.append(count)
         if sum(copied) > dataset.bytes // 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Staging(dataset, tmp_path / "local", keep=True).run(stop_halfway)
+        staging.run(stop_halfway)
     assert [] == list((tmp_path / "local").rglob("dataset.json"))
 
-    facts = Staging(dataset, tmp_path / "local", keep=True).run()
+    facts = staging.run()
 
-    assert 0 < facts["copied_bytes"] <= facts["bytes"] - sum(copied[:-1])
+    assert 0 < facts.copied_bytes <= facts.bytes - sum(copied[:-1])
     found = Dataset.load(tmp_path / "local" / dataset.path.name)
     assert [] == plan_verification(found.path, workers=1).run().problems
 
 
-def test_after_a_crash_of_the_machine_nothing_is_believed(datasets, tmp_path, monkeypatch):
+def test_after_a_crash_of_the_machine_nothing_is_believed(datasets, tmp_path):
     """Written under another boot id, each part is compared with its hash, and copied again where it differs."""
-    monkeypatch.setattr(module, "_TASK_PARTS", 1)
     dataset = datasets["files"]
     work = interrupted(dataset, tmp_path / "local")
     (work / "boot").write_text("another")
@@ -188,9 +182,8 @@ def test_after_a_crash_of_the_machine_nothing_is_believed(datasets, tmp_path, mo
     assert [] == plan_verification(found.path, deep=True, workers=1).run().problems
 
 
-def test_a_torn_journal_is_read_as_far_as_it_is_whole(datasets, tmp_path, monkeypatch):
+def test_a_torn_journal_is_read_as_far_as_it_is_whole(datasets, tmp_path):
     """A last line without an end, and lines that are none, tell of nothing."""
-    monkeypatch.setattr(module, "_TASK_PARTS", 1)
     dataset = datasets["files"]
     work = interrupted(dataset, tmp_path / "local")
     with open(work / "journal", "ab") as journal:
@@ -203,19 +196,19 @@ def interrupted(dataset, folder):
     folder.mkdir()
     done = []
 
-    def stop(count=1):
+    def stop(count):
         done.append(count)
         if len(done) > 20:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Staging(dataset, folder, keep=True).run(stop)
+        Staging(dataset, folder, keep=True, task_parts=1).run(stop)
     return next(folder.glob(".*"))
 
 
 def test_a_killed_copy_is_no_dataset_and_goes_on(datasets, tmp_path):
     """SIGKILL at any instant: no manifest under the dataset's name, and the same command makes it whole."""
-    large = scaled(datasets["files"], Scale.parse("60x"))
+    large = multiple_of(datasets["files"], Scale.parse("60x"))
     (tmp_path / "local").mkdir()
     with jobs.started("stage", large.path, "local", cwd=tmp_path) as process:
         jobs.wait_until(lambda: any((tmp_path / "local").glob(".*/journal")) or process.poll() is not None)
@@ -318,7 +311,7 @@ def test_the_command_copies_and_says_what_comes_next(datasets, tmp_path):
         (("DATA", "nowhere"), "--stage-to nowhere: no such folder; make it first"),
         (("DATA", "."), "is where"),
         (("DATA", "local", "--verify", "hope"), "--verify 'hope': choose one of digest, size"),
-        (("DATA", "auto"), "no folder of this node's own"),
+        (("DATA", "auto"), "no local folder of this node"),
     ],
 )
 def test_bad_usage_is_one_line(datasets, tmp_path, arguments, expected):
@@ -375,5 +368,5 @@ def test_beeond_is_of_the_job_though_it_is_a_shared_file_system(tmp_path):
 @pytest.mark.parametrize("value", ["", "relative", "/nowhere/at/all", "/dev/null"])
 def test_what_is_no_folder_is_passed_over(tmp_path, value):
     """A variable may hold anything."""
-    with pytest.raises(CommandError, match="no folder of this node's own"):
+    with pytest.raises(CommandError, match="no local folder of this node"):
         found({"SLURM_TMPDIR": value}, tmp_path)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 from timeline import TICK_NS, timeline
 
-from ioprof.analysis.staging import epoch_seconds, staging_cost
-from ioprof.report.preparation import prepared, staging_facts
+from ioprof.analysis.staging_cost import epoch_seconds, staging_cost
+from ioprof.report.storage_statements import preparation_statements, staging_statements
+from ioprof.run_record import Reason, RunRecord
 from ioprof.trace import Trace
 
 TICK_S = TICK_NS / 1e9
@@ -56,18 +57,18 @@ def test_before_the_shared_epoch_exchanges_one_read_for_another() -> None:
 def test_where_the_device_is_the_bound_staging_brings_nothing() -> None:
     """Shared reads that hide behind the steps: no epoch is won back, and the reason says so."""
     cost = before(THREE_EPOCHS, shared_read={"mean_s": 1.5 * TICK_S})
-    assert (None, "an epoch on the copy is no faster: the job does not wait for storage") == (cost.epochs, cost.reason)
+    assert (None, Reason.NO_GAIN) == (cost.epochs, cost.reason)
 
 
 @pytest.mark.parametrize(
     ("drawing", "stage", "reason"),
     [
-        ("step 0", {}, "no epoch was completed"),
-        (THREE_EPOCHS, {"shared_read": None}, "no read of the shared path was sampled"),
-        ("step 00 11", {}, "the loader does not say what its workers did"),
+        ("step 0", {}, Reason.NO_EPOCH),
+        (THREE_EPOCHS, {"shared_read": None}, Reason.NO_SHARED_READ),
+        ("step 00 11", {}, Reason.NO_WORKER_TIME),
     ],
 )
-def test_what_is_not_known_is_said(drawing: str, stage: dict[str, Any], reason: str) -> None:
+def test_what_is_not_known_is_said(drawing: str, stage: dict[str, Any], reason: Reason) -> None:
     """Null with a reason, never a number that nothing measured."""
     cost = before(drawing, **stage)
     assert (None, reason) == (cost.epochs, cost.reason)
@@ -87,13 +88,13 @@ def test_one_epoch_is_not_enough_to_compare() -> None:
     """Nothing was read from the copy yet."""
     cost = staging_cost(timeline("step 00 11", stage={"mode": "while-training", "steps_per_epoch": 2}))
     assert cost is not None
-    assert (None, "no epoch after the first was completed") == (cost.epochs, cost.reason)
+    assert (None, Reason.NO_LATER_EPOCH) == (cost.epochs, cost.reason)
 
 
 def test_a_run_without_staging_has_no_cost() -> None:
     """And no line in its report."""
     trace = timeline(THREE_EPOCHS)
-    assert (None, ()) == (staging_cost(trace), staging_facts(trace.run, staging_cost(trace)))
+    assert (None, ()) == (staging_cost(trace), staging_statements(trace.run.stage, staging_cost(trace)))
 
 
 # ------------------------------------------------------------------------------------------------ hostile run.json
@@ -121,8 +122,8 @@ def test_whatever_run_json_holds_the_report_is_printed(
         stage = {**stage, "mode": mode}
     run = {"stage": stage, "cache": cache, "limit": limit, "dataset": dataset, "own_place": place}
     trace = timeline(THREE_EPOCHS)
-    trace = Trace({**trace.run, **run}, trace.spans)
-    lines = [*prepared(trace.run), *staging_facts(trace.run, staging_cost(trace))]
+    trace = Trace(RunRecord.of({**trace.run.to_dict(), **run}), trace.spans)
+    lines = [*preparation_statements(trace.run), *staging_statements(trace.run.stage, staging_cost(trace))]
     out = io.StringIO()
     Console(file=out).print(*(f"{line.label} {line.text}" for line in lines), markup=False)
     assert not any(character < " " and character != "\n" for character in out.getvalue())

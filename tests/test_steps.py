@@ -5,11 +5,12 @@ import pytest
 from timeline import timeline
 
 from ioprof.analysis.steps import steps, warmup
+from ioprof.run_record import RunRecord
 from ioprof.trace import Trace
 
 
 def test_one_row_per_rank_and_step_in_order() -> None:
-    """A step reaches from its earliest span to its latest, whatever the order of the rows."""
+    """A step extends from its earliest span to its latest, for any order of the rows."""
     trace = timeline("step r1 .1122\nstep 0.0.1\nstep ...0.")
     expected = [(0, 0, 0, 40), (0, 1, 40, 50), (1, 1, 10, 30), (1, 2, 30, 50)]
     assert expected == steps(trace).rows()
@@ -17,10 +18,10 @@ def test_one_row_per_rank_and_step_in_order() -> None:
 
 
 def test_a_step_without_number_or_rank_is_none() -> None:
-    """Nothing could be compared with it."""
+    """There is nothing to compare it with."""
     trace = timeline("step ##00")
     assert [(0, 0, 20, 40)] == steps(trace).rows()
-    assert 0 == len(steps(Trace({}, trace.spans.with_columns(rank=pl.lit(None, pl.Int32)))))
+    assert 0 == len(steps(Trace(RunRecord(), trace.spans.with_columns(rank=pl.lit(None, pl.Int32)))))
 
 
 @pytest.mark.parametrize(("num_steps", "expected"), [(0, 0), (3, 0), (4, 2), (20, 2), (29, 2), (30, 3), (1000, 100)])

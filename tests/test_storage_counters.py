@@ -1,4 +1,4 @@
-"""Counters of network file systems: every release of Lustre from where it keeps them, NFS, and what reading them may cost."""
+"""Counters of network file systems: all releases of Lustre, NFS, and the cost of reading them."""
 
 import json
 import os
@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from repository import ROOT
 
-from ioprof.record.samplers import lustre, nfs
-from ioprof.record.samplers.lustre import LustreCounters
-from ioprof.record.samplers.lustre_stats import by_parameter, read_requests, tallies
-from ioprof.record.samplers.nfs import NfsCounters
-from ioprof.record.samplers.pacing import LARGEST_SHARE, Paced
-from ioprof.record.samplers.readings import HOST
-from ioprof.record.samplers.sampler import Sampler
-from ioprof.series import described
-from ioprof.spool.counters import read_counters
+from ioprof.ingest.counters import read_counters
+from ioprof.instrument.samplers import lustre, nfs
+from ioprof.instrument.samplers.lustre import LustreCounters
+from ioprof.instrument.samplers.lustre_stats import parse_statistics, read_requests, split_parameters
+from ioprof.instrument.samplers.nfs import NfsCounters
+from ioprof.instrument.samplers.rate_limit import LARGEST_SHARE, RateLimitedSource
+from ioprof.instrument.samplers.readings import HOST, Readings
+from ioprof.instrument.samplers.sampler import Sampler
+from ioprof.series import find_series
 
 DATA: Final = ROOT / "tests" / "data" / "storage"
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -45,7 +45,7 @@ def of_scratch(**expected: float) -> dict[str, float]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the client of 2.15, to take files from."""
+    """A copy of the files of a client of 2.15, to modify."""
     return Path(shutil.copytree(DATA / "lustre-2.15", tmp_path / "client"))
 
 
@@ -53,7 +53,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_a_client_of_2_10_has_all_in_proc() -> None:
-    """Counts without times, names with blanks, and the metadata server's own targets left out."""
+    """Counts without times, names with blanks, and targets of the metadata server itself left out."""
     found = lustre_of(DATA / "lustre-2.10")
     expected = {
         **of_scratch(reads=40, read_bytes=4_000_000, opens=12, page_faults=0, readahead_hits=700, readahead_misses=300),
@@ -65,7 +65,7 @@ def test_a_client_of_2_10_has_all_in_proc() -> None:
     assert [] == found.notes
 
 
-def test_root_sees_all_of_2_15() -> None:
+def test_root_reads_all_counters_of_2_15() -> None:
     """Two mounts of one file system are summed, data from metadata servers counts, and times are in seconds."""
     found = lustre_of(DATA / "lustre-2.15")
     expected = {
@@ -79,8 +79,8 @@ def test_root_sees_all_of_2_15() -> None:
     assert [] == found.notes
 
 
-def test_any_user_sees_bounds_in_2_15(tree: Path) -> None:
-    """Without debugfs: requests by the power of two of their pages, so what was fetched lies within bounds; notes say the rest."""
+def test_any_user_reads_bounds_in_2_15(tree: Path) -> None:
+    """Without debugfs requests are counted by the power of two of their pages, so bytes have bounds; notes list the rest."""
     exact = values(lustre_of(tree))
     shutil.rmtree(tree / "sys/kernel")
     found = lustre_of(tree)
@@ -95,7 +95,7 @@ def test_any_user_sees_bounds_in_2_15(tree: Path) -> None:
 
 
 def test_lctl_shows_2_17_to_any_user(tmp_path: Path) -> None:
-    """Where only the program may ask the kernel, it is asked; what it does not show either is said."""
+    """If only lctl can read the counters, it is used; what it does not show either is noted."""
     program = tmp_path / "lctl"
     program.write_text(f'#!/bin/sh\n[ "$1" = get_param ] && cat "{DATA}/lustre-2.17/lctl.txt"\nexit 1\n')
     program.chmod(0o755)
@@ -111,8 +111,8 @@ def test_lctl_shows_2_17_to_any_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho 'error: get_param: not found' >&2; echo junk\n", "junk"])
-def test_an_lctl_that_shows_nothing_is_not_asked_again(tmp_path: Path, text: str) -> None:
-    """As that of 2.15, which reads the same files that this user may not."""
+def test_an_lctl_that_shows_nothing_is_not_called_again(tmp_path: Path, text: str) -> None:
+    """That of 2.15 reads the same files, which this user may not read."""
     program = tmp_path / "lctl"
     program.write_text(text)
     program.chmod(0o755)
@@ -123,8 +123,8 @@ def test_an_lctl_that_shows_nothing_is_not_asked_again(tmp_path: Path, text: str
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
-def test_what_is_for_root_is_named_with_what_would_open_it(tree: Path) -> None:
-    """The file, and the command that an administrator would type."""
+def test_files_for_root_are_noted_with_the_command_that_allows_access(tree: Path) -> None:
+    """The note contains the file and the command for an administrator."""
     (tree / "sys/kernel/debug").chmod(0o700)
     with tempfile.TemporaryDirectory() as folder:
         client = Path(shutil.copytree(tree, Path(folder) / "client"))
@@ -140,31 +140,31 @@ def test_what_is_for_root_is_named_with_what_would_open_it(tree: Path) -> None:
 _AS_NOBODY: Final = """
 import json, os, sys
 sys.path.insert(0, {root!r})
-from ioprof.record.samplers.lustre import LustreCounters
+from ioprof.instrument.samplers.lustre import LustreCounters
 os.setuid(65534)
 print(json.dumps(LustreCounters({proc!r}, {sys!r}, "/nonexistent/lctl").notes))
 """
 
 
-def test_no_lustre_is_nothing(tmp_path: Path) -> None:
-    """Neither a series nor a note on a host that has none."""
+def test_without_lustre_there_is_no_series(tmp_path: Path) -> None:
+    """Neither a series nor a note on a host without Lustre."""
     found = lustre_of(tmp_path)
-    assert (False, [], {}) == (found.is_there, found.notes, found.read())
+    assert (False, [], {}) == (found.is_present, found.notes, found.read())
 
 
-def test_a_file_system_that_is_unmounted_meanwhile_ends_quietly(tree: Path) -> None:
-    """Its files go; what is left is read on."""
+def test_a_file_system_may_be_unmounted(tree: Path) -> None:
+    """Its files disappear; the others are still read."""
     found = lustre_of(tree)
     shutil.rmtree(tree / "sys/kernel/debug/lustre/osc")
     assert 3 == values(found)["lustre.scratch.read_requests"]
 
 
-def test_every_series_of_a_network_file_system_is_explained(tree: Path) -> None:
-    """All that any release can show has a unit and a meaning in the table of series."""
+def test_every_series_of_a_network_file_system_is_defined(tree: Path) -> None:
+    """All series of all releases have a unit and a meaning in the table of series."""
     every = set(values(lustre_of(DATA / "lustre-2.10"))) | set(values(lustre_of(tree))) | set(values(nfs_of(DATA / "nfs")))
     shutil.rmtree(tree / "sys/kernel")
     every |= set(values(lustre_of(tree)))
-    assert [] == [name for name in sorted(every) if described(name) is None]
+    assert [] == [name for name in sorted(every) if find_series(name) is None]
 
 
 garbled = st.one_of(
@@ -173,18 +173,18 @@ garbled = st.one_of(
 
 
 @given(garbled, st.integers(0, 2000), st.binary(max_size=8))
-def test_garbled_statistics_are_passed_over(data: bytes, cut: int, noise: bytes) -> None:
-    """Any text, cut anywhere and with anything in it: values that are numbers, or none."""
+def test_corrupt_statistics_are_ignored(data: bytes, cut: int, noise: bytes) -> None:
+    """Any text, truncated anywhere: values are non-negative numbers or missing."""
     text = data[:cut] + noise + data[cut:][:2000]
     for what in ("llite/stats", "llite/read_ahead_stats", "osc/stats", "osc/rpc_stats", "mdc/md_stats"):
         assert all(value >= 0 for value in lustre.values_in(what, text).values())
     assert all(value >= 0 for value in nfs.values_in(text).values())
-    assert all(isinstance(name, str) for name, _ in by_parameter(text))
+    assert all(isinstance(name, str) for name, _ in split_parameters(text))
 
 
 @given(st.dictionaries(st.integers(0, 12).map(lambda power: 1 << power), st.integers(0, 10**9), min_size=1), st.integers(0, 2**32))
 def test_what_was_fetched_lies_within_the_bounds(counts: dict[int, int], seed: int) -> None:
-    """Requests of any sizes that a table counts: the bytes that they fetched are between the least and the most."""
+    """For requests of any size the bytes lie between the lower and the upper bound."""
     rows = "".join(f"{pages}:\t\t{count:10} 100 100   |          0   0   0\n" for pages, count in sorted(counts.items()))
     found = read_requests(f"x\n\t\t\tread\npages per rpc  rpcs\n{rows}\n1:\t\t 7 1 1 | 0 0 0\n".encode())
     assert found
@@ -197,11 +197,11 @@ def test_what_was_fetched_lies_within_the_bounds(counts: dict[int, int], seed: i
 @given(
     st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1).map(str.strip).filter(bool), st.integers(0, 10**18)
 )
-def test_a_tally_of_any_name_is_read(name: str, count: int) -> None:
-    """Names had blanks and hyphens; the count is what stands before the word."""
-    found = tallies(f"snapshot_time   1.0 secs.nsecs\n{name:<25} {count} samples [pages]\n".encode())
+def test_a_statistic_of_any_name_is_parsed(name: str, count: int) -> None:
+    """Names may contain blanks and hyphens; the count is the number before "samples"."""
+    found = parse_statistics(f"snapshot_time   1.0 secs.nsecs\n{name:<25} {count} samples [pages]\n".encode())
     assert found is not None
-    assert [count] == [tally.count for tally in found.values()]
+    assert [count] == [statistic.count for statistic in found.values()]
 
 
 # ------------------------------------------------------------------------------------------------ NFS
@@ -218,7 +218,7 @@ def nfs_of(folder: Path) -> NfsCounters:
 
 
 def test_nfs_counts_are_those_of_mountstats() -> None:
-    """Bytes, requests and times of each mount, a blank in its name, NFS 4.2's other way to read, a mount that did nothing."""
+    """Bytes, requests and times of each mount: one with a blank in its name, READ_PLUS of NFS 4.2, one without requests."""
     found = values(nfs_of(DATA / "nfs"))
     expected = {
         "read_bytes": 10_000_000, "fetched_bytes": 6_500_000, "requests": 1052, "retransmissions": 3, "read_requests": 1010,
@@ -231,19 +231,19 @@ def test_nfs_counts_are_those_of_mountstats() -> None:
     assert not [name for name in found if "/tmp" in name or "/proc" in name]
 
 
-def test_a_host_without_nfs_is_not_asked_again(tmp_path: Path) -> None:
+def test_a_host_without_nfs_is_not_read_again(tmp_path: Path) -> None:
     """No NFS mount: no file is read at every sample."""
     (tmp_path / "self").mkdir()
     (tmp_path / "self/mountinfo").write_text("22 1 254:0 / / rw - ext4 /dev/vda rw\n")
     counters = NfsCounters(str(tmp_path))
-    assert (False, {}, []) == (counters.is_there, counters.read(), counters.notes)
+    assert (False, {}, []) == (counters.is_present, counters.read(), counters.notes)
 
 
 # ------------------------------------------------------------------------------------------------ what it costs
 
 
 class Clock:
-    """A clock that reading moves on."""
+    """A clock whose time the test sets."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -253,8 +253,8 @@ class Clock:
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=20), st.integers(10**6, 10**10))
-def test_a_dear_source_is_left_alone(costs_ns: list[int], period_ns: int) -> None:
-    """Whatever a reading takes, no more than the share of the time goes into them, but for the last, which is always taken."""
+def test_an_expensive_source_is_read_less_often(costs_ns: list[int], period_ns: int) -> None:
+    """For any duration of a reading, readings take at most the given share of time, except for the last, forced one."""
     clock, times, left = Clock(), [], list(costs_ns)
 
     def read() -> dict[tuple[int | None, int], dict[str, float]]:
@@ -262,44 +262,37 @@ def test_a_dear_source_is_left_alone(costs_ns: list[int], period_ns: int) -> Non
         clock.now_ns += left.pop(0)
         return {HOST: {"x": 1.0}}
 
-    paced = Paced(read, clock)
+    source = RateLimitedSource(read, clock)
     while left:
-        paced.read()
+        source.read()
         clock.now_ns += period_ns
     gaps = [after - before for before, after in pairwise(times)]
     assert all(gap >= int(cost / LARGEST_SHARE) for gap, cost in zip(gaps, costs_ns, strict=False))
     left.append(1)
-    assert (clock.now_ns, {HOST: {"x": 1.0}}) == paced.read(whatever_it_takes=True)
+    assert (clock.now_ns, {HOST: {"x": 1.0}}) == source.read(force=True)
 
 
-@pytest.fixture
-def on_a_client(monkeypatch: pytest.MonkeyPatch, tree: Path) -> Path:
-    """The sampler finds the tree of a Lustre client where this host's own files would be."""
-    monkeypatch.setattr("ioprof.record.samplers.sampler.LustreCounters", lambda: lustre_of(tree))
-    return tree
-
-
-def test_a_sample_counts_when_all_of_it_is_taken(on_a_client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """While the servers' counters of a sample are read, only those before it are counted."""
+def test_a_sample_is_counted_when_it_is_complete(tree: Path, tmp_path: Path) -> None:
+    """While the counters of file systems are read, only earlier samples are counted."""
     counted = []
 
-    def read(_: LustreCounters) -> dict[tuple[int | None, int], dict[str, float]]:
-        counted.append(sampler.sampling().samples)
-        return {}
+    class Observed(LustreCounters):
+        def read(self) -> Readings:
+            counted.append(sampler.sampling().samples)
+            return {}
 
-    monkeypatch.setattr(LustreCounters, "read", read)
-    sampler = Sampler(str(tmp_path), period_s=60)
+    sampler = Sampler(str(tmp_path), 60, lambda: [Observed(str(tree / "proc"), str(tree / "sys"), NO_LCTL)])
     with sampler:
         pass
     assert list(range(sampler.sampling().samples)) == counted
 
 
-def test_a_recording_on_a_client_has_its_series_from_first_to_last(on_a_client: Path, tmp_path: Path) -> None:
-    """What was fetched while the job ran is the difference of the last sample, taken when it has ended, and the first."""
+def test_a_recording_on_a_client_has_its_series_from_first_to_last(tree: Path, tmp_path: Path) -> None:
+    """The bytes fetched by a job are the difference between the last sample, after its end, and the first."""
     spool = tmp_path / "spool"
     spool.mkdir()
-    stats = next(on_a_client.glob("sys/kernel/debug/lustre/osc/*OST0000*/stats"))
-    with Sampler(str(spool), period_s=0.02) as sampler:
+    stats = next(tree.glob("sys/kernel/debug/lustre/osc/*OST0000*/stats"))
+    with Sampler(str(spool), 0.02, lambda: [lustre_of(tree)]) as sampler:
         first = threading.Event()
         while not sampler.sampling().samples:
             first.wait(0.01)

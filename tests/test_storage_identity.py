@@ -1,6 +1,5 @@
-"""What a path lies on, on machines that are not here: mountinfo, sysfs and Lustre's files as the kernel writes them."""
+"""The storage of a path on other machines: mountinfo, sysfs and Lustre's files as the kernel writes them."""
 
-import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -11,14 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_trees import disk, link, mount_line, partition, roots, slave, write
-from repository import ROOT
 
 from ioprof.errors import CommandError
-from ioprof.file_systems import is_in_memory, is_shared, keeps_own_books
+from ioprof.file_systems import TYPES
 from ioprof.storage import PathStorage, describe
 from ioprof.storage.blockdevices import BlockDevice, device_of_number
-from ioprof.storage.described import described
-from ioprof.storage.filesystems import TYPES, type_of
+from ioprof.storage.description import describe_mount
 from ioprof.storage.kernel_text import Roots, Unknown
 from ioprof.storage.lustre import Lustre
 from ioprof.storage.mounts import Mount, mount_in, mount_of_number
@@ -43,7 +40,7 @@ def mount(file_system: str, source: str = "none", options: str = "rw", device: s
 
 
 def storage(found: Mount, machine: Roots) -> PathStorage:
-    described_once = described(Path(found.point), found, machine)
+    described_once = describe_mount(Path(found.point), found, machine)
     assert [] == list(unexplained(described_once))
     return described_once
 
@@ -95,7 +92,7 @@ def test_the_mount_is_the_one_of_that_number(machine: Roots) -> None:
 
 @given(st.binary(max_size=200), st.integers(0, 120))
 def test_a_garbled_line_is_a_mount_or_none(noise: bytes, cut: int) -> None:
-    """Whatever a line holds, it is understood or passed over."""
+    """Any line is parsed or skipped."""
     whole = mount_line(7, "8:1", "/data", "ext4", "/dev/sda1").encode()
     for line in (noise, whole[:cut], whole[:cut] + noise, noise + b" - " + noise):
         found = mount_in(line)
@@ -226,7 +223,7 @@ def test_sysfs_that_is_hidden_is_a_reason(machine: Roots) -> None:
     )
 )
 def test_garbled_settings_are_not_known(texts: dict[str, bytes]) -> None:
-    """Whatever a file of sysfs holds, a setting is a sane value or has a reason."""
+    """For any content of a sysfs file a setting is valid, or has a reason."""
     with tempfile.TemporaryDirectory() as folder:
         machine = roots(Path(folder))
         place = disk(machine.sys, "sda", "8:0", "pci0/ata1/host0")
@@ -299,7 +296,7 @@ def test_a_mount_that_is_not_known_stays_unknown(machine: Roots) -> None:
 
 @given(st.sampled_from([*TYPES, "fuse.sshfs", "fuse", "fuse.squashfuse", "newfs"]), st.text(max_size=30), st.text(max_size=60))
 def test_any_mount_can_be_described(file_system: str, source: str, options: str) -> None:
-    """Whatever source and options hold: a description that explains what it does not know, and that can be printed and saved."""
+    """For any source and options: a description with reasons for unknown values, which can be printed and saved."""
     found = Mount(7, "0:50", "/data\udc80", file_system, source, tuple(options.split(",")))
     whole = storage(found, Roots(Path("/nowhere"), Path("/nowhere")))
     text = str(plain(whole)) + str(lines(whole))
@@ -353,7 +350,7 @@ def test_a_lustre_mount_is_described_from_where_the_release_keeps_it(machine: Ro
 
 
 def test_two_mounts_of_one_lustre_that_differ_are_not_mixed_up(machine: Roots) -> None:
-    """Which of them the path is on only an ioctl says: what they agree on is told, the rest is not."""
+    """Only an ioctl would show which of them the path is on: settings that are equal are known, others are not."""
     lustre_machine(machine, "2.15")
     other = machine.sys / "fs/lustre/llite/scratch-ffff9e10c2a4c000"
     write(
@@ -370,46 +367,8 @@ def test_two_mounts_of_one_lustre_that_differ_are_not_mixed_up(machine: Roots) -
     assert "differ" in lustre.unknown["read_ahead_bytes"]
 
 
-# ------------------------------------------------------------------------------------------------ one truth in three places
-
-MAGICS = {
-    0xEF53: ("ext4", "ext3", "ext2"), 0x58465342: ("xfs",), 0x9123683E: ("btrfs",), 0x0BD00BD0: ("lustre",),
-    0x6969: ("nfs", "nfs4"),
-    0xF2F52010: ("f2fs",), 0x73717368: ("squashfs",), 0x01021994: ("tmpfs", "devtmpfs"), 0x858458F6: ("ramfs",),
-    0x958458F6: ("hugetlbfs",), 0x9FA0: ("proc",), 0x62656572: ("sysfs",), 0x64626720: ("debugfs",), 0x74726163: ("tracefs",),
-    0x27E0EB: ("cgroup",), 0x63677270: ("cgroup2",), 0x65735546: ("fuse", "fuseblk", "virtiofs"), 0x47504653: ("gpfs",),
-    0x19830326: ("beegfs",), 0x2FC12FC1: ("zfs",),
-}  # fmt: skip
-"""statfs(2) and the kernel's include/uapi/linux/magic.h, by which the capture library goes."""
-
-
-def test_the_capture_library_goes_by_the_same_facts() -> None:
-    """Each file system of native/files.h is here with the same books, and none is here whose books the library would not know."""
-    text = (ROOT / "ioprof/native/files.h").read_text()
-    rows = re.findall(r"\{(0x[0-9a-f]+), MEDIUM_(\w+), NOWAIT_(\w+)\}", text)
-    words = {"BLOCKS": "blocks", "MEMORY": "memory", "UNKNOWN": "own"}
-    listed = {name: (words[medium], nowait) for magic, medium, nowait in rows for name in MAGICS[int(magic, 16)]}
-    known = {name: found for name in listed if (found := type_of(name))}
-    assert {name: books for name, (books, _) in listed.items()} == {name: found.books for name, found in known.items()}
-    assert {name for name, found in TYPES.items() if found.books != "other"} <= listed.keys()
-    assert [] == [name for name, (_, nowait) in listed.items() if known[name].answers_nowait and nowait == "NEVER"]
-
-
-def test_the_recorded_reads_go_by_the_same_facts() -> None:
-    """What `ioprof.record` knows of a file system's books by its name is what stands here; virtiofs and zfs it may not know yet."""
-    names = [*TYPES, "fuse", "fuse.sshfs"]
-    own = {name for name in names if (found := type_of(name)) and found.books == "own"}
-    assert own - {"virtiofs", "zfs"} <= {name for name in names if keeps_own_books(name)} <= own
-    of_users = {"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"}  # the others hold no data
-    assert of_users == {name for name in names if is_in_memory(name)}
-    assert of_users <= {name for name, found in TYPES.items() if found.books == "memory"}
-    shared = {name for name, found in TYPES.items() if found.place == "network"}
-    assert {name for name in TYPES if is_shared(name)} - {"fuseblk"} <= shared
-    assert shared - {"virtiofs"} <= {name for name in TYPES if is_shared(name)}
-
-
 def test_a_path_that_is_not_there_is_an_error_with_a_name(tmp_path: Path) -> None:
     """One line that says which path, and no traceback, also for a name that no file can have."""
     for path in (tmp_path / "absent", tmp_path / "a" / "b", Path("a\0b")):
-        with pytest.raises(CommandError, match="name a file or folder"):
+        with pytest.raises(CommandError, match="name an existing file or folder"):
             describe(path)

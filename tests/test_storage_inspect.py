@@ -12,8 +12,8 @@ from made_datasets import made
 from repository import ROOT
 
 from ioprof.cli import main
-from ioprof.cli.recording import JOB, Recording, recording_facts
-from ioprof.cli.run_folder import MARKER
+from ioprof.recording.lifecycle import JOB, Recording, initial_record
+from ioprof.recording.run_folder import MARKER
 from ioprof.storage import describe
 from ioprof.storage.wording import plain
 
@@ -23,7 +23,7 @@ def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
     """A run that has begun, as its ioprof leaves it when it is killed."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     out = tmp_path / "run"
-    return Recording(out, False, recording_facts(["python", "train.py"], out, hooks=True), hooks=True).__enter__()
+    return Recording(out, False, initial_record(["python", "train.py"], out, os.environ), os.environ).__enter__()
 
 
 def told(capsys: pytest.CaptureFixture[str], path: Path) -> tuple[dict[str, Any], str]:
@@ -47,7 +47,7 @@ def test_a_path_is_said_to_be_what_it_lies_on(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_dataset_says_what_it_lies_on(capsys: pytest.CaptureFixture[str], small_tree: Path, tmp_path: Path) -> None:
-    """Beside what its manifest says."""
+    """In addition to its manifest."""
     dataset = made(small_tree, tmp_path / "dataset", layout="lmdb")
     facts, _ = told(capsys, dataset.path)
     assert ("dataset", "lmdb", plain(describe(dataset.path))) == (facts["kind"], facts["layout"], facts["storage"])
@@ -62,14 +62,14 @@ def test_a_path_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str],
 def test_a_spool_is_not_taken_for_a_conversion(capsys: pytest.CaptureFixture[str], recording: Recording, tmp_path: Path) -> None:
     """Both keep a job.json. A spool says whose it is, and what makes a run folder of it."""
     facts, following = told(capsys, recording.spool)
-    assert ("what a run has recorded so far (a spool)", "run", "python train.py", str(tmp_path / "run")) == tuple(
+    assert ("an unfinished recording (a spool)", "run", "python train.py", str(tmp_path / "run")) == tuple(
         facts[key] for key in ("kind", "name", "command", "out")
     )
     assert f"next: ioprof gather {recording.spool}" == following
     (recording.spool / JOB).write_text("{")  # its description is damaged, its capture files are what it is known by
     (recording.spool / "node1-1.ring").write_bytes(b"")
     facts, following = told(capsys, recording.spool)
-    assert ("what a run has recorded so far (a spool)", 1) == (facts["kind"], facts["processes"])
+    assert ("an unfinished recording (a spool)", 1) == (facts["kind"], facts["processes"])
     assert "cannot be read" in facts["state"]
 
 
@@ -78,17 +78,18 @@ def test_the_folder_of_a_run_that_is_not_whole_names_its_spool(
 ) -> None:
     """Where the capture files are, and that they can be gathered."""
     facts, following = told(capsys, tmp_path / "run")
-    assert ("the folder of a run that is not whole", str(recording.spool)) == (facts["kind"], facts["spool"])
+    assert ("the folder of an unfinished run", str(recording.spool)) == (facts["kind"], facts["spool"])
     assert facts["state"].startswith("not being recorded any more")
     assert f"next: ioprof gather {tmp_path / 'run'}" == following
 
 
 _RECORDER: Final = """
+import os
 import sys
 from pathlib import Path
-from ioprof.cli.recording import Recording, recording_facts
+from ioprof.recording.lifecycle import Recording, initial_record
 out = Path(sys.argv[1])
-recording = Recording(out, False, recording_facts(["true"], out, hooks=True), hooks=True)
+recording = Recording(out, False, initial_record(["true"], out, os.environ), os.environ)
 recording.__enter__()
 print(recording.spool, flush=True)
 input()
@@ -112,14 +113,14 @@ def test_what_a_conversion_left_is_still_that(capsys: pytest.CaptureFixture[str]
     """Known by what its job.json says, or by having no capture files."""
     (tmp_path / JOB).write_text(json.dumps({"layout": "lmdb", "split": "train"}))
     facts, following = told(capsys, tmp_path)
-    assert ("what a conversion has done that is at work or was killed", "lmdb") == (facts["kind"], facts["layout"])
+    assert ("an unfinished conversion, running or killed", "lmdb") == (facts["kind"], facts["layout"])
     assert "next: ioprof convert imagenet --help" == following
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"launcher_pid": []}', b'{"capture": 3, "out": [1]}'])
 @pytest.mark.parametrize("name", [JOB, MARKER])
 def test_a_damaged_description_is_no_traceback(capsys: pytest.CaptureFixture[str], tmp_path: Path, data: bytes, name: str) -> None:
-    """Whatever stands in the file that a folder is known by."""
+    """For any content of the file that identifies the folder."""
     (tmp_path / name).write_bytes(data)
     facts, _ = told(capsys, tmp_path)
     assert facts["kind"]

@@ -56,7 +56,7 @@ indices = st.lists(st.integers(0, 2**32 - 1), max_size=8)
 
 @given(orders, indices, st.integers(1, 2**32 - 1), st.sampled_from(["", "flash", "a" * 15]))
 def test_a_plain_layout_is_read_back(order: str, osts: list[int], size: int, pool: str) -> None:
-    """Round trip through the kernel's structure, packed here from its definition; either byte order tells itself."""
+    """Round trip through the kernel's structure, packed here from its definition; the byte order is detected."""
     found = layout_of(plain(order, osts, size=size, pool=pool))
     expected = Component(0, None, ("raid0",), len(osts), size, pool or None, tuple(osts))
     assert Layout((expected,)) == found

@@ -1,4 +1,4 @@
-"""What a path lies on, on real file systems of this machine; the truth comes from findmnt, lsblk and the reads themselves."""
+"""The storage of a path on real file systems of this machine; ground truth: findmnt, lsblk and the reads themselves."""
 
 import ctypes
 import mmap
@@ -13,7 +13,8 @@ import mounted
 import pytest
 
 from ioprof.errors import CommandError
-from ioprof.storage import PathStorage, describe, sample
+from ioprof.storage import PathStorage, describe
+from ioprof.storage.sample import first_entries, sample_of
 from ioprof.storage.wording import lines
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
@@ -33,8 +34,8 @@ def settings(device: str, *columns: str) -> list[str]:
 
 @pytest.mark.skipif(not shutil.which("findmnt"), reason="findmnt is not installed")
 def test_every_mount_of_this_machine_is_described_as_findmnt_does(tmp_path: Path) -> None:
-    """Point, type and source of whatever is mounted here; a folder that cannot be entered is passed over, and so is a mount of
-    somebody else that came or went meanwhile."""
+    """Point, type and source of all mounts here; folders that cannot be entered are skipped, and so are mounts that other
+    programs add or remove during the test."""
     points = subprocess.run(["findmnt", "--noheadings", "--list", "--output", "TARGET"], check=True, capture_output=True, text=True)
     for path in {tmp_path, *map(Path, points.stdout.split())}:
         before = mounted_at(path)
@@ -88,7 +89,7 @@ def test_an_image_on_a_loop_device_is_followed_to_its_file(tmp_path: Path, file_
 
 @needs_root
 def test_an_image_in_an_image_is_followed_to_the_bottom(tmp_path: Path) -> None:
-    """A loop on a loop on memory: two layers, and in memory, whatever the block devices are called."""
+    """A loop device on a loop device in memory: two layers, and the kind is memory."""
     if reason := mounted.missing("ext4"):
         pytest.skip(reason)
     with mounted.mounted(tmp_path / "memory", "none", "-t", "tmpfs", "-o", "size=1g") as memory:
@@ -109,7 +110,7 @@ def test_an_image_in_an_image_is_followed_to_the_bottom(tmp_path: Path) -> None:
 
 @needs_root
 def test_an_overlay_is_what_its_folders_are(tmp_path: Path) -> None:
-    """Upper and lower folders, blanks and colons in their names included, each described where it lies."""
+    """Upper and lower folders, also with blanks and colons in their names, each with its own storage."""
     with mounted.mounted(tmp_path / "memory", "none", "-t", "tmpfs") as memory:
         for name in ("up per", "work"):
             (memory / name).mkdir()
@@ -154,14 +155,14 @@ def test_a_fuse_mount_is_not_guessed_at(tmp_path: Path) -> None:
         assert kernel_says(served.path, "FSTYPE") == found.file_system
     assert ("unknown", False, False, ()) == (found.kind, found.answers_nowait, found.counts_blocks, found.devices)
     assert int(ahead) * 1024 == found.read_ahead_bytes
-    assert "keeps its files wherever it wants" in found.unknown["kind"]
-    assert "its time is all there is" in dict(lines(found))["cold or warm"]
+    assert "can store its files anywhere" in found.unknown["kind"]
+    assert "only its duration is known" in dict(lines(found))["cold or warm"]
 
 
 @needs_root
 @pytest.mark.parametrize(("subtype", "kind"), [("glusterfs", "shared"), ("squashfuse", "that of the image")])
 def test_a_fuse_mount_that_is_known_is_what_its_program_is(tmp_path: Path, subtype: str, kind: str) -> None:
-    """A client of servers is shared; a reader of images is what the image lies on."""
+    """A client of servers is shared; a reader of images has the storage of the image."""
     if reason := fuse_server.missing():
         pytest.skip(reason)
     (tmp_path / "served").mkdir()
@@ -215,8 +216,8 @@ def test_describing_reads_nothing(tmp_path: Path) -> None:
 
 
 def test_a_file_is_found_below_a_thousand_folders(tmp_path: Path) -> None:
-    """As images lie: split, class, file; and where no file can be found, that is the reason."""
-    assert "no file there was found" in describe(tmp_path).unknown["sample"]
+    """In a tree of split, class and file; where there is no file, that is the reason."""
+    assert "no file that this user may read" in describe(tmp_path).unknown["sample"]
     for number in range(1000):
         (tmp_path / "train" / f"n{number:08}").mkdir(parents=True)
         (tmp_path / "train" / f"n{number:08}" / "image.JPEG").write_bytes(b"x")
@@ -225,23 +226,21 @@ def test_a_file_is_found_below_a_thousand_folders(tmp_path: Path) -> None:
     assert Path(found).name == "image.JPEG"
 
 
-def test_what_goes_away_meanwhile_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a folder in use, a file that was listed may be gone before it is looked at: another one is the sample."""
+def test_what_goes_away_meanwhile_is_passed_over(tmp_path: Path) -> None:
+    """In a folder in use, a file that was listed may be removed before its status is read: another one is the sample."""
     (tmp_path / "going").write_bytes(b"x" * 100)
     (tmp_path / "staying").write_bytes(b"x")
-    listed = sample._entries
 
     def gone_when_listed(folder: str, most: int) -> list["os.DirEntry[str]"]:
-        entries = listed(folder, most)
+        entries = first_entries(folder, most)
         (tmp_path / "going").unlink()
         return entries
 
-    monkeypatch.setattr(sample, "_entries", gone_when_listed)
-    assert str(tmp_path / "staying") == describe(tmp_path).sample
+    assert tmp_path / "staying" == sample_of(tmp_path, tmp_path.stat(), gone_when_listed)
 
 
 def _resident_pages(path: Path) -> int:
-    """As mincore(2) tells the owner of a file."""
+    """By mincore(2), as the owner of the file."""
     with (
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_WRITE, flags=mmap.MAP_PRIVATE) as view,

@@ -1,9 +1,9 @@
-"""What devices delivered against what a job asked for: real devices, any counters, and runs that have neither."""
+"""Bytes that devices delivered compared with those that a job read: real devices, any counters, and runs without them."""
 
+import dataclasses
 import json
 import os
 import socket
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -18,13 +18,13 @@ from slow_storage import evict
 from timeline import timeline
 
 from ioprof.analysis.devices import deliveries, stalls
-from ioprof.analysis.result import Delivery, Stalls, Summary
 from ioprof.analysis.summary import summarise
-from ioprof.cli.used_storage import device_of, with_storage
-from ioprof.record.samplers.sampler import Sampler
-from ioprof.report.facts import facts
+from ioprof.ingest.counters import read_counters
+from ioprof.instrument.samplers.sampler import Sampler
+from ioprof.recording.used_storage import device_of, with_storage
+from ioprof.report.statements import statements
+from ioprof.run_record import CaptureRecord, Delivery, RunRecord, SampledSeries, Stalls, Summary
 from ioprof.schema import COUNTER_COLUMNS, FILE_COLUMNS
-from ioprof.spool.counters import read_counters
 from ioprof.storage import describe
 from ioprof.trace import Trace, table_schema
 
@@ -55,7 +55,7 @@ def counters(rows: list[tuple[int, str, str, float]]) -> pl.DataFrame:
 
 
 def place(**values: Any) -> dict[str, Any]:
-    """An entry of `run["storage"]`."""
+    """An entry of `RunRecord.storage`."""
     found = {"host": HOST, "device": "vda", "file_system": "ext4", "mount_point": "/data", "kind": "local", "reason": None}
     return found | {"delivered": ["disk.vda.read_bytes"]} | values
 
@@ -72,7 +72,7 @@ def on_one_device(table: pl.DataFrame, **values: Any) -> Trace:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_what_a_device_delivered_is_what_was_cold(tmp_path: Path) -> None:
-    """A cold file on a disk of its own is read once: the disk delivered that file, and the job asked for it."""
+    """A cold file on a disk of its own is read once: the disk delivered that file, and the job read it."""
     if reason := mounted.missing("ext4"):
         pytest.skip(reason)
     point, spool, size = tmp_path / "disk", tmp_path / "spool", 8 << 20
@@ -101,7 +101,7 @@ def test_what_a_device_delivered_is_what_was_cold(tmp_path: Path) -> None:
     assert delivery.delivered_bytes is not None
     assert size <= delivery.delivered_bytes < size + (1 << 20)  # inodes and bitmaps besides
     assert [HOST] == [stalled.host for stalled in stalls(found)]
-    assert json.dumps(found.run["storage"])
+    assert found.run.to_json()
 
 
 def test_files_are_described_where_they_lie(tmp_path: Path) -> None:
@@ -136,9 +136,9 @@ def test_what_was_delivered_is_the_growth_of_the_series_of_that_host() -> None:
     expected = Delivery("vda", HOST, "ext4", "/data", "local", 200, 400, False, None)
     assert (expected,) == deliveries(trace)
     assert (Stalls(HOST, 1.5, 0.25, 9.0),) == stalls(trace)
-    said = {fact.label: fact.text for fact in facts(summarise(trace))}
-    assert "vda (ext4 at /data, local): 200 B asked for, 400 B delivered, to any program" == said["device"]
-    assert f"some task 1.50 s, all tasks 250 ms of 9.00 s, any program of {HOST}" == said["held by I/O"]
+    said = {fact.label: fact.text for fact in statements(summarise(trace))}
+    assert "vda (ext4 at /data, local): 200 B asked for, 400 B delivered to all programs" == said["device"]
+    assert f"some tasks stalled 1.50 s, all tasks 250 ms of 9.00 s (PSI, all programs of {HOST})" == said["I/O pressure"]
 
 
 def test_an_upper_bound_is_called_one() -> None:
@@ -150,7 +150,7 @@ def test_an_upper_bound_is_called_one() -> None:
     assert (4096, True) == (found.delivered_bytes, found.is_at_most)
     (found,) = deliveries(on_one_device(counters(bound + exact), **values))
     assert (4000, False) == (found.delivered_bytes, found.is_at_most)
-    said = {fact.label: fact.text for fact in facts(summarise(on_one_device(counters(bound), **values)))}
+    said = {fact.label: fact.text for fact in statements(summarise(on_one_device(counters(bound), **values)))}
     assert "at most 4.10 kB delivered" in said["device"]
 
 
@@ -160,7 +160,7 @@ def test_what_has_no_counters_is_null_with_a_reason() -> None:
     assert (None, "fuse.x has no counters that every user may read") == (found.delivered_bytes, found.reason)
     trace = on_one_device(counters([]))
     assert [(None, "its counters were not sampled")] == [(entry.delivered_bytes, entry.reason) for entry in deliveries(trace)]
-    assert "not known: its counters were not sampled" in str(facts(summarise(trace)))
+    assert "not known: its counters were not sampled" in str(statements(summarise(trace)))
 
 
 @cache
@@ -174,7 +174,8 @@ def test_why_lustre_has_no_counters_is_what_the_sampler_said() -> None:
     notes = ["Lustre: llite/stats is not sampled", "Lustre: osc/stats is not sampled: readable by root only", 7]
     values = {"device": "s", "file_system": "lustre", "kind": "shared", "delivered": ["lustre.s.fetched_bytes"]}
     trace = on_one_device(counters([]), **values)
-    (found,) = deliveries(replace(trace, run={**trace.run, "capture": {"sampled": {"notes": notes}}}))
+    capture = CaptureRecord(sampled=SampledSeries.of({"notes": notes}))
+    (found,) = deliveries(dataclasses.replace(trace, run=trace.run.replace(capture=capture)))
     assert notes[1] == found.reason
 
 
@@ -191,19 +192,19 @@ def test_nothing_that_a_run_folder_may_hold_stops_the_summary(value: Any, count:
     """A run folder comes from anywhere: an entry that is not as ioprof writes it is passed over, and so is a count that is none."""
     trace = on_one_device(counters([(0, HOST, "disk.vda.read_bytes", 1.0), (1, HOST, "disk.vda.read_bytes", count)]))
     for entry in (value, [value], [place(**value)] if isinstance(value, dict) else None):
-        told = Trace({**trace.run, "storage": entry}, trace.spans, trace.files, trace.counters)
+        told = Trace(RunRecord.of({**trace.run.to_dict(), "storage": entry}), trace.spans, trace.files, trace.counters)
         summary = base()
-        storage = replace(summary.storage, devices=deliveries(told), stalls=stalls(told))
-        assert json.loads(replace(summary, storage=storage).to_json())
-        assert facts(replace(summary, storage=storage))
+        storage = summary.storage.replace(devices=deliveries(told), stalls=stalls(told))
+        assert json.loads(summary.replace(storage=storage).to_json())
+        assert statements(summary.replace(storage=storage))
 
 
 @pytest.mark.parametrize("name", ["files", "lmdb", "lmdb-rgb256"])
 def test_a_run_that_did_not_say_has_the_report_that_it_had(name: str) -> None:
     """Recorded before: no line of devices or of stalls, also where disks and stalls were sampled."""
     trace = Trace.load(DATA / name)
-    silent = {key: value for key, value in trace.run.items() if key != "storage"}
+    silent = trace.run.replace(storage=())
     rows = [(time, HOST, series, 1.0 + time) for time in (0, 9) for series in ("disk.vda.read_bytes", "pressure.io.some")]
-    summary = summarise(replace(trace, run=silent, counters=counters(rows)))
+    summary = summarise(dataclasses.replace(trace, run=silent, counters=counters(rows)))
     assert ((), ()) == (summary.storage.devices, summary.storage.stalls)
-    assert {"device", "held by I/O"}.isdisjoint(fact.label for fact in facts(summary))
+    assert {"device", "I/O pressure"}.isdisjoint(fact.label for fact in statements(summary))

@@ -1,4 +1,4 @@
-"""Order of shards that are read from one end to the other: laws of who reads what, and of what leaves the buffer when."""
+"""Order of shards that are read sequentially: properties of the assignment to readers and of the shuffle buffer."""
 
 import numpy as np
 from hypothesis import given
@@ -9,7 +9,7 @@ from ioprof.loaders.order import batches_per_epoch
 from ioprof.loaders.streams import StreamOrder, cut, shuffled
 
 SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=8)
-"""How many records each shard has."""
+"""Number of records of each shard."""
 JOBS = st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 3), st.integers(1, 9), st.integers(0, 3))
 """Ranks, batch size, workers, buffer, seed."""
 
@@ -29,7 +29,7 @@ def order(shards: list[range], job: tuple[int, ...], rank: int, epochs: int, fir
 
 @given(SIZES, JOBS)
 def test_every_record_is_in_one_batch_of_one_rank(sizes, job):
-    """In each epoch, whatever the shards' sizes: ranks and lanes share them without a gap and without an overlap."""
+    """In each epoch, for any shard sizes, ranks and workers divide the shards without gaps and overlaps."""
     shards, ranks = shards_of(sizes), min(job[0], sum(sizes))
     requests = [request for rank in range(ranks) for request in order(shards, (ranks, *job[1:]), rank, 2).requests()]
     for epoch in (0, 1):
@@ -40,7 +40,7 @@ def test_every_record_is_in_one_batch_of_one_rank(sizes, job):
 
 @given(SIZES, JOBS, st.data())
 def test_a_lane_reads_what_its_batches_ask_for(sizes, job, data):
-    """The records of its batches from the asked one on, and what is done of it, are what it reads: no more, and each once."""
+    """It reads exactly the remaining records of its batches from the requested one on, each once."""
     shards, ranks = shards_of(sizes), min(job[0], sum(sizes))
     ordered = order(shards, (ranks, *job[1:]), data.draw(st.integers(0, ranks - 1)), 2)
     requests = list(ordered.requests())
@@ -55,7 +55,7 @@ def test_a_lane_reads_what_its_batches_ask_for(sizes, job, data):
 
 @given(SIZES, JOBS, st.data())
 def test_a_resumed_order_is_the_tail(sizes, job, data):
-    """From any batch on: the same numbers, epochs and records."""
+    """From any batch on, numbers, epochs and records are the same."""
     shards, ranks = shards_of(sizes), min(job[0], sum(sizes))
     whole = list(order(shards, (ranks, *job[1:]), ranks - 1, 3).requests())
     first = data.draw(st.integers(0, len(whole)))
@@ -64,7 +64,7 @@ def test_a_resumed_order_is_the_tail(sizes, job, data):
 
 @given(SIZES, st.integers(1, 9), st.integers(0, 99))
 def test_the_buffer_holds_no_more_than_it_may(sizes, buffer, seed):
-    """Every record leaves once, and none before those that lie more than the buffer's length behind it have been read."""
+    """Every record is returned once, and the buffer never holds more records than its length."""
     ranges = shards_of(sizes)
     left = list(shuffled(ranges, buffer, np.random.default_rng(seed)))
     assert list(range(sum(sizes))) == sorted(left)
@@ -73,12 +73,12 @@ def test_the_buffer_holds_no_more_than_it_may(sizes, buffer, seed):
 
 
 def test_a_buffer_of_one_changes_nothing():
-    """Records leave in the order in which they lie."""
+    """Records are returned in the order of the shard."""
     assert list(range(50)) == list(shuffled([range(20), range(20, 50)], 1, np.random.default_rng(0)))
 
 
 def test_a_larger_buffer_shuffles_more():
-    """A record leaves on average further from where it lies, in proportion to the buffer: half of it and more."""
+    """The mean displacement of a record is proportional to the buffer size: at least half of it."""
     away = {}
     for buffer in (10, 100, 1000):
         left = np.array(list(shuffled([range(20_000)], buffer, np.random.default_rng(1))))
@@ -88,7 +88,7 @@ def test_a_larger_buffer_shuffles_more():
 
 @given(SIZES, st.integers(0, 100), st.integers(0, 100))
 def test_a_cut_is_what_slicing_the_whole_would_be(sizes, one, other):
-    """Ranges laid end to end, from one place to another."""
+    """Whether ranges are contiguous from one position to another."""
     ranges, (begin, end) = shards_of(sizes), sorted((one, other))
     whole = [number for each in ranges for number in each]
     parts = cut(ranges, begin, end)

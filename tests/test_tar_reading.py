@@ -6,11 +6,13 @@ import shutil
 import tarfile
 from pathlib import Path
 
+import polars as pl
 import pytest
-from captures import recorded, trace_of
+from hooked import recorded, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_datasets import made, records
+from preload import LIBRARY, captured, needs_library, reads_of, run_python
 
 from ioprof.dataset import Dataset
 from ioprof.errors import DatasetError
@@ -25,9 +27,11 @@ def dataset(small_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Datas
     return made(small_tree, tmp_path_factory.mktemp("tars") / "data", layout="webdataset", shard_bytes=1 << 16)
 
 
-def spool(folder: Path) -> Path:
-    (folder / "spool").mkdir()
-    return folder / "spool"
+def captured_reads(folder: Path, program: str, path: Path) -> tuple[str, pl.DataFrame]:
+    """What a program with a `TarReader` printed, and the reads of its tar, in their order."""
+    spool = folder / "spool"
+    text = run_python(spool, f"import sys\nfrom ioprof.loaders.tar_reading import TarReader\n{program}", path)
+    return text, reads_of(captured(spool), path).sort("start_ns")
 
 
 def shard_of(path: Path) -> range:
@@ -41,7 +45,7 @@ def read(path: Path, shard: range, numbers: range) -> list[tuple[int, bytes, int
     reader = TarReader(str(path), shard, numbers)
     found = []
     while not reader.is_done:
-        number, image, label = reader.next(-1)
+        number, image, label = reader.next()
         found.append((number, image, int(label)))
     return found
 
@@ -81,24 +85,28 @@ def test_records_of_any_size_are_read_and_found(tmp_path_factory, sizes, data):
     assert [(100 + place, images[place], 7) for place in range(start, len(sizes))] == read(path, shard, shard[start:])
 
 
+@needs_library
 def test_a_record_in_the_middle_is_found_by_a_few_reads(tmp_path):
     """Of 2,000 records the 1,777th takes less than a hundredth of the reads that walking there would take."""
     path = tmp_path / "a.tar"
     images = write_tar(path, [random.Random(number).randrange(500, 9000) for number in range(2000)])
-    with recorded(spool(tmp_path), native=False):
-        reader = TarReader(str(path), range(2000), range(1777, 1778))
-        assert images[1777] == reader.next(-1)[1]
-    reads = trace_of(tmp_path / "spool").spans.filter(kind="read")
+    program = "print(TarReader(sys.argv[1], range(2000), range(1777, 1778)).next()[1].hex())"
+    text, reads = captured_reads(tmp_path, program, path)
+    assert images[1777].hex() == text.strip()
     assert reads["offset"].n_unique() < 1777 * 3 / 100
 
 
+@needs_library
 def test_a_shard_is_read_once_from_one_end_to_the_other(tmp_path):
     """Reads of one mebibyte that follow one another without gap or overlap, until the last record is there."""
     path = tmp_path / "a.tar"
     write_tar(path, [50_000] * 100)
-    with recorded(spool(tmp_path), native=False):
-        read(path, range(100), range(100))
-    spans = trace_of(tmp_path / "spool").spans.filter(kind="read").sort("start_ns").select("offset", "bytes").rows()
+    program = """
+reader = TarReader(sys.argv[1], range(100), range(100))
+while not reader.is_done:
+    reader.next()
+"""
+    spans = captured_reads(tmp_path, program, path)[1].select("offset", "bytes").rows()
     place = 0
     for offset, size in spans:
         assert offset == place or size == 0
@@ -152,13 +160,21 @@ def test_damage_is_named(dataset, tmp_path):
         list(make_loader("webdataset", copy, options))
 
 
+@needs_library
 def test_reads_are_recorded_under_the_batch_that_waited_for_them(dataset, tmp_path):
     """Every byte of the tars once per epoch, and each read for a batch of the job."""
-    options = LoaderOptions(5, 8, workers=0, crop=16, shuffle_buffer=4)
-    with recorded(tmp_path, native=False):
-        list(make_loader("webdataset", dataset, options))
-    spans = trace_of(tmp_path).spans
-    reads = spans.filter(kind="read")
+    program = """
+import sys
+from pathlib import Path
+from ioprof.dataset import Dataset
+from ioprof.loaders import make_loader
+from ioprof.loaders.base import LoaderOptions
+list(make_loader("webdataset", Dataset.load(Path(sys.argv[1])), LoaderOptions(5, 8, workers=0, crop=16, shuffle_buffer=4)))
+"""
+    run(["-c", program, dataset.path], tmp_path / "spool", LD_PRELOAD=str(LIBRARY))
+    trace = recorded(tmp_path / "spool")
+    spans = trace.spans
+    reads = spans.join(trace.files, on="file").filter(pl.col("kind") == "read", pl.col("path").str.ends_with(".tar"))
     of_batches = reads.filter(reads["batch"].is_not_null())
     assert set(of_batches["batch"]) <= set(range(8))
     assert dataset.bytes < of_batches["bytes"].sum() <= sum(path.stat().st_size for path in dataset.shard_paths())
@@ -166,10 +182,10 @@ def test_reads_are_recorded_under_the_batch_that_waited_for_them(dataset, tmp_pa
     assert {"fetch", "decode", "transform", "collate", "wait", "deliver"} <= set(spans["kind"])
 
 
-def test_a_record_can_be_read_alone(dataset):
+def test_a_record_can_be_read(dataset):
     """By its index, whatever was read before."""
     opened = open_records("webdataset", dataset)
     expected = records(dataset)
     for index in (30, 0, 17, 35):
-        found = opened.read_alone(index)
+        found = opened.read(index)
         assert expected[index][1:] == (found.label, bytes(found.data))

@@ -1,4 +1,4 @@
-"""What becomes of an image: the same bytes by whatever way it was decoded and resized, at the size that was asked for."""
+"""The transform of an image: the same bytes with and without the accelerated decoder and resize, at the requested size."""
 
 import io
 
@@ -10,16 +10,24 @@ from images import BAD, ODD, encoded, jpeg, quadrants
 from made_datasets import made, records, tree
 from PIL import Image
 
-from ioprof.converters import ConvertOptions, transforms
-from ioprof.converters.transforms import BadImageError, resized, rgb256, transform_for
+from ioprof.converters import ConvertOptions
+from ioprof.converters.images.transforms import (
+    INSTALLED,
+    PILLOW_ONLY,
+    Accelerators,
+    BadImageError,
+    resize_box,
+    rgb256,
+    transform_for,
+)
 from ioprof.errors import CommandError
 
 JPEGS = {name: data for name, (data, _) in ODD.items() if data.startswith(b"\xff\xd8")}
 
 
-def outcome(data: bytes) -> bytes | str:
+def outcome(data: bytes, accelerators: Accelerators = INSTALLED) -> bytes | str:
     try:
-        return rgb256(data).tobytes()
+        return rgb256(data, accelerators=accelerators, accepts_corrupt=True).tobytes()
     except BadImageError as error:
         return str(error)
 
@@ -36,26 +44,23 @@ def noise(width: int, height: int, **options: object) -> bytes:
 @given(data=st.data(), width=st.integers(1, 90), height=st.integers(1, 90), size=st.tuples(st.integers(1, 70), st.integers(1, 70)))
 def test_the_native_resize_is_pillows(data, width, height, size):
     """Byte for byte, for any box within any image: so where there is no compiler the dataset is the same."""
-    if transforms.native_resize is None:
+    if INSTALLED.resize is None:
         pytest.skip("the extension is not built: no C compiler")
     left, top = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
     box = (left, top, data.draw(st.integers(left + 1, width)), data.draw(st.integers(top + 1, height)))
     pixels = np.random.default_rng(width).choice([0, 17, 128, 255], (height, width, 3)).astype(np.uint8)
-    with pytest.MonkeyPatch.context() as patch:
-        native = resized(pixels, box, size)
-        patch.setattr(transforms, "native_resize", None)
-        assert resized(pixels, box, size).tobytes() == native.tobytes()
+    assert resize_box(pixels, box, size).tobytes() == resize_box(pixels, box, size, native=None).tobytes()
 
 
 @pytest.mark.parametrize("box", [(0, 0, 5, 4), (-1, 0, 4, 4), (2, 0, 2, 4), (0, 0, 4, 5)])
 def test_the_native_resize_takes_no_box_outside(box):
     """Nor an image of another length than its size says."""
-    if transforms.native_resize is None:
+    if INSTALLED.resize is None:
         pytest.skip("the extension is not built: no C compiler")
-    with pytest.raises(ValueError, match="no box within it"):
-        transforms.native_resize(bytes(48), (4, 4), box, (2, 2))
-    with pytest.raises(ValueError, match="no RGB image of this size"):
-        transforms.native_resize(bytes(47), (4, 4), (0, 0, 4, 4), (2, 2))
+    with pytest.raises(ValueError, match="not a box within it"):
+        INSTALLED.resize(bytes(48), (4, 4), box, (2, 2))
+    with pytest.raises(ValueError, match="not an RGB image of this size"):
+        INSTALLED.resize(bytes(47), (4, 4), (0, 0, 4, 4), (2, 2))
 
 
 @pytest.mark.parametrize(
@@ -70,24 +75,19 @@ def test_the_native_resize_takes_no_box_outside(box):
         noise(200, 150).replace(b"\xff\xda", b"\xff\xda\x00", 1),
     ],
 )
-def test_the_quick_decoder_changes_nothing(data, monkeypatch):
-    """The same pixels or the same words as by Pillow alone, for good, odd and bad images."""
-    if transforms.simplejpeg is None:
-        pytest.skip("simplejpeg is not installed")
-    quick = outcome(data)
-    monkeypatch.setattr(transforms, "simplejpeg", None)
-    monkeypatch.setattr(transforms, "native_resize", None)
-    assert outcome(data) == quick
+def test_the_accelerated_decoder_changes_nothing(data):
+    """The same pixels or the same message as with Pillow alone, for good, odd and bad images."""
+    if INSTALLED.jpeg() is None:
+        pytest.skip("neither ioprof._jpeg nor simplejpeg is installed")
+    assert outcome(data, PILLOW_ONLY) == outcome(data)
 
 
-def test_real_images_come_out_alike_by_both_ways(sample, monkeypatch):
+def test_real_images_are_the_same_with_and_without_accelerators(sample):
     """Every fifth of 500."""
     files = [path.read_bytes() for path in sorted(sample.glob("*/*.JPEG"))[::5]]
-    convert = transform_for(ConvertOptions(image="rgb256").image_format)
-    quick = [convert(data) for data in files]
-    monkeypatch.setattr(transforms, "simplejpeg", None)
-    monkeypatch.setattr(transforms, "native_resize", None)
-    assert quick == [convert(data) for data in files]
+    image = ConvertOptions(image="rgb256").image_format
+    accelerated, plain = transform_for(image), transform_for(image, PILLOW_ONLY)
+    assert [plain(data) for data in files] == [accelerated(data) for data in files]
 
 
 @given(data=st.binary(max_size=200), place=st.integers(0, 2000))
@@ -180,7 +180,7 @@ def test_files_like_the_odd_ones_of_imagenet(tmp_path):
 
 
 def test_a_jpeg_that_lies_on_its_side_is_turned(tmp_path):
-    """By its EXIF orientation, which the quick decoder knows nothing of."""
+    """By its EXIF orientation, which the accelerated decoder does not apply."""
     exif = Image.Exif()
     exif[0x0112] = 6
     lying = encoded(

@@ -1,13 +1,18 @@
 """The verdict where the shares of the causes alone would mislead."""
 
+import re
 from io import StringIO
 
+import polars as pl
+import pytest
 from rich.console import Console
 from timeline import timeline
 
+from ioprof.analysis.evidence import shortened
 from ioprof.analysis.summary import summarise
 from ioprof.report.caveats import caveats
-from ioprof.report.text import comparison_text
+from ioprof.report.text import comparison_text, summary_text
+from ioprof.trace import Trace
 
 FACTS = {"config": {"device": "cuda", "workers": 1, "batch_size": 4}}
 
@@ -49,7 +54,7 @@ def test_a_rank_that_begins_late_is_judged_by_what_made_it_late():
     found = summarise(timeline(drawing, **FACTS))
 
     assert "decode" == found.verdict.bound_by
-    assert {"1": {"decode": 1e-8, "compute": 4e-8}} == found.steps.behind_peers
+    assert {"1": {"decode": 1e-8, "compute": 4e-8}} == found.steps.straggler_wait_s
 
 
 def test_a_machine_shared_with_others_is_no_ground_for_comparing():
@@ -72,7 +77,7 @@ def text_of(report):
 
 
 def test_a_rank_that_computes_longer_is_an_uneven_load():
-    """Rank 0 waits in the exchange because rank 1 has more to compute: that is communication's to explain."""
+    """Rank 0 waits in the exchange because rank 1 has more to compute: that is a straggler's."""
     drawing = """
         step       000000000000
         wait       0...........
@@ -87,4 +92,159 @@ def test_a_rank_that_computes_longer_is_an_uneven_load():
         compute r1   .0000000000.
         comm r1      ...........0
     """
-    assert "communication" == summarise(timeline(drawing, **FACTS)).verdict.bound_by
+    assert "straggler" == summarise(timeline(drawing, **FACTS)).verdict.bound_by
+
+
+# ------------------------------------------------------------------------------------------------ hints in the words of the job
+
+DECODING = """
+    step 0000000
+    wait 00000..
+    fetch w0 00000
+    decode w0 #####
+    compute .....00
+"""
+SLOW_START = "step 0000000000001123344\nwait 00000000000.\nfetch w0 00000000000.\ncompute ............0000000"
+JOBS = {
+    "built-in": {"loader": "lmdb", "steps": 5, "seed": 0, "workers": 2, "batch_size": 4},
+    "torch": {"loader": "torch DataLoader", "prefetch": 2, "workers": 2, "batch_size": 4},
+    "DALI": {"loader": "DALI", "workers": 2, "batch_size": 4},
+    "other": {"loader": None, "workers": 2, "batch_size": 4},
+}
+
+
+def advice(drawing, job, **run):
+    found = summarise(timeline(drawing, config={"device": "cuda", **JOBS[job]}, **run))
+    return found, " | ".join(entry.action for entry in found.verdict.advice)
+
+
+@pytest.mark.parametrize(
+    ("job", "setting"),
+    [
+        ("built-in", "Use --workers 7 instead of 2"),
+        ("torch", "Use num_workers=7 instead of 2"),
+        ("DALI", "Use num_threads=7 instead of 2"),
+        ("other", "Use 7 loader workers instead of 2"),
+    ],
+)
+def test_workers_are_named_as_the_job_names_them(job, setting):
+    """An option of another program's command line helps nobody."""
+    _, actions = advice(DECODING, job, hosts=[{"cpus": 8}])
+    assert setting in actions
+    assert job == "built-in" or "--" not in actions
+
+
+@pytest.mark.parametrize(("job", "setting"), [("built-in", "(--steps 50 or more)"), ("torch", "(50 steps or more)")])
+def test_a_short_run_is_told_how_to_get_longer(job, setting):
+    """`--steps` is an option of `ioprof run` alone; in the advice and in the caveat."""
+    found, actions = advice(SLOW_START, job)
+    assert setting in actions
+    (few,) = [caveat for caveat in caveats(found) if caveat.name == "few steps"]
+    assert ("--steps 102 or more" in few.remedy) == (job == "built-in")
+    assert "102 steps or more" in few.remedy or job == "built-in"
+
+
+@pytest.mark.parametrize(
+    ("job", "remedy"),
+    [
+        ("built-in", "reduce --workers, the prefetch depth or --batch-size"),
+        ("torch", "reduce num_workers=, prefetch_factor= or batch_size="),
+        ("DALI", "reduce num_threads=, prefetch_queue_depth= or batch_size="),
+        ("other", "reduce the number of loader workers, the prefetch depth or the batch size"),
+    ],
+)
+def test_a_killed_worker_is_answered_with_settings_of_the_job(job, remedy):
+    """Also where the message is torch's own."""
+    what = "RuntimeError: DataLoader worker (pid 5) is killed by signal: Killed."
+    found, _ = advice(DECODING, job, failures=[{"rank": 0, "what": what}], status="failed")
+    (killed,) = [caveat for caveat in caveats(found) if caveat.name == "process killed"]
+    assert remedy in killed.remedy
+
+
+def test_storage_hints_name_options_of_the_built_in_job_only():
+    """`--cache` belongs to `ioprof run`; a dataset that is not ioprof's cannot be converted by it."""
+    reading = DECODING.replace("decode w0 #####", "read w0 cache 9B #####")
+    for job in JOBS:
+        found, actions = advice(reading, job)
+        (cached,) = [caveat for caveat in caveats(found) if caveat.name == "storage not tested"]
+        assert ("--cache cold" in cached.remedy) == (job == "built-in")
+        assert "ioprof convert" not in actions
+
+
+# ------------------------------------------------------------------------------------------------ the training process itself
+
+
+OWN = {"config": {"device": "cpu", "loader": None, "workers": None}}
+
+
+def with_paths(trace, *paths):
+    """The trace with these paths as files 0, 1 and so on."""
+    rows = [{"file": number, "path": path} for number, path in enumerate(paths)]
+    return Trace(trace.run, trace.spans, pl.DataFrame(rows, schema=trace.files.schema))
+
+
+def test_a_loop_that_reads_is_storage_bound_and_its_file_is_named():
+    """In the sentence, in the table and in the advice, which speaks of no loader."""
+    trace = timeline("step 0000000000\nread file=0 ########\ncompute main ........00", **OWN)
+    found = summarise(with_paths(trace, "/data/shard.bin"))
+    assert "storage" == found.verdict.bound_by
+    assert "80.0% on /data/shard.bin" in found.verdict.text
+    assert "/data/shard.bin" in found.verdict.advice[0].action
+    said = text_of(summary_text(found))
+    assert "80.0% /data/shard.bin" in said
+    assert not re.search("worker|DataLoader", said)
+
+
+def test_a_library_on_slow_storage_is_named():
+    """Page faults within a computation on the CPU."""
+    trace = timeline("step 0000000000\nfault file=0 .#######\ncompute main 0000000000", **OWN)
+    found = summarise(with_paths(trace, "/env/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so")).verdict
+    assert "storage" == found.bound_by
+    assert "…/site-packages/torch/lib/libtorch_cpu.so" in found.text
+    assert "Copy the environment of …/site-packages/torch/lib/libtorch_cpu.so" in found.advice[0].action
+
+
+def test_a_loop_that_decodes_beside_a_loader_is_decode_bound():
+    """Its workers may read for longer: they are not what the rank waits for."""
+    drawing = """
+        step         0000000000
+        wait         00........
+        fetch w0     0000000000
+        read w0      ##########
+        decode       ..######..
+        compute main ..00000000
+    """
+    found = summarise(timeline(drawing, config={"device": "cpu", "workers": 1})).verdict
+    assert "decode" == found.bound_by
+    assert "the training process itself spent 60.0% of the steps' time on decoding" in found.text
+    assert "in the loader's workers" in found.advice[0].action
+
+
+def test_an_epoch_of_validation_or_a_checkpoint_is_a_bound():
+    """With what it was spent on, and a number."""
+    for kind, bound in (("validate", "validation"), ("checkpoint", "checkpoint"), ("gc", "gc")):
+        found = summarise(timeline(f"step 0000000000\n{kind} name=part main ######\ncompute .......000")).verdict
+        assert bound == found.bound_by
+        assert "60.0%" in found.text
+        assert found.advice
+
+
+def test_time_without_a_name_is_counted():
+    """Of `host` and `loader`, without what details cover."""
+    trace = timeline("step 0000000000\nuser name=metric ..#.......\nwait .....000..\nsampler .....#\ncompute ........00")
+    assert 0.6 == pytest.approx(summarise(trace).unexplained_ratio)
+    assert summarise(timeline("read ###")).unexplained_ratio is None
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("/data/a.bin", "/data/a.bin"),
+        ("/a/very/long/path/with/many/folders/that/ends/in/shard-000017.tar", "…/folders/that/ends/in/shard-000017.tar"),
+        ("/a/very/long/path/with/many/folders/that/ends/in/train/", "…/with/many/folders/that/ends/in/train/"),
+        ("rank 17: page cache", "rank 17: page cache"),
+    ],
+)
+def test_a_path_keeps_its_end(name, short):
+    """As much of it as fits."""
+    assert short == shortened(name, 40)

@@ -1,4 +1,4 @@
-"""`ioprof verify` finds whatever is not as the manifest says, and `ioprof inspect` says what a folder is."""
+"""`ioprof verify` finds every difference from the manifest, and `ioprof inspect` shows what a folder is."""
 
 import json
 import os
@@ -205,7 +205,7 @@ def test_damaged_indices_and_tars_are_problems(one_of_each, data, tmp_path_facto
     )
 )
 def test_any_keys_and_values_of_an_lmdb_are_problems(tmp_path_factory, one_of_each, values):
-    """Whatever somebody wrote into the environment."""
+    """Any bytes in the environment."""
     folder = tmp_path_factory.mktemp("fuzz")
     dataset = replace(Dataset.load(one_of_each["lmdb"]), path=folder, records=len(values) + 1)
     dataset.save()

@@ -1,6 +1,7 @@
 """What the figures show, without drawing: nothing is lost by thinning, the lanes are right, the colours can be told apart."""
 
 import itertools
+import re
 from functools import cache
 from typing import Any
 
@@ -9,9 +10,11 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from repository import ROOT
 from sample_run import SampleRun, sample_run, steps_frame, trace_of
 
 from ioprof.report import lanes, palette, units, views
+from ioprof.report.page.classes import CLASSES
 from ioprof.schema import CAUSES
 
 
@@ -192,6 +195,26 @@ def test_neighbours_in_a_stacked_bar_are_told_apart_with_any_colour_vision(visio
     colours = [palette.DARK.get(colour, colour) if dark else colour for colour in palette.CAUSE_COLOURS.values()]
     for one, other in itertools.pairwise(colours):
         assert np.linalg.norm(_seen(one, vision) - _seen(other, vision)) > 15
+
+
+def _luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2.2 defines it."""
+    encoded = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    return float(np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722])
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_colour_of_a_chart_has_a_contrast_of_3_to_1(dark: bool) -> None:
+    """To the page, its cards, and the lanes of the timeline, as WCAG 2.2 asks of parts of graphics (1.4.11)."""
+    styles = "".join((ROOT / "ioprof" / "report" / name).read_text() for name in ("page.css", "page/timeline.css"))
+    found = re.findall(r"--(page|card|lane): (#[0-9a-f]{6})", styles)
+    grounds = {name: [colour for key, colour in found if key == name][int(dark)] for name in ("page", "card", "lane")}
+    used = {*palette.CAUSE_COLOURS.values(), *palette.SOURCE_COLOURS.values(), *(entry.light for entry in CLASSES)}
+    assert len(used) > 20
+    for colour in used:
+        for name, ground in grounds.items():
+            low, high = sorted(_luminance(each) + 0.05 for each in (palette.DARK.get(colour, colour) if dark else colour, ground))
+            assert high / low >= 3, (colour, name)
 
 
 def test_every_cause_has_a_colour_of_its_own() -> None:

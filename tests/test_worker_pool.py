@@ -3,6 +3,7 @@
 import operator
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -12,10 +13,11 @@ import psutil
 import pytest
 from images import jpeg
 from made_datasets import record_of, tree
+from repository import ROOT
 
-from ioprof.converters.pool import ordered_map
-from ioprof.converters.reading import Made
-from ioprof.converters.serving import SLOT_BYTES
+from ioprof.converters.job.image_converter import RecordData
+from ioprof.converters.job.worker_pool import ordered_map
+from ioprof.converters.job.worker_process import SLOT_BYTES
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
 
@@ -42,7 +44,7 @@ def test_an_error_of_a_worker_is_raised_here():
 
 
 def test_a_worker_that_is_killed_ends_the_job():
-    """As an error that says what to do, not as a hang, and whatever the others do meanwhile."""
+    """As an error that says what to do, not as a hang, for any state of the other workers."""
     with pytest.raises(CommandError, match=r"died \(signal 9\).*fewer --workers") as raised:
         list(ordered_map(signal.raise_signal, [signal.SIGCHLD] * 20 + [signal.SIGKILL] + [signal.SIGCHLD] * 20, 2))
     assert 1 == raised.value.exit_code
@@ -62,7 +64,7 @@ def test_a_stopped_worker_does_not_hold_up_the_end():
     assert [] == [child for child in children if child.is_running()]
 
 
-def test_workers_are_deaf_to_what_ends_their_parent():
+def test_workers_ignore_the_signals_that_end_their_parent():
     """Ctrl-C, and what a batch system sends to every process: the parent leaves things in order, and ends them."""
     results = ordered_map(operator.neg, count(), 2)
     next(results)
@@ -98,7 +100,7 @@ def test_results_are_copies_unless_views_are_asked_for():
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_record_can_be_pickled_by_any_protocol(protocol):
     """Dask chooses its own."""
-    assert Made.of(b"abc") == pickle.loads(pickle.dumps(Made.of(b"abc"), protocol))
+    assert RecordData.of(b"abc") == pickle.loads(pickle.dumps(RecordData.of(b"abc"), protocol))
 
 
 # ------------------------------------------------------------------------------------------------ who starts them
@@ -121,7 +123,7 @@ def test_a_script_is_not_run_again_by_its_workers(tmp_path):
 
 def test_a_worker_loads_little():
     """What takes long to load is not what its first image needs: no LMDB, no Parquet, no command line."""
-    code = "import ioprof.converters.serving, ioprof.converters.reading, sys; print(' '.join(sys.modules))"
+    code = "import ioprof.converters.job.worker_process, ioprof.converters.job.image_converter, sys; print(' '.join(sys.modules))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     loaded = set(done.stdout.split())
@@ -129,16 +131,28 @@ def test_a_worker_loads_little():
 
 
 def test_any_module_may_be_the_first_to_be_loaded():
-    """A worker loads that of the work it was given, and no other comes first to break a circle."""
+    """A worker imports the module of its function first, so no import cycle may depend on another order."""
     code = (
         "import importlib, pathlib, sys, ioprof.converters\n"
-        "for path in pathlib.Path(ioprof.converters.__file__).parent.glob('[a-z]*.py'):\n"
+        "folder = pathlib.Path(ioprof.converters.__file__).parent\n"
+        "for path in [*folder.glob('[a-z]*.py'), *folder.glob('*/[a-z]*.py')]:\n"
         "    for name in [name for name in sys.modules if name.startswith('ioprof.converters')]:\n"
         "        del sys.modules[name]\n"
-        "    importlib.import_module(f'ioprof.converters.{path.stem}')\n"
+        "    importlib.import_module('.'.join(['ioprof.converters', *path.relative_to(folder).with_suffix('').parts]))\n"
         "    print(path.stem)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (0, "") == (done.returncode, done.stderr)
-    assert {"conversion", "parts", "multiples", "verification", "generation"} <= set(done.stdout.split())
+    assert {"conversion", "parts", "multiples", "verification", "generation", "registry"} <= set(done.stdout.split())
+
+
+def test_the_subpackages_of_converters_import_one_way():
+    """A subpackage imports those before it only, so there is no cycle between them."""
+    order = ["options", "manifests", "images", "sources", "layouts", "job", "api"]
+    folder = ROOT / "converters"
+    for path in (*folder.glob("*.py"), *folder.glob("*/*.py")):
+        own = path.relative_to(folder).with_suffix("").parts[0]
+        imported = set(re.findall(r"^\s*(?:from|import) ioprof\.converters\.(\w+)", path.read_text(), re.MULTILINE))
+        if own in order:
+            assert imported <= set(order[: order.index(own) + 1]), path

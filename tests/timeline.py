@@ -1,4 +1,4 @@
-"""Draws a Trace: each line is a lane, each character 10 ns, so that a test can be read with the eyes.
+"""Creates a Trace from a drawing: each line is a lane, each character 10 ns.
 
     timeline('''
     step            0000000000 1111111111
@@ -10,12 +10,14 @@
     compute         ....000000 ..11111111
     ''')
 
-A line is words, then the bar. Blanks within the bar are for the eye only and take no time. The first word is the kind; others:
+A line consists of words and a bar. Blanks within the bar are for readability and take no time. The first word is the kind; others:
 
     r1              rank 1 (default r0)
     w0              in loader worker 0 of the rank (default: in the rank's main thread; compute, copies and exchange on a stream)
     main            in the rank's main thread (for compute on a CPU)
-    storage, cache, unknown         where a read's bytes came from (default storage)
+    t0              in thread 0 of the rank's process that is not the main thread
+    storage, cache, unknown, socket, pipe       where a read's bytes came from (default storage)
+    file=3          number of the file of each span of the line
     4096B           bytes of each span of the line
     name=gradients  name of each span of the line; a `comm` is called "gradients" unless it says otherwise
 
@@ -29,27 +31,30 @@ from typing import Any, Final
 
 import polars as pl
 
+from ioprof.analysis.blame import charges
+from ioprof.run_record import RunRecord
 from ioprof.schema import CAUSES, KINDS, SPAN_COLUMNS
 from ioprof.trace import Trace, table_schema
 
 TICK_NS: Final = 10
-"""What one character lasts."""
+"""Duration of one character."""
 
-_SOURCES: Final = {"storage": "storage", "cache": "page_cache", "unknown": "unknown"}
+_SOURCES: Final = {"storage": "storage", "cache": "page_cache", "unknown": "unknown", "socket": "socket", "pipe": "pipe"}
 _STREAMS: Final = {"compute": 0, "kernel": 0, "h2d": 1, "d2h": 1, "comm": 2}
 _DIGITS: Final = "0123456789abcdef"
 _LANE: Final = re.compile(
-    r"(?P<kind>\w+)(?P<words>(\s+([rw]\d+|main|storage|cache|unknown|\d+B|name=\S+))*)(?P<bar>(\s+[.0-9a-f#=-]+)+)"
+    r"(?P<kind>\w+)(?P<words>(\s+([rwt]\d+|main|storage|cache|unknown|socket|pipe|\d+B|name=\S+|file=\d+))*)(?P<bar>(\s+[.0-9a-f#=-]+)+)"
 )
 
 
 def timeline(drawing: str, **run: Any) -> Trace:
-    """The trace that is drawn. `run` sets whole keys of `Trace.run`; `config` is merged into one that fits the drawing."""
+    """The trace of a drawing. `run` sets whole keys of run.json; `config` is merged into one that fits the drawing."""
     spans = [span for line in drawing.splitlines() if line.strip() for span in _lane(line)]
     ranks = len({span["rank"] for span in spans})
     workers = len({span["pid"] for span in spans if span["rank"] == 0 and span["pid"] != pid(0)})
     config = {"ranks": ranks, "workers": workers, "batch_size": 1, "device": "cuda", "loader": "files"} | run.pop("config", {})
-    return Trace({"config": config, "status": "complete", **run}, pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS)))
+    record = RunRecord.of({"config": config, "status": "complete", **run})
+    return Trace(record, pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS)))
 
 
 def charged(steps: pl.DataFrame) -> dict[tuple[int, int], dict[str, int]]:
@@ -58,6 +63,12 @@ def charged(steps: pl.DataFrame) -> dict[tuple[int, int], dict[str, int]]:
         (row["rank"], row["step"]): {cause: _ticks(row[f"{cause}_ns"]) for cause in CAUSES if row[f"{cause}_ns"] != 0}
         for row in steps.iter_rows(named=True)
     }
+
+
+def details(trace: Trace, *causes: str) -> dict[str, list[tuple[str, int]]]:
+    """The named parts of causes, in nanoseconds."""
+    found = charges(trace)
+    return {cause: found.details.of_cause(cause, int(found.steps[f"{cause}_ns"].sum()), trace) for cause in causes}
 
 
 def pid(rank: int, worker: int | None = None) -> int:
@@ -91,15 +102,19 @@ def _number(mark: str) -> dict[str, int]:
 
 def _common(kind: str, words: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"kind": kind, "host": "node1", "rank": 0}
-    worker, main = None, False
+    worker, main, own_thread = None, False, None
     for word in words:
         match word[0], word[1:]:
             case "r", number if number.isdigit():
                 found["rank"] = int(number)
             case "w", number if number.isdigit():
                 worker = int(number)
+            case "t", number if number.isdigit():
+                own_thread = int(number)
             case _ if word == "main":
                 main = True
+            case _ if word.startswith("file="):
+                found["file"] = int(word.removeprefix("file="))
             case _ if word in _SOURCES:
                 found["source"] = _SOURCES[word]
             case _ if word.endswith("B"):
@@ -107,7 +122,8 @@ def _common(kind: str, words: list[str]) -> dict[str, Any]:
             case _:
                 found["name"] = word.removeprefix("name=")
     process = pid(found["rank"], worker)
-    stream = {} if main or worker is not None or kind not in _STREAMS else {"stream": _STREAMS[kind]}
+    stream = {} if main or worker is not None or own_thread is not None or kind not in _STREAMS else {"stream": _STREAMS[kind]}
     thread = process + 10_000 * (1 + stream["stream"]) if stream else process
+    thread = process + 50_000 + own_thread if own_thread is not None else thread
     defaults = {"source": "storage"} if kind in ("read", "fault") else {"name": "gradients"} if kind == "comm" else {}
     return defaults | found | {"pid": process, "tid": thread} | stream

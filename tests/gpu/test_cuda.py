@@ -1,4 +1,4 @@
-"""What needs a CUDA device: `make test-gpu`."""
+"""Tests that need a CUDA device: `make test-gpu`."""
 
 import json
 
@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
+from ioprof.run_record import DeviceRecord
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
 
@@ -35,7 +36,7 @@ def test_a_step_on_the_gpu_adds_up_and_its_events_lie_where_the_host_saw_them(da
     total = steps.select(pl.sum_horizontal(f"{cause}_ns" for cause in CAUSES)).to_series()
     assert (steps["end_ns"] - steps["start_ns"]).to_list() == total.to_list()
     trace = Trace.load(tmp_path / "run")
-    assert {"name": "cuda", "basis": "measured", "model": "resnet50", "samples_per_s": None} == trace.run["device"]
+    assert DeviceRecord(name="cuda", basis="measured", model="resnet50") == trace.run.device
     spans = trace.spans
     copies = {row["step"]: row for row in spans.filter(kind="h2d").to_dicts()}
     computes = {row["step"]: row for row in spans.filter(kind="compute").to_dicts()}
@@ -56,8 +57,55 @@ def test_pinned_copies_run_beside_the_step_before(tmp_path):
     assert overlap["hidden_ratio"] > 0.5, overlap
 
 
+@pytest.mark.parametrize(("copy", "least", "most"), [("overlapped", 0.5, 1.0), ("pinned", 0.0, 0.05), ("pageable", 0.0, 0.05)])
+def test_each_way_of_copying_hides_what_it_can(copy, least, most, tmp_path):
+    """Only copies on a stream of their own run while the device computes; the loss is a number in each step."""
+    arguments = (
+        "--loader",
+        "null",
+        "--device",
+        "cuda",
+        "--steps",
+        30,
+        "--batch-size",
+        128,
+        "--copy",
+        copy,
+        "--out",
+        "run",
+        "--json",
+    )
+    finished = jobs.ioprof("run", *arguments, cwd=tmp_path)
+
+    assert 0 == finished.code, finished.err
+    assert least <= json.loads(finished.out)["overlap"]["h2d"]["hidden_ratio"] <= most
+    assert 30 == len(Trace.load(tmp_path / "run").run.learning.losses)
+
+
+@pytest.mark.parametrize("model", ["alexnet", "vgg16", "inception3", "transformer", "mlp", "small_cnn"])
+def test_every_model_trains_on_the_gpu(model, tmp_path):
+    """With copies, autocast and channels-last as by default."""
+    arguments = ("--loader", "null", "--device", "cuda", "--model", model, "--steps", 4, "--batch-size", 8, "--out", "run")
+    finished = jobs.ioprof("run", *arguments, cwd=tmp_path)
+
+    assert 0 == finished.code, finished.err
+    assert model == Trace.load(tmp_path / "run").run.device.model
+
+
+def test_a_job_on_the_gpu_evaluates_and_goes_on_from_a_checkpoint(dataset, tmp_path):
+    """Accuracy and checkpoints as on a CPU; the second command does the rest of the steps."""
+    own = ("--device", "cuda", "--model", "small_cnn", "--batch-size", 50, "--checkpoints", "kept", "--eval-data", dataset)
+    first = jobs.ioprof("run", dataset, *own, "--steps", 6, "--out", "first", cwd=tmp_path)
+    second = jobs.ioprof("run", dataset, *own, "--steps", 12, "--resume", "--out", "second", cwd=tmp_path)
+
+    assert (0, 0) == (first.code, second.code), first.err + second.err
+    learning = Trace.load(tmp_path / "second").run.learning
+    assert (6, 6) == (learning.first_step, len(learning.losses))
+    assert 300 == learning.evaluations[-1].samples
+
+
 def test_more_ranks_than_gpus_are_refused_before_the_job(tmp_path):
-    """Each rank has a GPU of its own: two on one would measure each other."""
+    """Each rank has its own GPU: two ranks on one GPU would affect the measurements of each other."""
     found = torch.cuda.device_count()
     arguments = ("--loader", "null", "--device", "cuda", "--ranks", found + 1, "--steps", 2, "--out", "run")
     finished = jobs.ioprof("run", *arguments, cwd=tmp_path)

@@ -5,15 +5,15 @@ import json
 import pytest
 
 from ioprof import clock
-from ioprof.record import gpu, recorder
-from ioprof.record.samplers.gpus import GpuCounters
-from ioprof.spool import kineto, read_spool
+from ioprof.ingest import kineto, read_spool
+from ioprof.instrument import gpu, recorder
+from ioprof.instrument.samplers.gpus import GpuCounters
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 SLACK_NS = 50_000
-"""What times may be off: Kineto's line through its two readings, our anchors, and an event's own way to the device."""
+"""Maximum error of times: interpolation in Kineto, our anchors, and the latency of an event on the device."""
 FLOATS = 1 << 20
 
 
@@ -33,7 +33,7 @@ def tensors():
 
 
 def recorded(spool, *steps):
-    """The one window over these pieces of work, which are steps 1 and on, and together take less time than it."""
+    """Record these steps, numbered from 1, in one window that is longer than all of them."""
     gpu.start(spool, "300ms/10m", rank=0)
     gpu.step(0)
     begin_ns = clock.monotonic_ns()
@@ -51,7 +51,7 @@ def rows(window, kind, *columns):
 
 
 def test_copies_come_with_their_bytes_and_memory(tensors, tmp_path):
-    """Pinned and pageable are told apart, both ways; nothing is damaged or left out."""
+    """Pinned and pageable memory are distinguished in both directions; nothing is damaged or dropped."""
     _, pageable, pinned = tensors
 
     def copy():
@@ -69,7 +69,7 @@ def test_copies_come_with_their_bytes_and_memory(tensors, tmp_path):
 
 
 def test_kernels_belong_to_the_step_that_launched_them(tensors, tmp_path):
-    """Also those that run when the host is two steps on."""
+    """Also kernels that run when the host is two steps ahead."""
     matrix, _, _ = tensors
 
     def multiply():
@@ -80,11 +80,11 @@ def test_kernels_belong_to_the_step_that_launched_them(tensors, tmp_path):
     steps = [step for (step,) in rows(window, "kernel", "step")]
     assert {1: 5, 2: 5, 3: 5} == {step: min(5, steps.count(step)) for step in (1, 2, 3)}
     assert None not in steps
-    assert (1, 3) == (window.facts()["first_step"], window.facts()["last_step"])
+    assert (1, 3) == (window.facts().first_step, window.facts().last_step)
 
 
 def test_times_agree_with_cuda_events(tensors, tmp_path):
-    """A kernel begins and ends where events around it did, by an anchor of their own."""
+    """A kernel starts and ends at the times of the CUDA events around it, which have an anchor of their own."""
     matrix, _, _ = tensors
     begin, end, anchor = (torch.cuda.Event(enable_timing=True) for _ in range(3))
     readings = {}
@@ -94,13 +94,15 @@ def test_times_agree_with_cuda_events(tensors, tmp_path):
         anchor.record()
         anchor.synchronize()
         readings["anchor"] = before_ns, clock.monotonic_ns()
-        torch.mm(matrix, matrix)  # while it runs the rest is queued, so that nothing lies between the events and what they enclose
+        torch.mm(
+            matrix, matrix
+        )  # while it runs the rest is queued, so that the events and the kernel follow each other immediately
         begin.record()
         torch.mm(matrix, matrix)
         end.record()
         torch.cuda.synchronize()
 
-    measure()  # the first time, modules are loaded
+    measure()  # the first call loads modules
     window = recorded(tmp_path, measure)
     before_ns, after_ns = readings["anchor"]
     anchor_ns, half_ns = (before_ns + after_ns) // 2, (after_ns - before_ns) // 2
@@ -112,7 +114,7 @@ def test_times_agree_with_cuda_events(tensors, tmp_path):
 
 
 def test_a_cuda_graph_may_be_captured_across_the_end_of_a_step(tensors, tmp_path):
-    """Waiting for the device then would spoil the graph, so windows wait instead."""
+    """A synchronisation would invalidate the graph, so windows are postponed."""
     matrix, _, _ = tensors
     gpu.start(tmp_path, "1ms/1ms", rank=0)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
@@ -134,7 +136,7 @@ def test_a_cuda_graph_may_be_captured_across_the_end_of_a_step(tensors, tmp_path
 
 
 def test_many_sessions_lose_nothing(tensors, tmp_path):
-    """Window after window; what Kineto spoils (pytorch issue 192021) is counted, so that kept and left out are all there were."""
+    """Many windows; events corrupted by Kineto (pytorch issue 192021) are counted, so kept plus dropped ones are all."""
     matrix, _, _ = tensors
     gpu.start(tmp_path, "1ms/1ms", rank=0)
     for step in range(20):
@@ -150,8 +152,8 @@ def test_many_sessions_lose_nothing(tensors, tmp_path):
     assert {} == dict(sum((+window.damage for window in windows), start=type(windows[0].damage)()))
 
 
-def test_the_users_own_profiler_works_within(tensors, tmp_path):
-    """It sees its kernels; ours gives way, says so, and goes on afterwards."""
+def test_a_profiler_of_the_user_takes_precedence(tensors, tmp_path):
+    """It records its kernels; our window ends with a note, and the next one starts after it."""
     matrix, _, _ = tensors
     gpu.start(tmp_path, "1ms/1ms", rank=0)
     gpu.step(0)
@@ -174,21 +176,21 @@ def test_the_users_own_profiler_works_within(tensors, tmp_path):
     assert all(len(window.spans.filter(kind="kernel")) for window in windows[:2])
 
 
-def test_what_the_session_costs_is_recorded(tensors, tmp_path):
-    """As spans of the job, the whole of it."""
+def test_the_cost_of_the_session_is_recorded(tensors, tmp_path):
+    """As spans of the job, completely."""
     recorder.start(tmp_path, rank=0, role="rank")
     try:
         window = recorded(tmp_path, lambda: torch.mm(tensors[0], tensors[0]))
     finally:
         recorder.stop()
-    spans = read_spool(tmp_path, {}).spans.filter(kind="user", name=gpu.WINDOW_SPAN)
+    spans = read_spool(tmp_path).spans.filter(kind="user", name=gpu.WINDOW_SPAN)
     assert 2 == len(spans)
     assert 0 < window.cost_ns <= (spans["end_ns"] - spans["start_ns"]).sum()
     assert torch.cuda.get_device_name() == window.devices[0]["name"]
 
 
-def test_the_samplers_see_the_device():
-    """Utilisation, memory and power by NVML."""
+def test_the_samplers_read_the_device():
+    """Utilisation, memory and power from NVML."""
     nvml = pytest.importorskip("pynvml", reason="no pynvml")
     counters = GpuCounters(nvml)
     try:

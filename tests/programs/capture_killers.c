@@ -1,5 +1,5 @@
-/* What can break a program that a library stands in front of. Arguments: WHAT FOLDER. Each part checks for itself that the program
- * got what it would have got without the library; its end code is 0 if so. */
+/* What can break a program whose functions a library interposes. Arguments: WHAT FOLDER. Each part checks for itself that the
+ * program got what it would have got without the library; its exit code is 0 if so. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -157,9 +157,9 @@ static void storm(void)
     in_threads(close_and_reopen);
 }
 
-/* Threads that share a descriptor: each read is whole, and every record is read once. Every third page has to be read anew, so that
- * the opener's reads are made in two halves; the other thread comes as it is, or accustomed to finding all in memory, or it only
- * looks where the next read would begin. */
+/* Threads that share a descriptor: each read is whole, and every record is read once. Every third page has to be read again, so
+ * that the opener's reads are made in two halves; the other thread comes as it is, or accustomed to finding all in memory, or it
+ * only looks where the next read would begin. */
 #define RECORDS 1000
 #define ACCUSTOMED 64
 

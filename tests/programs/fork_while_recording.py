@@ -1,6 +1,6 @@
 """Forks again and again while threads record. Every child tries to record, then starts a recording of its own.
 
-Arguments: SPOOL native|twin CHILDREN; prints how many spans the parent made, and what each child's start gave.
+Arguments: SPOOL native|python CHILDREN; prints how many spans the parent made, and what each child's start gave.
 """
 
 import os
@@ -8,8 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
-from ioprof.record import recorder
-from ioprof.record.span import intern, span
+from ioprof.instrument import recorder
+from ioprof.instrument.span import intern, span
 
 spool, native, num_children = Path(sys.argv[1]), sys.argv[2] == "native", int(sys.argv[3])
 ended = threading.Event()

@@ -4,7 +4,8 @@ import sys
 import time
 from pathlib import Path
 
-from ioprof.cli import main, making
+from ioprof.cli import main
+from ioprof.recording import run_writer as making
 
 write_html = making.write_html
 

@@ -5,6 +5,7 @@
 Items and batches leave spans of the user's own, so that who made what for whom is known without the hooks.
 """
 
+import inspect
 import itertools
 import json
 import random
@@ -20,6 +21,9 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from ioprof import span
 
 ITEMS = 13
+
+KNOWS_ORDER = "in_order" in inspect.signature(DataLoader).parameters
+"""Whether batches may arrive as they are made: torch 2.6 and newer."""
 
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2
 """How long torch waits for a worker that does not end, 5 s by itself: one with loaders of its own waits for them four times."""
@@ -89,7 +93,8 @@ def modes(method: str) -> Iterator[dict[str, Any]]:
         allowed = not mode["persistent"] or (mode["workers"] > 0 and mode["batching"] == "size")
         if allowed and not (mode["style"] == "stream" and mode["batching"] == "sampler"):
             yield mode
-    yield {"style": "map", "batching": "size", "workers": 3, "persistent": False, "in_order": False}
+    if KNOWS_ORDER:
+        yield {"style": "map", "batching": "size", "workers": 3, "persistent": False, "in_order": False}
     yield {"style": "map", "batching": "size", "workers": 2, "persistent": True, "timeout": 60, "leaves_after": 2}
     yield {"style": "map", "batching": "size", "workers": 2, "persistent": False, "leaves_after": 1}
     yield {"style": "fails", "batching": "size", "workers": 0, "persistent": False}
@@ -112,7 +117,7 @@ def loader(number: int, mode: dict[str, Any], method: str) -> DataLoader[torch.T
         persistent_workers=mode["persistent"],
         multiprocessing_context=method if mode["workers"] else None,
         timeout=mode.get("timeout", 0),
-        in_order=mode.get("in_order", True),
+        **({"in_order": mode["in_order"]} if "in_order" in mode else {}),
         **batching,
     )
 

@@ -16,5 +16,5 @@ if __name__ == "__main__":
             print(f"{len(batch.labels)} samples", flush=True)
     except IoprofError as error:
         print(f"{type(error).__name__}: {error}")
-    except RuntimeError:
+    except (RuntimeError, OSError, EOFError):  # which of them depends on what the rank was doing, as in ioprof.train.job
         print(loader.lost_worker())

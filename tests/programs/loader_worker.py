@@ -1,11 +1,11 @@
-"""A child of multiprocessing that records and ends as a DataLoader worker does. Arguments: SPOOL native|twin fork|spawn."""
+"""A child of multiprocessing that records and ends as a DataLoader worker does. Arguments: SPOOL native|python fork|spawn."""
 
 import multiprocessing
 import sys
 from pathlib import Path
 
-from ioprof.record import recorder
-from ioprof.record.span import span
+from ioprof.instrument import recorder
+from ioprof.instrument.span import span
 
 
 def work(spool: Path, native: bool, worker: int) -> None:

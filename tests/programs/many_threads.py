@@ -1,11 +1,11 @@
-"""Threads that record. Arguments: SPOOL native|twin THREADS SPANS AT_ONCE; prints the thread ids in the order of their step."""
+"""Threads that record. Arguments: SPOOL native|python THREADS SPANS AT_ONCE; prints the thread ids in the order of their step."""
 
 import sys
 import threading
 from pathlib import Path
 
-from ioprof.record import recorder
-from ioprof.record.span import span
+from ioprof.instrument import recorder
+from ioprof.instrument.span import span
 
 
 def record(number: int, spans: int) -> None:

@@ -1,4 +1,4 @@
-"""Records until the file system, or the limit on file sizes, has no room, then goes on. Arguments: SPOOL native|twin SPANS LIMIT.
+"""Records until the file system, or the limit on file sizes, has no room, then goes on. Arguments: SPOOL native|python SPANS LIMIT.
 
 LIMIT is the largest size of a file in bytes, or -1. SIGXFSZ has its default, deadly, meaning. Prints the spans that were lost.
 """
@@ -8,8 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
-from ioprof.record import recorder
-from ioprof.record.span import intern, span
+from ioprof.instrument import recorder
+from ioprof.instrument.span import intern, span
 
 if int(sys.argv[4]) >= 0:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 
-from ioprof.record.faults import FaultRecorder
+from ioprof.instrument.faults import FaultRecorder
 
 if __name__ == "__main__":
     recorder = FaultRecorder(sys.argv[1], period_s=0.05)

@@ -1,11 +1,11 @@
-"""Records spans until it is killed, and says after each hundred how many it has finished. Arguments: SPOOL native|twin."""
+"""Records spans until it is killed, and says after each hundred how many it has finished. Arguments: SPOOL native|python."""
 
 import os
 import sys
 from pathlib import Path
 
-from ioprof.record import recorder
-from ioprof.record.span import intern, span
+from ioprof.instrument import recorder
+from ioprof.instrument.span import intern, span
 
 recorder.start(Path(sys.argv[1]), native=sys.argv[2] == "native")
 finished = 0

@@ -1,8 +1,9 @@
-/* Threads that record through ring.h without a lock between them. Arguments: FILE THREADS SPANS ROUNDS.
+/* Threads that record through the ring without a lock between them. Arguments: FILE THREADS SPANS ROUNDS.
  *
  * In every round THREADS threads begin together, write a string and SPANS spans each, and end. */
 #include "ring.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 

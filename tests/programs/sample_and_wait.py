@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ioprof.record.samplers import Sampler
+from ioprof.instrument.samplers import Sampler
 
 spool, *rest = sys.argv[1:]
 program = Path(__file__).with_name("read_then_wait.py")

@@ -5,7 +5,7 @@ import errno
 import platform
 import struct
 
-from ioprof.record import faults, perf_events
+from ioprof.instrument import faults, perf_events
 
 LOAD_NUMBER = (0x20, 0, 0, 0)
 ALLOW = (0x06, 0, 0, 0x7FFF0000)

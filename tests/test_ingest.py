@@ -1,6 +1,5 @@
-"""The reader of capture files: one clock, one numbering of files, and no file that it cannot survive."""
+"""The reader of capture files: one clock, one set of file ids, and no failure for any file contents."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,54 +8,55 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from captures import SLOTS, WRITERS, chunk, header_bytes, record, recorded, string, trace_of
+from captures import WRITERS, chunk, header_bytes, record, recorded, string, trace_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ioprof.errors import CaptureError
+from ioprof.ingest import read_spool
+from ioprof.ingest.joining import drop_duplicate_faults
+from ioprof.instrument.span import emit, intern
 from ioprof.layout import RECORD_DTYPE
-from ioprof.record.span import emit, intern
-from ioprof.schema import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, KINDS, SPAN_COLUMNS
-from ioprof.spool import read_spool
-from ioprof.spool.joining import without_told_twice
+from ioprof.run_record import RunRecord
+from ioprof.schema import KINDS, SPAN_COLUMNS
 from ioprof.trace import Trace, table_schema
+from ioprof.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, SLOTS
 
 READ = KINDS.index("read") + 1
 
 
 def trace_from(folder: Path, **files: bytes) -> Trace:
-    """What the reader makes of those files."""
+    """The trace of those files."""
     for name, data in files.items():
         (folder / f"{name}.ring").write_bytes(data)
-    return read_spool(folder, {})
+    return read_spool(folder)
 
 
 def damage(trace: Trace) -> list[str]:
-    """What was found to be damaged."""
-    return [entry["what"] for entry in trace.run["capture"]["damaged"]]
+    """The damage in a trace."""
+    return [entry.what for entry in trace.run.capture.damaged]
 
 
 def test_no_files_make_an_empty_trace(tmp_path: Path) -> None:
     """Nothing was recorded: empty tables of the right types, and no zero."""
-    trace = read_spool(tmp_path, {"command": ["x"]})
+    trace = read_spool(tmp_path, RunRecord(command="x"))
     assert table_schema(SPAN_COLUMNS) == trace.spans.schema
-    assert (0, 0, None) == (trace.spans.height, trace.files.height, trace.run["clocks"]["zero_monotonic_ns"])
-    assert ["x"] == trace.run["command"]
+    assert (0, 0, None) == (trace.spans.height, trace.files.height, trace.run.clocks.zero_monotonic_ns)
+    assert "x" == trace.run.command
 
 
 def test_no_folder_is_an_error(tmp_path: Path) -> None:
     """A missing spool is a mistake, not an empty recording."""
     with pytest.raises(CaptureError, match="no such spool folder"):
-        read_spool(tmp_path / "missing", {})
+        read_spool(tmp_path / "missing")
 
 
-def test_what_the_caller_knows_is_kept(tmp_path: Path) -> None:
-    """Facts are added to those given, whose dictionaries stay as they were."""
-    run = {"clocks": {"method": "anchors"}, "capture": {"events": 5}}
+def test_given_facts_are_kept(tmp_path: Path) -> None:
+    """New facts are added to the given ones, whose dictionaries are not modified."""
+    run = RunRecord.of({"clocks": {"method": "anchors"}, "capture": {"events": 5}})
     trace = read_spool(tmp_path, run)
-    assert {"method": "anchors", "zero_monotonic_ns": None, "anchors": []} == trace.run["clocks"]
-    assert {"events": 5, "damaged": []} == {name: trace.run["capture"][name] for name in ("events", "damaged")}
-    assert {"clocks": {"method": "anchors"}, "capture": {"events": 5}} == run
+    assert ("anchors", None, ()) == (trace.run.clocks.method, trace.run.clocks.zero_monotonic_ns, trace.run.clocks.anchors)
+    assert (5, ()) == (trace.run.capture.to_dict()["events"], trace.run.capture.damaged)
 
 
 def test_times_count_from_the_earliest_span(tmp_path: Path) -> None:
@@ -67,14 +67,14 @@ def test_times_count_from_the_earliest_span(tmp_path: Path) -> None:
         b=header_bytes(pid=2) + chunk(record(kind=READ, start_ns=120, end_ns=200)),
         c=header_bytes(pid=3),
     )
-    assert 120 == trace.run["clocks"]["zero_monotonic_ns"]
+    assert 120 == trace.run.clocks.zero_monotonic_ns
     assert [(1, 30, 50), (2, 0, 80)] == trace.spans.select("pid", "start_ns", "end_ns").rows()
-    facts = [(process["pid"], process["spans"], process["first_ns"], process["last_ns"]) for process in trace.run["processes"]]
+    facts = [(process.pid, process.spans, process.first_ns, process.last_ns) for process in trace.run.processes]
     assert [(1, 1, 30, 50), (2, 1, 0, 80), (3, 0, None, None)] == facts
 
 
 def test_hosts_share_the_first_hosts_clock(tmp_path: Path) -> None:
-    """Another host's times are moved by the difference of wall clocks, each taken from the host's narrowest reading."""
+    """Times of another host are shifted by the difference of the wall clocks, from the narrowest reading of each host."""
     one = {"anchor_before_ns": 100, "anchor_wall_ns": 1_000_100, "anchor_after_ns": 100, "host": b"one"}
     two = {"anchor_before_ns": 50, "anchor_wall_ns": 1_000_150, "anchor_after_ns": 50, "host": b"two"}
     loose = two | {"anchor_before_ns": 0, "anchor_wall_ns": 777_777, "anchor_after_ns": 1000}
@@ -85,12 +85,12 @@ def test_hosts_share_the_first_hosts_clock(tmp_path: Path) -> None:
         c=header_bytes(**two) + chunk(record(kind=READ, start_ns=100, end_ns=110)),
     )
     assert [("one", 0), ("two", 10), ("two", 0)] == trace.spans.select("host", "start_ns").rows()
-    offsets = [(anchor["host"], anchor["offset_ns"], anchor["uncertainty_ns"]) for anchor in trace.run["clocks"]["anchors"]]
+    offsets = [(anchor.host, anchor.offset_ns, anchor.uncertainty_ns) for anchor in trace.run.clocks.anchors]
     assert [("one", 1_000_000, 0), ("two", 1_000_100, 0)] == offsets
 
 
 def test_the_same_path_is_the_same_file(tmp_path: Path) -> None:
-    """Each process numbers its strings for itself; the run has one number for a path, and none for names."""
+    """Each process has its own string ids; the run has one id per path, and none for names."""
     use = record(kind=READ, end_ns=1, file=1, name=0)
     trace = trace_from(
         tmp_path,
@@ -102,21 +102,21 @@ def test_the_same_path_is_the_same_file(tmp_path: Path) -> None:
 
 
 def test_a_string_may_follow_its_use(tmp_path: Path) -> None:
-    """Two threads share a number: the chunk that holds the string may come after the one that uses it."""
+    """Two threads share a string id: the chunk with the string may follow the one that uses it."""
     trace = trace_from(tmp_path, a=header_bytes() + chunk(record(kind=READ, file=0)) + chunk(string(0, b"/late")))
     assert (["/late"], []) == (trace.files["path"].to_list(), damage(trace))
 
 
 def test_bytes_of_a_string_are_not_records(tmp_path: Path) -> None:
-    """A path that looks like a span, a string or an owner, slot for slot, is a path."""
-    spiteful = record(kind=READ, end_ns=5) + string(7, b"inner") + record(batch=99) + record(kind=READ)
-    trace = trace_from(tmp_path, a=header_bytes() + chunk(string(0, spiteful), record(kind=READ, end_ns=3, file=0), tid=70))
+    """A path whose bytes look like a span, a string or an owner record is a path."""
+    hostile_path = record(kind=READ, end_ns=5) + string(7, b"inner") + record(batch=99) + record(kind=READ)
+    trace = trace_from(tmp_path, a=header_bytes() + chunk(string(0, hostile_path), record(kind=READ, end_ns=3, file=0), tid=70))
     assert [(3, 70)] == trace.spans.select("end_ns", "tid").rows()
-    assert ([spiteful.decode(errors="backslashreplace")], []) == (trace.files["path"].to_list(), damage(trace))
+    assert ([hostile_path.decode(errors="backslashreplace")], []) == (trace.files["path"].to_list(), damage(trace))
 
 
 def test_chunks_change_owners(tmp_path: Path) -> None:
-    """An owner record gives the rest of its chunk, and of no other, to another thread."""
+    """An owner record assigns the rest of its chunk, and of no other, to another thread."""
     read = record(kind=READ)
     chunks = chunk(read, record(batch=71), read, read, record(batch=72), read) + chunk(read, tid=80)
     assert [70, 71, 71, 72, 80] == trace_from(tmp_path, a=header_bytes() + chunks).spans["tid"].to_list()
@@ -129,11 +129,11 @@ def test_a_rank_belongs_to_every_span_of_its_process(tmp_path: Path) -> None:
     assert [3, None] == trace.spans["rank"].to_list()
     columns = ("host", "pid", "parent_pid", "rank", "role", "worker", "closed", "lost")
     expected = [("a", 7, 6, 3, "worker", 1, False, 4), ("a", 8, 0, None, "rank", None, True, 0)]
-    assert expected == [tuple(process[column] for column in columns) for process in trace.run["processes"]]
+    assert expected == [tuple(getattr(process, column) for column in columns) for process in trace.run.processes]
 
 
 def test_many_chunks_are_read_block_by_block(tmp_path: Path) -> None:
-    """A file larger than what is read at once keeps every span, its thread and its path."""
+    """A file larger than one block keeps every span, its thread and its path."""
     with recorded(tmp_path, native=WRITERS["native"]):
         for place in range(260 * SLOTS):
             emit("read", place, place + 1, step=place)
@@ -144,7 +144,7 @@ def test_many_chunks_are_read_block_by_block(tmp_path: Path) -> None:
 
 
 def test_the_trace_can_be_saved_and_loaded(tmp_path: Path) -> None:
-    """What the reader makes is a Trace like any other."""
+    """The reader returns an ordinary Trace."""
     spool = tmp_path / "spool"
     spool.mkdir()
     trace = trace_from(spool, a=header_bytes() + chunk(string(0, b"/\xff"), record(kind=READ, file=0, source=2)))
@@ -162,47 +162,47 @@ SPAN = record(kind=READ, start_ns=1, end_ns=2)
 @pytest.mark.parametrize(
     ("data", "spans", "what"),
     [
-        (b"", 0, "empty: the process ended while it began to record"),
-        (header_bytes()[:100], 0, "cut off within its header"),
+        (b"", 0, "empty: the process ended while it started to record"),
+        (header_bytes()[:100], 0, "truncated within its header"),
         (header_bytes(magic=b"ELEPHANT"), 0, "not a capture file that this version of ioprof reads"),
         (header_bytes(version=FORMAT_VERSION + 1) + chunk(SPAN), 0, "not a capture file that this version of ioprof reads"),
         (header_bytes(record_bytes=64) + chunk(SPAN), 0, "not a capture file that this version of ioprof reads"),
-        (header_bytes(chunks=3) + chunk(SPAN), 1, "cut short: it has fewer chunks than were written"),
+        (header_bytes(chunks=3) + chunk(SPAN), 1, "truncated: it has fewer chunks than were written"),
         (header_bytes(chunks=3, lost=9) + chunk(SPAN), 1, None),
-        (header_bytes(chunks=1) + chunk(SPAN, SPAN)[:150], 1, "a chunk has fewer slots than it says"),
-        (header_bytes(chunks=1) + chunk(SPAN)[:30], 0, "cut short: it has fewer chunks than were written"),
-        (header_bytes() + chunk(*[SPAN] * SLOTS, count=2**64 - 1), SLOTS, "a chunk has fewer slots than it says"),
+        (header_bytes(chunks=1) + chunk(SPAN, SPAN)[:150], 1, "a chunk has fewer slots than its header says"),
+        (header_bytes(chunks=1) + chunk(SPAN)[:30], 0, "truncated: it has fewer chunks than were written"),
+        (header_bytes() + chunk(*[SPAN] * SLOTS, count=2**64 - 1), SLOTS, "a chunk has fewer slots than its header says"),
         (header_bytes() + chunk(SPAN, count=3), 1, "a slot is neither a span nor a string (2 times)"),
         (header_bytes() + chunk(record(kind=len(KINDS) + 1), SPAN), 1, "a span of an unknown kind"),
         (header_bytes() + chunk(record(kind=READ, start_ns=5, end_ns=4), SPAN), 1, "a span with impossible times"),
         (header_bytes() + chunk(record(kind=READ, start_ns=-5, end_ns=4), SPAN), 1, "a span with impossible times"),
         (header_bytes() + chunk(record(kind=READ, end_ns=2**63 - 1), SPAN), 1, "a span with impossible times"),
         (header_bytes() + chunk(record(kind=READ, source=9)), 1, "a span with an unknown source"),
-        (header_bytes() + chunk(record(kind=READ, file=5)), 1, "a span names a string that is not there"),
-        (header_bytes() + chunk(record(kind=READ, name=2**31 - 1)), 1, "a span names a string that is not there"),
+        (header_bytes() + chunk(record(kind=READ, file=5)), 1, "a span refers to a string that does not exist"),
+        (header_bytes() + chunk(record(kind=READ, name=2**31 - 1)), 1, "a span refers to a string that does not exist"),
         (header_bytes() + chunk(record(file=0, bytes=10**6), SPAN), 1, "a slot is neither a span nor a string"),
         (header_bytes() + chunk(record(file=0, bytes=57), SPAN), 1, "a slot is neither a span nor a string"),
         (header_bytes() + chunk(record(file=0, bytes=-7), SPAN), 1, "a slot is neither a span nor a string"),
-        (header_bytes() + chunk(string(0, b"a"), string(0, b"b"), SPAN), 1, "two strings with one number"),
-        (header_bytes(anchor_before_ns=2**63 - 1) + chunk(SPAN), 1, "its reading of the wall clock makes no sense"),
+        (header_bytes() + chunk(string(0, b"a"), string(0, b"b"), SPAN), 1, "two strings with the same id"),
+        (header_bytes(anchor_before_ns=2**63 - 1) + chunk(SPAN), 1, "its wall clock reading is invalid"),
         (header_bytes(role=9) + chunk(SPAN), 1, "unknown role"),
         (header_bytes(pid=2**32 - 1, host=b"\xff" * 64) + chunk(SPAN, tid=2**32 - 1), 1, None),
     ],
 )
 def test_damage_is_counted_and_the_rest_is_kept(data: bytes, spans: int, what: str | None, tmp_path: Path) -> None:
-    """Cut, empty, foreign and lying files: the readable spans are there, and what is wrong is said in words."""
+    """Truncated, empty, foreign and inconsistent files: the readable spans are kept, and the damage is described."""
     trace = trace_from(tmp_path, a=data, b=header_bytes() + chunk(SPAN, SPAN))
     assert spans + 2 == trace.spans.height
     assert ([] if what is None else [what]) == damage(trace)
-    json.dumps(trace.run)
+    assert trace.run.to_json()
 
 
-def test_what_is_no_file_is_said(tmp_path: Path) -> None:
-    """A folder or a pipe of that name is not opened: a pipe would wait for ever."""
+def test_what_is_not_a_regular_file_is_reported(tmp_path: Path) -> None:
+    """A folder or a pipe with that name is not opened: opening a pipe would block."""
     (tmp_path / "a.ring").mkdir()
     (tmp_path / "b.ring").symlink_to("/dev/zero")
     (tmp_path / "c.ring").symlink_to("nowhere")
-    trace = read_spool(tmp_path, {})
+    trace = read_spool(tmp_path)
     assert ["not a regular file", "not a regular file", "cannot be read: No such file or directory"] == damage(trace)
 
 
@@ -253,8 +253,9 @@ hostile = st.builds(
 
 @given(data=st.lists(hostile, min_size=1, max_size=3))
 @example(data=[header_bytes()[:88].ljust(HEADER_BYTES, b"\xff")])
+@example(data=[header_bytes()[:88].ljust(HEADER_BYTES, b"\xff"), header_bytes(lost=2**64 - 1), header_bytes(lost=2**64 - 1)])
 def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, data: list[bytes]) -> None:
-    """Whatever bytes a spool holds, the reader ends with a trace that is sound, can be written out, and keeps the good file."""
+    """For any bytes in a spool, the reader returns a valid trace that can be saved and contains the valid file."""
     folder = tmp_path_factory.mktemp("fuzz")
     good = header_bytes(host=b"good") + chunk(record(kind=READ, start_ns=10, end_ns=30, step=77))
     trace = trace_from(folder, zz=good, **{f"a{number}": each for number, each in enumerate(data)})
@@ -263,15 +264,15 @@ def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, dat
     assert 0 == trace.spans["start_ns"].min()
     assert 20 in trace.spans.filter(host="good", step=77).select(pl.col("end_ns") - pl.col("start_ns")).to_series()
     assert trace.spans["file"].drop_nulls().is_in(trace.files["file"].implode()).all()
-    assert sum(process["spans"] for process in trace.run["processes"]) == trace.spans.height
-    assert json.loads(json.dumps(trace.run)) == trace.run
+    assert sum(process.spans for process in trace.run.processes) == trace.spans.height
+    assert RunRecord.from_json(trace.run.to_json()).to_json() == trace.run.to_json()
 
 
 @given(
     calls=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 2**61), st.integers(0, 2**20)), max_size=30), cut=st.integers(0)
 )
 def test_a_cut_file_keeps_a_beginning(tmp_path_factory: pytest.TempPathFactory, calls: list[Any], cut: int) -> None:
-    """Of a file that is cut anywhere, a beginning of each thread's spans is kept, and nothing else appears."""
+    """Of a truncated file, a prefix of the spans of each thread is kept, in any order, and nothing else appears."""
     folder = tmp_path_factory.mktemp("cut")
     with recorded(folder, native=False):
         for kind, start_ns, duration_ns in calls:
@@ -279,9 +280,9 @@ def test_a_cut_file_keeps_a_beginning(tmp_path_factory: pytest.TempPathFactory, 
     (path,) = folder.iterdir()
     data = path.read_bytes()
     path.write_bytes(data[: cut % (HEADER_BYTES + CHUNK_BYTES)])
-    spans = read_spool(folder, {}).spans
+    spans = read_spool(folder).spans
     kept = spans.select("kind", pl.col("end_ns") - pl.col("start_ns")).rows()
-    assert [(kind, duration_ns) for kind, _, duration_ns in calls][: len(kept)] == kept
+    assert sorted((kind, duration_ns) for kind, _, duration_ns in calls[: len(kept)]) == sorted(kept)
 
 
 # ------------------------------------------------------------------------------------------------ homes and copies
@@ -293,50 +294,50 @@ def steps_of(*numbers: int) -> list[bytes]:
 
 @pytest.mark.parametrize(("written", "emptied"), [*((part, False) for part in (0, 40, 4000, CHUNK_BYTES)), (CHUNK_BYTES, True)])
 def test_a_process_killed_while_it_copied_a_home_leaves_every_span_once(written: int, emptied: bool, tmp_path: Path) -> None:
-    """Whatever part of the copy is in the file: while the home still holds its spans they count there, afterwards in the copy."""
+    """For any partial copy: spans count in the home while it still holds them, afterwards in the copy."""
     full = [record(kind=READ, step=number) for number in range(SLOTS)]
     home = chunk(*full, origin=1, sequence=5) if not emptied else chunk(*full, origin=1, sequence=6, count=0)
     older = chunk(*steps_of(SLOTS, SLOTS + 1), origin=1, sequence=4)
     copy = chunk(*full, origin=1, sequence=5)[:written]
     trace = trace_from(tmp_path, a=header_bytes(closed=0, chunks=3) + home + older + copy)
     assert list(range(SLOTS + 2)) == trace.spans["step"].sort().to_list()
-    assert [] == trace.run["capture"]["damaged"]
+    assert () == trace.run.capture.damaged
 
 
 def test_of_several_copies_of_a_home_the_last_counts(tmp_path: Path) -> None:
-    """A disk that was full for a while leaves half copies behind; what they hold came again."""
+    """A disk that was full for some time leaves partial copies, whose contents were copied again later."""
     half, whole = chunk(*steps_of(0), origin=1), chunk(*steps_of(0, 1, 2), origin=1)
     trace = trace_from(tmp_path, a=header_bytes() + chunk(*steps_of(3), origin=1, sequence=1) + half + whole)
     assert [0, 1, 2, 3] == trace.spans["step"].sort().to_list()
 
 
 def test_tallies_are_those_of_homes(tmp_path: Path) -> None:
-    """A copy's tallies are old ones of its home."""
+    """The totals in a copy are older ones of its home."""
     tally = {"calls": 5, "bytes": 700, "short_calls": 3, "short_ns": 90}
     home, other = chunk(SPAN, origin=1, sequence=1, **tally), chunk(SPAN, origin=2, **tally)
     copy = chunk(SPAN, origin=1, calls=2, bytes=100, short_calls=1, short_ns=10)
     trace = trace_from(tmp_path, a=header_bytes(writer=1, noted=1 | 8) + home + other + copy)
-    (process,) = trace.run["processes"]
+    (process,) = trace.run.processes
     expected = {"calls": 10, "bytes": 1400, "short_calls": 6, "short_ns": 180}
-    assert expected == {name: process["reads"][name] for name in expected}
-    assert ["exec without capture", "io_uring"] == process["reads"]["noted"]
-    assert process["reads"]["io_rchar"] is None  # never compared
+    assert expected == {name: getattr(process.reads, name) for name in expected}
+    assert ["exec without capture", "io_uring"] == list(process.reads.noted)
+    assert process.reads.io_rchar is None  # never compared
 
 
 # ------------------------------------------------------------------------------------------------ two files of one process
 
 
 def test_the_two_files_of_a_process_are_one_process(tmp_path: Path) -> None:
-    """Its spans say what it is to the job and how it ended; its reads, and the kernel's books, come from the library's file."""
+    """Role and end come from the file with its spans; reads and proc io counters come from the file of the library."""
     spans = header_bytes(rank=2, role=1, worker=4, closed=0) + chunk(record(kind=READ, step=1))
-    books = {"io_time_ns": 9, "io_rchar": 1000, "io_syscr": 10, "io_read_bytes": 4096, "seen_bytes": 990, "seen_calls": 9}
-    reads = header_bytes(rank=-1, role=2, writer=1, closed=1, lost=2, **books) + chunk(record(kind=READ, step=2), origin=1)
+    io_counters = {"io_time_ns": 9, "io_rchar": 1000, "io_syscr": 10, "io_read_bytes": 4096, "seen_bytes": 990, "seen_calls": 9}
+    reads = header_bytes(rank=-1, role=2, writer=1, closed=1, lost=2, **io_counters) + chunk(record(kind=READ, step=2), origin=1)
     trace = trace_from(tmp_path, a=reads, b=spans)
-    (process,) = trace.run["processes"]
+    (process,) = trace.run.processes
     columns = ("rank", "role", "worker", "closed", "lost", "spans")
-    assert (2, "worker", 4, False, 2, 2) == tuple(process[column] for column in columns)
-    assert {name: value for name, value in books.items() if name != "io_time_ns"} == {
-        name: process["reads"][name] for name in books if name != "io_time_ns"
+    assert (2, "worker", 4, False, 2, 2) == tuple(getattr(process, column) for column in columns)
+    assert {name: value for name, value in io_counters.items() if name != "io_time_ns"} == {
+        name: getattr(process.reads, name) for name in io_counters if name != "io_time_ns"
     }
     assert [2, 2] == trace.spans["rank"].to_list()
 
@@ -346,7 +347,7 @@ def test_the_two_files_of_a_process_are_one_process(tmp_path: Path) -> None:
     [([1, 4], [0, None]), ([4, 4], [0, 1]), ([0, 1], [0, 1]), ([2, 3], [0, None]), ([3, 2], [None, 1])],
 )
 def test_only_the_best_source_of_ranks_counts(sources: list[int], ranks: list[int | None], tmp_path: Path) -> None:
-    """torchrun itself is numbered by the scheduler; beside ranks that torch numbered it is none."""
+    """torchrun itself gets a number from the scheduler; if there are ranks from torch, it is not a rank."""
     one, two = (
         header_bytes(pid=7 + rank, rank=rank, rank_source=source) + chunk(record(kind=READ)) for rank, source in enumerate(sources)
     )
@@ -355,9 +356,9 @@ def test_only_the_best_source_of_ranks_counts(sources: list[int], ranks: list[in
 
 @pytest.mark.parametrize(("consumes", "other_thread"), [(False, 3), (True, None)])
 def test_a_read_belongs_to_the_batch_that_its_worker_was_fetching(consumes: bool, other_thread: int | None, tmp_path: Path) -> None:
-    """The library knows no batches; a read that began in the course of a `fetch` of its thread was made for that batch.
+    """The library does not know batches; a read that started during a `fetch` of its thread belongs to that batch.
 
-    So were those of the other threads of a process that does nothing but fetch; a process that consumes batches does other things.
+    The same holds for other threads of a process that only fetches, but not for a process that consumes batches.
     """
     fetch, wait = KINDS.index("fetch") + 1, KINDS.index("wait") + 1
     fetches = [record(kind=fetch, start_ns=10, end_ns=20, batch=3), record(kind=fetch, start_ns=20, end_ns=30, batch=4)]
@@ -372,12 +373,14 @@ def test_a_read_belongs_to_the_batch_that_its_worker_was_fetching(consumes: bool
     assert expected == [(tid, start + 5, batch) for tid, start, batch in found]
 
 
-def test_a_fault_is_told_once(tmp_path: Path) -> None:
-    """Where a thread recorded a fault itself, what the kernel told of it is not counted beside."""
+def test_a_fault_is_counted_once(tmp_path: Path) -> None:
+    """If a thread recorded a fault itself, the records of the kernel for it are dropped."""
     fault = KINDS.index("fault") + 1
     own = record(kind=fault, start_ns=10, end_ns=20, batch=3, bytes=9000)
-    told = [record(kind=fault, start_ns=start, end_ns=end, bytes=4096) for start, end in ((2, 5), (11, 14), (15, 20), (22, 25))]
-    trace = trace_from(tmp_path, a=header_bytes() + chunk(own, *told))
+    by_kernel = [
+        record(kind=fault, start_ns=start, end_ns=end, bytes=4096) for start, end in ((2, 5), (11, 14), (15, 20), (22, 25))
+    ]
+    trace = trace_from(tmp_path, a=header_bytes() + chunk(own, *by_kernel))
     assert [(2, 4096), (10, 9000), (22, 4096)] == [
         (start + 2, size) for start, size in trace.spans.sort("start_ns").select("start_ns", "bytes").rows()
     ]
@@ -387,18 +390,18 @@ FAULT = KINDS.index("fault") + 1
 faults_of_threads = st.lists(
     st.tuples(st.sampled_from([7, 8]), st.sampled_from([70, 71]), st.integers(0, 12), st.integers(0, 6), st.booleans()), max_size=12
 )
-"""Process, thread, start, length, and whether the thread told of it itself; a thread's own do not overlap."""
+"""Process, thread, start, length, and whether the thread recorded it itself; those of one thread do not overlap."""
 
 
 @given(faults_of_threads)
-def test_a_fault_is_told_twice_if_it_ended_within_one_of_its_own_thread(rows: list[tuple[int, int, int, int, bool]]) -> None:
-    """By one rule for each pair of spans: same host, process and thread, and an end that lies within. All others stay, in order."""
+def test_a_fault_is_a_duplicate_if_it_ended_within_one_of_its_own_thread(rows: list[tuple[int, int, int, int, bool]]) -> None:
+    """One rule for each pair of spans: same host, process and thread, and an end that lies within. All others stay in order."""
     own: list[tuple[int, int, int, int, bool]] = []
     for row in (row for row in rows if row[4]):
         if all(row[:2] != other[:2] or row[2] > other[2] + other[3] or row[2] + row[3] < other[2] for other in own):
             own.append(row)
     spans = [*own, *(row for row in rows if not row[4])]
-    twice = {
+    duplicates = {
         place
         for place, (pid, tid, start, length, is_own) in enumerate(spans)
         if not is_own and any((pid, tid) == other[:2] and other[2] <= start + length <= other[2] + other[3] for other in own)
@@ -414,51 +417,52 @@ def test_a_fault_is_told_twice_if_it_ended_within_one_of_its_own_thread(rows: li
         "step": list(range(len(spans))),
     }
     known = {name: dtype for name, dtype in table_schema(SPAN_COLUMNS).items() if name in columns}
-    found = without_told_twice(pl.DataFrame(columns, schema=known))
-    assert [place for place in range(len(spans)) if place not in twice] == found["step"].to_list()
+    found = drop_duplicate_faults(pl.DataFrame(columns, schema=known))
+    assert [place for place in range(len(spans)) if place not in duplicates] == found["step"].to_list()
 
 
-def test_other_threads_hosts_and_kinds_are_no_second_telling(tmp_path: Path) -> None:
+def test_other_threads_hosts_and_kinds_are_no_duplicates(tmp_path: Path) -> None:
     """A fault of another thread, process or host at the same time is another fault; a read within one is a read."""
-    own, told = record(kind=FAULT, start_ns=10, end_ns=20, batch=3), record(kind=FAULT, start_ns=11, end_ns=15, step=1)
+    own, by_kernel = record(kind=FAULT, start_ns=10, end_ns=20, batch=3), record(kind=FAULT, start_ns=11, end_ns=15, step=1)
     read = record(kind=READ, start_ns=11, end_ns=15, step=2)
     trace = trace_from(
         tmp_path,
-        a=header_bytes() + chunk(own, read) + chunk(told, tid=71),
-        b=header_bytes(pid=8) + chunk(told),
-        c=header_bytes(host=b"elsewhere") + chunk(told),
+        a=header_bytes() + chunk(own, read) + chunk(by_kernel, tid=71),
+        b=header_bytes(pid=8) + chunk(by_kernel),
+        c=header_bytes(host=b"elsewhere") + chunk(by_kernel),
     )
     assert [None, 1, 1, 1, 2] == trace.spans.sort("step")["step"].to_list()
 
 
-# ------------------------------------------------------------------------------------------------ beside the capture files
+# ------------------------------------------------------------------------------------------------ other files of a spool
 
 
-def test_damage_is_told_in_the_same_words_of_every_kind_of_file(tmp_path: Path) -> None:
-    """Once is not "(1 times)"; what was known to be damaged before stays on the list."""
+def test_damage_has_the_same_format_for_every_kind_of_file(tmp_path: Path) -> None:
+    """A single occurrence has no count; earlier damage stays in the list."""
     (tmp_path / "x.perf").write_bytes(b"")
     (tmp_path / "x.ring").write_bytes(b"")
-    trace = read_spool(tmp_path, {"capture": {"damaged": [{"file": "y", "what": "gone"}]}})
-    empty = "empty: the {} ended while it began"
+    trace = read_spool(tmp_path, RunRecord.of({"capture": {"damaged": [{"file": "y", "what": "gone"}]}}))
+    empty = "empty: the {} ended while it started"
     expected = ["gone", f"{empty.format('process')} to record", empty.format("recorder")]
     assert expected == damage(trace)
 
 
 def test_hosts_that_share_a_spool_do_not_share_files(tmp_path: Path) -> None:
-    """Process 7 of one host and process 7 of another tell of themselves in files of their own, and number their own batches."""
+    """Process 7 of one host and process 7 of another write files of their own, and number their own batches."""
     program = f"""
 import os, sys
 os.getpid = lambda: 7
 os.uname = lambda: os.uname_result(("Linux", sys.argv[1], "", "", ""))
 from pathlib import Path
-from ioprof.record.hooks.numbers import Allotment, Followed, Series
-from ioprof.record.hooks.session import session
-spool = session.spool = Path({str(tmp_path)!r})
+from ioprof.instrument.hooks.batch_numbering import Allotment, PublishedNumbers, Series
+from ioprof.instrument.hooks.state import HookState
+state = HookState()
+spool = state.spool = Path({str(tmp_path)!r})
 series = Series(Allotment(), 11)
 series.begin_epoch()
 series.take(spool, int(sys.argv[2]))
-session.tell(workers=int(sys.argv[2]))
-follower = Followed(spool, 7, 11)
+state.record_fact(workers=int(sys.argv[2]))
+follower = PublishedNumbers(spool, 7, 11)
 assert (0, int(sys.argv[2])) == (follower.number(0), follower.rank)
 """
     for rank, host in enumerate(("a", "b", "a")):

@@ -7,6 +7,7 @@ import pytest
 from timeline import TICK_NS, charged, timeline
 
 from ioprof.analysis.blame import blame
+from ioprof.analysis.demand import demand
 from ioprof.analysis.overlap import overlap
 from ioprof.analysis.summary import summarise
 from ioprof.schema import CAUSES
@@ -20,7 +21,7 @@ DRAWING = """
 
 
 def gpu(*windows: tuple[int, int, int, int], **other: Any) -> dict[str, Any]:
-    """`run["capture"]` with windows of rank 0: first and last whole step, start and end in characters."""
+    """`capture` of run.json with windows of rank 0: first and last whole step, start and end in characters."""
     found = [
         {"rank": 0, "first_step": first, "last_step": last, "start_ns": start * TICK_NS, "end_ns": end * TICK_NS, **other}
         for first, last, start, end in windows
@@ -53,7 +54,7 @@ def test_a_summary_speaks_of_the_steps_that_were_recorded() -> None:
     found = summarise(timeline(DRAWING, capture=gpu((1, 2, 5, 15), left_out={"began before its launch": 3}, unrecorded_launches=4)))
     shares = {entry.cause: entry.share for entry in found.steps.causes if entry.share}
     assert {"compute": 0.5, "h2d": 0.2, "host": 0.1, "loader": 0.2} == pytest.approx(shares)
-    assert (4, 2) == (found.steps.count, found.steps.per_rank[0]["steps"])
+    assert (4, 2) == (found.steps.count, found.steps.per_rank[0].steps)
     said = "; ".join(found.capture.not_seen)
     for words in ("recorded in 2 of 4 steps", "3 records of the GPU", "4 launches", "process 100: CUPTI was taken (2 times)"):
         assert words in said
@@ -79,13 +80,13 @@ def test_overlap_looks_at_the_windows_alone() -> None:
 def test_the_devices_own_rate_is_that_of_the_recorded_steps() -> None:
     """Compute of two steps makes two batches, however many steps the job made."""
     fetches = "    fetch w0        0.... 1.... 2.... 3....\n    read w0 10B     #.... #.... #.... #....\n"
-    found = summarise(timeline(DRAWING + fetches, capture=gpu((1, 2, 5, 15)))).demand
+    found = demand(timeline(DRAWING + fetches, capture=gpu((1, 2, 5, 15))), least_reads=1)
     assert 2 / (5 * TICK_NS / 1e9) == pytest.approx(found.at_samples_per_s)
     assert 10 * 2 / (5 * TICK_NS / 1e9) == pytest.approx(found.bytes_per_s)
 
 
 def test_what_the_windows_cost_is_part_of_the_overhead() -> None:
-    """The job stood still for them, and its steps took longer in them."""
+    """The job was held up by them, and its steps took longer in them."""
     processes = [{"host": "node1", "pid": 100, "rank": 0, "role": "rank", "first_ns": 0, "last_ns": 1_000}]
     capture = {"ns_per_span": 1.0, **gpu((0, 1, 0, 10), cost_ns=100)}
     found = summarise(timeline(DRAWING, capture=capture, processes=processes)).capture

@@ -1,4 +1,4 @@
-"""The clocks of two hosts, tied by what their ranks did together: the truth is never farther off than is said."""
+"""Clock offsets between hosts, estimated from collectives: the error never exceeds the stated uncertainty."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from kineto_files import document, event, launch, meta, write
 
 from ioprof.clock import Anchor
+from ioprof.ingest.clock_alignment import ClockAlignment
+from ioprof.ingest.clock_offset import MOST_DRIFT_RATIO, SLACK_NS, Clock, OffsetEstimate, estimate_offset, synchronisation_points
+from ioprof.ingest.kineto import read_window
 from ioprof.schema import SPAN_COLUMNS
-from ioprof.spool.kineto import read_window
-from ioprof.spool.one_clock import OneClock
-from ioprof.spool.ties import MOST_DRIFT_RATIO, SLACK_NS, Clock, Tie, meetings, tie
 from ioprof.trace import table_schema
 
 SECOND: Final = 1_000_000_000
@@ -33,17 +33,17 @@ def comm(*rows: tuple[int, int, int, int], name: str = "all_reduce") -> pl.DataF
 SCHEMA: Final = table_schema(SPAN_COLUMNS)
 
 
-def tied(first: pl.DataFrame, other: pl.DataFrame, **facts: Any) -> Tie:
+def estimate(first: pl.DataFrame, other: pl.DataFrame, **facts: Any) -> OffsetEstimate:
     clocks = (
         Clock("a", facts.get("anchor"), wall_error_ns=facts.get("error")),
         Clock("b", facts.get("its"), wall_error_ns=facts.get("error")),
     )
-    return tie(clocks[0], meetings(first), clocks[1], meetings(other))
+    return estimate_offset(clocks[0], synchronisation_points(first), clocks[1], synchronisation_points(other))
 
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[pl.DataFrame, pl.DataFrame, Any]:
-    """Collectives of two hosts with two ranks each, seen by either clock, and what the other's times are on the first."""
+    """Collectives of two hosts with two ranks each, on either clock, and a function from the first clock to the other."""
     offset = draw(st.integers(-(10**15), 10**15))
     drift = draw(st.sampled_from([0.0, 1e-7, -3e-6, 5e-5]) | st.floats(-0.9 * MOST_DRIFT_RATIO, 0.9 * MOST_DRIFT_RATIO))
     begin = 10**13
@@ -67,30 +67,30 @@ def jobs(draw: st.DrawFn) -> tuple[pl.DataFrame, pl.DataFrame, Any]:
 @settings(max_examples=60)
 @given(jobs())
 def test_the_truth_is_within_the_uncertainty(job: tuple[pl.DataFrame, pl.DataFrame, Any]) -> None:
-    """Whatever offset and drift the clocks have, and whoever comes late: from the first collective to the last."""
+    """For any offset and drift, and any late rank: from the first collective to the last."""
     first, other, other_of = job
-    found = tied(first, other)
+    found = estimate(first, other)
     assert (True, len(first) // 2) == ("collectives" in found.method, found.collectives)
     assert found.uncertainty_ns is not None
     for time in (*first["start_ns"].to_list(), *first["end_ns"].to_list()):
-        if meets(other, other_of(time)):
-            assert abs(found.of(other_of(time)) - time) <= found.uncertainty_ns + 2  # times are whole nanoseconds
+        if is_within_collectives(other, other_of(time)):
+            assert abs(found.to_first(other_of(time)) - time) <= found.uncertainty_ns + 2  # times are whole nanoseconds
     assert found.uncertainty_ns >= SLACK_NS
 
 
-def meets(spans: pl.DataFrame, time: int) -> bool:
-    """Whether a time is one at which both were about something that they did together."""
-    met = meetings(spans)
-    return bool(met["came_ns"].min() <= time <= met["left_ns"].max())  # type: ignore[operator]
+def is_within_collectives(spans: pl.DataFrame, time: int) -> bool:
+    """Whether a time lies between the first and the last collective of these spans."""
+    points = synchronisation_points(spans)
+    return bool(points["last_enter_ns"].min() <= time <= points["first_leave_ns"].max())  # type: ignore[operator]
 
 
 @settings(max_examples=60)
 @given(jobs(), st.integers(-(10**12), 10**12))
 def test_a_shift_of_either_clock_changes_nothing_but_the_offset(job: tuple[pl.DataFrame, pl.DataFrame, Any], shift: int) -> None:
-    """The offset takes it up, to the nanosecond; what is known of it stays as it is."""
+    """The offset changes by exactly the shift; uncertainty, method and drift stay the same."""
     first, other, _ = job
     later = other.with_columns(pl.col("start_ns", "end_ns") + shift)
-    one, two = tied(first, other), tied(first, later)
+    one, two = estimate(first, other), estimate(first, later)
     assert one.offset_ns == two.offset_ns + shift
     assert (one.uncertainty_ns, one.method, one.drift_ratio) == (two.uncertainty_ns, two.method, two.drift_ratio)
 
@@ -98,19 +98,19 @@ def test_a_shift_of_either_clock_changes_nothing_but_the_offset(job: tuple[pl.Da
 @settings(max_examples=60)
 @given(jobs(), st.randoms())
 def test_the_order_of_spans_changes_nothing(job: tuple[pl.DataFrame, pl.DataFrame, Any], random: Any) -> None:
-    """They are a set."""
+    """The spans are a set."""
     first, other, _ = job
     seed = random.randrange(1000)
-    assert tied(first, other) == tied(
+    assert estimate(first, other) == estimate(
         first.sample(fraction=1, shuffle=True, seed=seed), other.sample(fraction=1, shuffle=True, seed=seed)
     )
 
 
 def test_more_collectives_never_know_less() -> None:
-    """Each adds a bound: one that took a microsecond leaves that and the slack, five leave little room for a drift."""
+    """Each collective adds a bound: one of 1 µs leaves 1 µs plus the slack; five leave little room for drift."""
     spans = [(0, step, step * SECOND, step * SECOND + 1_000) for step in range(5)]
     others = [(1, step, start + 7, end + 7) for _, step, start, end in spans]
-    few, many = (tied(comm(*spans[:count]), comm(*others[:count])) for count in (1, 5))
+    few, many = (estimate(comm(*spans[:count]), comm(*others[:count])) for count in (1, 5))
     assert many.uncertainty_ns is not None
     assert few.uncertainty_ns is not None
     assert few.uncertainty_ns <= SLACK_NS + 1_002
@@ -128,21 +128,23 @@ def test_more_collectives_never_know_less() -> None:
         ("my_all_reduce", False), ("Generic 0", False),
     ],
 )  # fmt: skip
-def test_only_what_nobody_leaves_alone_counts(name: str, counts: bool) -> None:
-    """The root of a broadcast may be gone before the others come; ranks of another group come when they like."""
-    assert counts == bool(len(meetings(comm((0, 1, 5, 9), name=name))))
+def test_only_collectives_that_synchronise_all_ranks_count(name: str, counts: bool) -> None:
+    """The root of a broadcast may leave before the others enter; other groups enter at any time."""
+    assert counts == bool(len(synchronisation_points(comm((0, 1, 5, 9), name=name))))
 
 
 def test_what_a_rank_did_twice_under_one_name_is_left_out() -> None:
-    """Nobody knows which of the two the other host's was."""
+    """It cannot be matched with the collective of the other host."""
     once, twice = (0, 1, 5, 9), [(0, 2, 20, 30), (0, 2, 40, 50)]
-    assert [(1, 5, 9)] == meetings(comm(once, *twice, (1, 2, 22, 33))).select("step", "came_ns", "left_ns").rows()
+    assert [(1, 5, 9)] == synchronisation_points(comm(once, *twice, (1, 2, 22, 33))).select(
+        "step", "last_enter_ns", "first_leave_ns"
+    ).rows()
 
 
 def test_steps_and_ranks_that_are_not_known_are_left_out() -> None:
     """They cannot be matched across ranks."""
     spans = comm((0, 1, 5, 9), (0, 2, 6, 9)).with_columns(step=pl.when(pl.col("step") == 1).then(None).otherwise(pl.col("step")))
-    assert [2] == meetings(spans)["step"].to_list()
+    assert [2] == synchronisation_points(spans)["step"].to_list()
 
 
 # ------------------------------------------------------------------------------------------------ wall clocks
@@ -153,22 +155,22 @@ NONE: Final = comm()
 
 
 @pytest.mark.parametrize(("error", "bound"), [(1_000_000, 2_000_020), (0, 20), (None, None)])
-def test_without_collectives_the_wall_clocks_tie(error: int | None, bound: int | None) -> None:
-    """By as much as their keepers say, and what the readings took; where nobody keeps them nothing bounds it, and that is said."""
-    found = tied(NONE, NONE, anchor=ONE, its=TWO, error=error)
+def test_without_collectives_the_wall_clocks_are_used(error: int | None, bound: int | None) -> None:
+    """Within the error that their daemons report plus that of the readings; unbounded, and reported so, if unsynchronised."""
+    found = estimate(NONE, NONE, anchor=ONE, its=TWO, error=error)
     assert (-5 * SECOND, bound) == (found.offset_ns, found.uncertainty_ns)
-    assert ("nobody keeps" in found.method) == (error is None)
+    assert ("not synchronised" in found.method) == (error is None)
 
 
-def test_nothing_ties_what_has_neither() -> None:
-    """No anchors and no collectives: the times stay, and nothing is claimed."""
-    assert (0, None, "nothing") == (lambda found: (found.offset_ns, found.uncertainty_ns, found.method))(tied(NONE, NONE))
+def test_without_anchors_and_collectives_the_offset_is_unknown() -> None:
+    """The times stay unchanged and the uncertainty is unbounded."""
+    assert (0, None, "nothing") == (lambda found: (found.offset_ns, found.uncertainty_ns, found.method))(estimate(NONE, NONE))
 
 
-def test_wall_clocks_that_are_kept_narrow_the_strip() -> None:
-    """Wide collectives say little; with a wall clock good to 1 µs the offset is as good as that."""
+def test_synchronised_wall_clocks_narrow_the_strip() -> None:
+    """Long collectives give wide bounds; wall clocks with an error of 1 µs bound the offset to about 1 µs."""
     wide, others = comm((0, 1, 0, SECOND)), comm((1, 1, 5 * SECOND, 6 * SECOND))
-    alone, kept = (tied(wide, others, anchor=ONE, its=TWO, error=error) for error in (None, 1_000))
+    alone, kept = (estimate(wide, others, anchor=ONE, its=TWO, error=error) for error in (None, 1_000))
     assert alone.uncertainty_ns is not None
     assert alone.uncertainty_ns >= SECOND
     assert kept.uncertainty_ns is not None
@@ -176,17 +178,17 @@ def test_wall_clocks_that_are_kept_narrow_the_strip() -> None:
     assert abs(kept.offset_ns + 5 * SECOND) <= 2_030
 
 
-def test_wall_clocks_that_contradict_the_collectives_are_not_believed() -> None:
-    """Their keeper was wrong by a second: nobody leaves an all-reduce before the last has come."""
-    found = tied(comm((0, 1, 0, 1000)), comm((1, 1, 6 * SECOND, 6 * SECOND + 1000)), anchor=ONE, its=TWO, error=1_000)
+def test_wall_clocks_that_contradict_the_collectives_are_ignored() -> None:
+    """The daemon was wrong by a second: no rank leaves an all-reduce before the last has entered."""
+    found = estimate(comm((0, 1, 0, 1000)), comm((1, 1, 6 * SECOND, 6 * SECOND + 1000)), anchor=ONE, its=TWO, error=1_000)
     assert abs(found.offset_ns + 6 * SECOND) <= SLACK_NS + 1000
     assert "contradict" in found.method
 
 
 def test_collectives_that_contradict_each_other_bound_nothing() -> None:
-    """Matched wrongly, or a clock that was set: the wall clocks remain, and it is said why."""
+    """They were matched wrongly or a clock was set: the wall clocks remain, and the method says why."""
     first, other = comm((0, 1, 0, 10), (0, 2, SECOND, SECOND + 10)), comm((1, 1, 0, 10), (1, 2, 9 * SECOND, 9 * SECOND + 10))
-    found = tied(first, other, anchor=ONE, its=TWO)
+    found = estimate(first, other, anchor=ONE, its=TWO)
     assert (-5 * SECOND, None, 2) == (found.offset_ns, found.uncertainty_ns, found.collectives)
     assert "contradict each other" in found.method
 
@@ -196,48 +198,48 @@ def test_collectives_that_contradict_each_other_bound_nothing() -> None:
 
 @pytest.mark.parametrize(("kernel", "exact"), [("boot", True), ("other", False), (None, False)])
 def test_one_kernel_is_one_clock(kernel: str | None, exact: bool) -> None:
-    """Two containers of one host read the same clock, but for what a time namespace adds: no collective could tell better."""
+    """Two containers of one host read the same clock, except for the shift of a time namespace: the offset is exact."""
     first = Clock("a", Anchor(90, 10**18, 110), "boot", shift_ns=5)
     other = Clock("b", Anchor(90 + 700, 10**18, 110 + 700), kernel, shift_ns=705)
-    found = tie(first, meetings(NONE), other, meetings(NONE))
+    found = estimate_offset(first, synchronisation_points(NONE), other, synchronisation_points(NONE))
     assert (-700, 0 if exact else None) == (found.offset_ns, found.uncertainty_ns)
 
 
 def test_a_cloned_machine_is_another() -> None:
-    """A virtual machine started twice from one memory image has one boot id and two clocks; their walls tell them apart."""
+    """A virtual machine started twice from one memory image has one boot id and two clocks; the wall clock offsets differ."""
     first, other = Clock("a", ONE, "boot"), Clock("b", TWO, "boot")
-    assert tie(first, meetings(NONE), other, meetings(NONE)).uncertainty_ns is None
+    assert estimate_offset(first, synchronisation_points(NONE), other, synchronisation_points(NONE)).uncertainty_ns is None
 
 
 # ------------------------------------------------------------------------------------------------ several clocks
 
 
-def test_any_two_of_several_are_tied_by_way_of_the_first() -> None:
-    """Their uncertainties add; one that is not known makes the whole not known."""
+def test_uncertainties_of_several_clocks_add_up() -> None:
+    """Any two clocks are related through the first; one unknown uncertainty makes the total unknown."""
     spans = {"a": comm((0, 1, 0, 1000)), "b": comm((1, 1, 50, 2050)), "c": comm((2, 1, 0, 4000))}
-    clock = OneClock([Clock(name) for name in spans], spans.items())
-    bounds = [clock.tie(name).uncertainty_ns or 0 for name in "bc"]
-    assert clock.facts()["uncertainty_ns"] == sum(bounds)
-    unknown = OneClock([Clock(name) for name in (*spans, "d")], spans.items())
-    assert unknown.facts()["uncertainty_ns"] is None
-    assert ["b", "c", "d"] == [entry["clock"] for entry in unknown.facts()["ties"]]
+    alignment = ClockAlignment([Clock(name) for name in spans], spans.items())
+    bounds = [alignment.estimate(name).uncertainty_ns or 0 for name in "bc"]
+    assert alignment.facts().uncertainty_ns == sum(bounds)
+    unknown = ClockAlignment([Clock(name) for name in (*spans, "d")], spans.items())
+    assert unknown.facts().uncertainty_ns is None
+    assert ["b", "c", "d"] == [entry.clock for entry in unknown.facts().ties]
 
 
 @settings(max_examples=60)
 @given(jobs())
 @example((comm((0, 1, 0, 10)), comm((1, 1, 0, 10)), None))
 def test_spans_stay_spans(job: tuple[pl.DataFrame, pl.DataFrame, Any]) -> None:
-    """On the one clock nothing ends before it starts, the earliest begins at 0, and a single time goes where the spans go."""
+    """After alignment no span ends before it starts, the earliest starts at 0, and single times are converted like spans."""
     first, other, _ = job
-    clock = OneClock([Clock("a"), Clock("b")], [("a", first), ("b", other)])
-    moved = [clock.of("a", first), clock.of("b", other)]
+    alignment = ClockAlignment([Clock("a"), Clock("b")], [("a", first), ("b", other)])
+    moved = [alignment.align("a", first), alignment.align("b", other)]
     assert 0 == min(table["start_ns"].min() for table in moved)  # type: ignore[type-var]
     assert all((table["start_ns"] <= table["end_ns"]).all() for table in moved)
-    assert [clock.at("b", time) for time in other["start_ns"].to_list()] == moved[1]["start_ns"].to_list()
+    assert [alignment.align_time("b", time) for time in other["start_ns"].to_list()] == moved[1]["start_ns"].to_list()
 
 
 def test_collectives_of_a_group_on_the_gpu_have_its_name(tmp_path: Path) -> None:
-    """The third all-reduce of ranks 0 and 1 is not that of ranks 2 and 3: each group counts its own, and ties no clocks."""
+    """Each group numbers its own collectives; they do not contribute to clock offsets."""
     nccl, ms, start = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", 1_000_000, 9_000_000_000
     events = []
     for number, group in enumerate(("0", "0", "1", "default_pg", "1", None), 1):
@@ -249,4 +251,4 @@ def test_collectives_of_a_group_on_the_gpu_have_its_name(tmp_path: Path) -> None
     window = read_window(*write(tmp_path, document(*events), meta([(6, start), (7, start + 20 * ms)])))
     names = window.spans.sort("start_ns")["name"].cast(pl.String).to_list()
     assert ["AllReduce 0", "AllReduce 1", "AllReduce in group 1 0", "AllReduce 2", "AllReduce in group 1 1", "AllReduce 3"] == names
-    assert 4 == len(meetings(window.spans.with_columns(rank=pl.lit(0, pl.Int32))))
+    assert 4 == len(synchronisation_points(window.spans.with_columns(rank=pl.lit(0, pl.Int32))))

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ioprof.record.hooks.numbers import BLOCK, Allotment, Followed, Series
+from ioprof.instrument.hooks.batch_numbering import BLOCK, Allotment, PublishedNumbers, Series
 
 EPOCHS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])), max_size=12)
 """Which loader begins an epoch next, and how many tasks it sends before another does."""
@@ -19,7 +19,7 @@ def test_numbers_are_unique_and_known_to_workers(epochs: list[tuple[int, int]], 
     allotment = Allotment()
     loaders = [Series(allotment, pipe) for pipe in (11, 12, 13)]
     with tempfile.TemporaryDirectory() as folder:
-        workers = [Followed(Path(folder), os.getpid(), loader.pipe) for loader in loaders]
+        workers = [PublishedNumbers(Path(folder), os.getpid(), loader.pipe) for loader in loaders]
         seen: list[int] = []
         begun = [False] * 3
         for place, num_tasks in epochs:
@@ -44,7 +44,7 @@ def test_numbers_are_unique_and_known_to_workers(epochs: list[tuple[int, int]], 
 
 def test_a_task_that_nobody_speaks_of_has_no_number(tmp_path: Path) -> None:
     """A worker whose consumer is not recorded, or left a file that was cut, says -1."""
-    worker = Followed(tmp_path, 1, 11)
+    worker = PublishedNumbers(tmp_path, 1, 11)
     assert -1 == worker.number(0)
     (tmp_path / f"batches-{os.uname().nodename}-1").write_bytes(b"half an entry")
     assert -1 == worker.number(0)

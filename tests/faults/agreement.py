@@ -1,0 +1,116 @@
+"""Whether a report contradicts itself: headline, bar, table and advice, and words that do not fit the job (DESIGN 8, law 9)."""
+
+import re
+from collections.abc import Iterator
+from io import StringIO
+from typing import Final
+
+from rich.console import Console, RenderableType
+
+from ioprof.analysis.blame import blame
+from ioprof.analysis.lineage import LEAVES
+from ioprof.analysis.run import Run
+from ioprof.analysis.verdict import BOUND_NAMES
+from ioprof.report.brief import brief_text
+from ioprof.report.page.answer import headline
+from ioprof.report.statements import is_on_cpu
+from ioprof.report.text import summary_text
+from ioprof.run_record import Advice, JobKind, NoGain, Summary
+
+_OTHER_JOBS: Final = re.compile(r"ioprof (run|convert)\b|(?<!\w)--(workers|batch-size|steps|cache|copy|loader)\b")
+_ACCELERATOR: Final = re.compile(r"(?<![/.\w])(GPUs?|[Aa]ccelerators?)(?![/\w])")  # not in paths
+
+
+def printed(shown: RenderableType) -> str:
+    """What the terminal shows."""
+    text = StringIO()
+    Console(file=text, width=100, soft_wrap=True).print(shown)
+    return text.getvalue()
+
+
+def contradictions(run: Run) -> list[str]:
+    """What the parts of a report say otherwise than each other; empty: nothing."""
+    summary = run.summary
+    brief, report = printed(brief_text(summary, blame(run.trace))), printed(summary_text(summary))
+    found = [*_of_words(run, f"{brief}\n{report}"), *_without_gain(summary)]
+    if summary.verdict.bound_by is not None:
+        found += [*_of_headline(summary, brief), *_of_causes(summary, brief), *_of_advice(summary)]
+    return found
+
+
+def _of_words(run: Run, said: str) -> Iterator[str]:
+    if is_on_cpu(run.summary) and (match := _ACCELERATOR.search(said)):
+        yield f"says {match[0]!r} of a job on the CPU"
+    if run.trace.run.job_kind is not JobKind.BUILT_IN and (match := _OTHER_JOBS.search(said)):
+        yield f"says {match[0]!r} of a recorded script"
+
+
+def _without_gain(summary: Summary) -> Iterator[str]:
+    for advice in summary.verdict.advice:
+        if advice.predicted_speedup is None and not advice.reason:
+            yield f"neither a gain nor a reason why there is none: {advice.action}"
+
+
+def _of_headline(summary: Summary, brief: str) -> Iterator[str]:
+    verdict, head = summary.verdict, headline(summary)
+    bound = f"{BOUND_NAMES[verdict.bound_by or '']}-bound".lower()
+    text = verdict.text.lower()
+    if head not in " ".join(brief.split()):
+        yield f"the one-screen report does not begin with: {head}"
+    if bound not in head.lower() or (bound not in text and "was not recorded" not in text):
+        yield f"is bound by {verdict.bound_by}: {head} | {verdict.text}"
+    if ("probably" in head.lower()) != bool(verdict.doubts):
+        yield f"doubts {verdict.doubts}: {head}"
+    if len(head.split()) > 15:
+        yield f"a long headline: {head}"
+
+
+def _of_causes(summary: Summary, brief: str) -> Iterator[str]:
+    """The greatest cause but compute, in the table and as the first bar, is the bound, or the text says why it is not."""
+    verdict, shares = summary.verdict, {entry.cause: entry.share or 0.0 for entry in summary.steps.causes}
+    bound = verdict.bound_by or ""
+    largest = max(shares, key=lambda cause: shares[cause])
+    if bound == "compute":
+        if largest != "compute" and verdict.first_epoch is None:
+            yield f"compute-bound, with most of the time in {largest}"
+        return
+    explained = {
+        bound,
+        verdict.first_epoch,
+        *(LEAVES if bound in LEAVES else ()),
+        *(["straggler"] if "rank " in verdict.text else []),
+    }
+    largest = max((cause for cause in shares if cause != "compute"), key=lambda cause: shares[cause])
+    if largest not in explained:
+        yield f"{bound}-bound, and most of the time is {largest} in the table"
+    names = [line.split()[0] for line in brief.splitlines() if re.match(rf"({'|'.join(shares)}) +[0-9.]+%", line)]
+    bars = [name for name in names if name == bound or name not in ("compute", "straggler", verdict.first_epoch)]
+    if bound in names and bars[:1] != [bound]:
+        yield f"{bound}-bound, and the first bar is {bars[:1]}"
+    if bound not in names:
+        yield f"{bound}-bound, and there is no bar of that"
+
+
+def _of_advice(summary: Summary) -> Iterator[str]:
+    """The first advice acts on the bound, on what the text begins with, or on what the workers have."""
+    verdict = summary.verdict
+    if not verdict.advice:
+        yield "no advice"
+        return
+    first = verdict.advice[0]
+    if not (_acts_on(first, verdict.bound_by or "") or _acts_on_beginning(first, summary)):
+        yield f"bound by {verdict.bound_by}, and the first advice is about {first.cause}: {first.action}"
+
+
+def _acts_on(advice: Advice, bound: str) -> bool:
+    change = advice.change
+    is_pipeline = change is not None and bool(change.workers or change.prefetch or change.persistent_workers)
+    return advice.cause == bound or (is_pipeline and bound in LEAVES) or advice.no_gain is NoGain.OF_RECORDING
+
+
+def _acts_on_beginning(advice: Advice, summary: Summary) -> bool:
+    """Of the whole job, of its CPU time, and of a rank that loads for all."""
+    if advice.no_gain is NoGain.NOT_OF_STEPS:
+        return summary.verdict.phase is not None
+    has_limit = summary.cpu is not None and bool(summary.cpu.limits)
+    return advice.no_gain is NoGain.NOT_MODELLED and (has_limit or summary.run.loading_rank is not None)

@@ -1,0 +1,46 @@
+"""Code: jobs whose time goes to Python of their own, which the report must name by file and line."""
+
+from pathlib import Path
+from typing import Final
+
+from repository import PROGRAMS
+
+from faults.case import Case
+
+_LINES: Final = Path(PROGRAMS, "own_code.py").read_text().splitlines()
+
+
+def _line(mark: str) -> str:
+    """`own_code.py:57`, the line that ends with this comment."""
+    return f"own_code.py:{next(number for number, line in enumerate(_LINES, 1) if line.endswith(f'  # {mark}'))}"
+
+
+CASES = (
+    Case(
+        name="a metric in Python in the loop",
+        program="own_code.py",
+        arguments=("metric", 120, 0),
+        bound_by="host",
+        says=("Host-bound", "own_code.py"),
+        advises="own_code.py",
+        names=(_line("metric"), "in main"),
+    ),
+    Case(
+        name="logging in the loop",
+        program="own_code.py",
+        arguments=("logging", 40, 0),
+        bound_by="host",
+        says=("Host-bound", "own_code.py"),
+        advises="own_code.py",
+        names=(_line("logging"), "in main, which calls"),
+    ),
+    Case(
+        name="own code in __getitem__",
+        program="own_code.py",
+        arguments=("getitem", 24, 1),
+        bound_by="loader",
+        says=("Loader-bound", "own_code.py"),
+        advises="own_code.py",
+        names=(_line("busy"), "in busy"),
+    ),
+)

@@ -1,0 +1,17 @@
+"""Decoders: jobs whose worker spends its time in a library that is no image decoder."""
+
+from faults.case import Case
+
+CASES = tuple(
+    Case(
+        name=f"{library} decodes most of the time",
+        program="decode_bound.py",
+        arguments=(kind, 10),
+        bound_by="decode",
+        says=("ecode",),
+        needs=(library,),
+        environment=(("TOKENIZERS_PARALLELISM", "false"),),  # which it would otherwise warn of in a forked worker
+        like="" if library in ("pyarrow", "zlib") else "pyarrow decodes most of the time",
+    )
+    for kind, library in (("parquet", "pyarrow"), ("video", "av"), ("tokens", "tokenizers"), ("zlib", "zlib"))
+)

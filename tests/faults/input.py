@@ -1,0 +1,62 @@
+"""Input: loaders with one slow part, and storage with latency."""
+
+from typing import Final
+
+from faults.case import Case
+
+_PROGRAM: Final = "train_with_input.py"
+_TWO: Final = ("{python}", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+CASES = (
+    Case(
+        name="a collate function of 40 ms",
+        program=_PROGRAM,
+        arguments=("collate", 60, 1),
+        bound_by="collate",
+        says=("Collate-bound", "on collate"),
+        advises="collat",
+        never_says=("GPU", "accelerator"),
+    ),
+    Case(
+        name="one sample of 60 that takes 0.4 s",
+        program=_PROGRAM,
+        arguments=("slow_sample", 120, 1),
+        bound_by="loader",
+        says=("Loader-bound", "train_with_input.py"),
+        names=("in a tenth of them",),
+    ),
+    Case(
+        name="one worker of two that takes 20 times as long",
+        program=_PROGRAM,
+        arguments=("slow_worker", 60, 2),
+        bound_by="loader",
+        says=("Loader-bound", "train_with_input.py"),
+        names=("imbalance of workers",),
+    ),
+    Case(
+        name="batches of 64 MB that are pickled into a pipe",
+        program=_PROGRAM,
+        arguments=("large_messages", 30, 1),
+        bound_by="delivery",
+        says=("elivery-bound",),
+    ),
+    Case(
+        name="storage with a latency of 20 ms",
+        program="train_on_files.py",
+        arguments=("{data}", 1, 36),
+        read_ms=20,
+        bound_by="storage",
+        says=("Storage-bound",),
+        advises="Read more at a time",
+        names=("bound by latency",),
+    ),
+    Case(
+        name="a rank whose samples take 20 ms longer",
+        program=_PROGRAM,
+        arguments=("slow_rank", 24, 1),
+        launcher=_TWO,
+        says=("rank 1",),
+        names=("rank 1: loader",),
+        most_unexplained=1.0,  # of rank 1, whose lines of code are named
+    ),
+)

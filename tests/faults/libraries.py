@@ -1,0 +1,38 @@
+"""Data libraries of others: jobs whose data is on a slow disk."""
+
+from faults.case import Case
+
+
+def _slow_disk(library: str, is_mapped: bool = False, advises: str = "storage", like: str = "") -> Case:
+    """Of data that is mapped, waits for pages that the kernel reads ahead are not all seen as faults: no verdict is checked."""
+    return Case(
+        name=f"{library} on a slow disk",
+        program=f"train_with_{library}.py",
+        arguments=("train", "{data}", 1, 18),
+        prepares=True,
+        disk_bytes_per_s=2 << 20,
+        bound_by=None if is_mapped else "storage",
+        says=() if is_mapped else ("storage",),
+        advises=advises,
+        needs=(library,),
+        like=like,
+    )
+
+
+CASES = (
+    Case(
+        name="Ray Data with a transform of 60 ms",
+        program="train_with_ray.py",
+        arguments=("train", "{data}", 1, 18, 60),
+        prepares=True,
+        bound_by="transform",
+        says=("transform",),  # the first advice may be to start Ray in less time
+        needs=("ray",),
+        most_unexplained=0.1,  # its tasks are tied by time, and start in the first step
+    ),
+    _slow_disk("webdataset", advises="local copy of the shards (cache_dir="),
+    _slow_disk("datasets", is_mapped=True, advises="", like="webdataset on a slow disk"),
+    _slow_disk("litdata", is_mapped=True, advises="", like="webdataset on a slow disk"),
+    _slow_disk("streaming", like="webdataset on a slow disk"),
+    _slow_disk("tfrecord", like="webdataset on a slow disk"),
+)

@@ -1,0 +1,72 @@
+"""The training process itself, its threads, and loaders that are not torch's."""
+
+from faults.case import Case
+
+CASES = (
+    Case(
+        name="torchdata on a slow disk",
+        program="other_loaders.py",
+        arguments=("stateful", "{data}", 18),
+        disk_bytes_per_s=2 << 20,
+        bound_by="storage",
+        says=("storage",),
+        advises="storage",
+        needs=("torchdata",),
+    ),
+    Case(
+        name="torchdata with a transform of 30 ms",
+        program="other_loaders.py",
+        arguments=("stateful", "{data}", 14, 30),
+        bound_by="transform",
+        says=("transform",),
+        advises="transform",
+        needs=("torchdata",),
+        like="torchdata on a slow disk",
+    ),
+    Case(
+        name="SPDL on a slow disk",
+        program="other_loaders.py",
+        arguments=("spdl", "{data}", 18),
+        disk_bytes_per_s=2 << 20,
+        bound_by="storage",
+        says=("storage",),
+        advises="storage",
+        needs=("spdl",),
+        like="torchdata on a slow disk",
+    ),
+    Case(
+        name="SPDL with a transform of 30 ms",
+        program="other_loaders.py",
+        arguments=("spdl", "{data}", 22, 30),
+        bound_by="transform",
+        says=("transform",),
+        advises="transform",
+        needs=("spdl",),
+        like="a process of SPDL with a transform of 30 ms",
+    ),
+    Case(
+        name="a process of SPDL with a transform of 30 ms",
+        program="other_loaders.py",
+        arguments=("spdl_process", "{data}", 22, 30),
+        bound_by="transform",
+        says=("transform",),
+        needs=("spdl",),
+    ),
+    Case(
+        name="a thread pool with a transform of 30 ms",
+        program="other_loaders.py",
+        arguments=("pool", "{data}", 22, 30),
+        bound_by="transform",
+        says=("transform",),
+        advises="transform",
+        like="a generator of one's own with a transform of 30 ms",
+    ),
+    Case(
+        name="a generator of one's own with a transform of 30 ms",
+        program="other_loaders.py",
+        arguments=("own", "{data}", 14, 30),
+        bound_by="transform",
+        says=("transform",),
+        advises="transform",
+    ),
+)

@@ -1,0 +1,76 @@
+"""The training process itself: jobs that read, fault and decode in the training loop or in threads of its process."""
+
+from pathlib import Path
+
+import numpy
+
+from faults.case import Case
+
+
+def _library() -> Path | None:
+    """A large shared library."""
+    found = sorted((Path(numpy.__file__).parent.parent / "numpy.libs").glob("*openblas*.so*"))
+    return found[0] if found else None
+
+
+_LIBRARY = _library()
+
+CASES = (
+    Case(
+        name="a loop that reads, no loader",
+        program="read_in_loop.py",
+        arguments=("{data}/records.bin", 40),
+        disk_bytes_per_s=6 << 20,
+        files=(("records.bin", 48 << 20),),
+        bound_by="storage",
+        says=("Storage-bound", "records.bin"),
+        advises="records.bin",
+    ),
+    Case(
+        name="a loop that decodes, beside a DataLoader",
+        program="decode_in_loop.py",
+        arguments=("{data}", 160, 1),
+        bound_by="decode",
+        says=("Decode-bound",),
+        advises="Do this work in",
+    ),
+    Case(
+        name="a loop that decodes, no loader",
+        program="decode_in_loop.py",
+        arguments=("{data}", 160, -1),
+        bound_by="decode",
+        says=("Decode-bound",),
+        advises="Do this work in",
+    ),
+    Case(
+        name="threads that read from a slow disk",
+        program="read_in_threads.py",
+        arguments=("{data}", 16, 2, 0),
+        disk_bytes_per_s=2 << 20,
+        bound_by="storage",
+        says=("Storage-bound",),
+        advises="storage",
+    ),
+    Case(
+        name="Python in the loop, with threads that read ahead",
+        program="read_in_threads.py",
+        arguments=("{data}", 24, 2, 100),
+        bound_by="host",
+        says=("Host-bound", "read_in_threads.py"),
+        advises="read_in_threads.py",
+    ),
+    *(
+        Case(
+            name="a shared library on a slow disk",
+            program="touch_library.py",
+            arguments=("{data}/libkernels.so", 12),
+            disk_bytes_per_s=6 << 20,
+            files=(("libkernels.so", library),),
+            bound_by="storage",
+            says=("Storage-bound", "libkernels.so"),
+            advises="libkernels.so",
+            needs_faults=True,
+        )
+        for library in ([_LIBRARY] if _LIBRARY else [])
+    ),
+)

@@ -1,0 +1,102 @@
+"""Trains a tiny model with Python code of its own in the named place, and prints how long that took by its own stopwatch.
+
+own_code.py PLACE STEPS WORKERS     PLACE: metric, logging, sleep, getitem, transform, index, calls, before, compute
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+place, num_steps, num_workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+BATCH = 4
+took = dict.fromkeys(("metric", "logging", "sleep", "index", "calls", "before"), 0.0)
+log = logging.getLogger("own")
+log.addHandler(logging.FileHandler(os.devnull))
+log.setLevel(logging.INFO)
+
+
+def busy(number: int) -> int:
+    """Some 25 ms of Python."""
+    found = 0
+    for value in range(number):
+        found += value * value % 7  # busy
+    return found
+
+
+def one(value: int) -> int:
+    return value + 1  # one
+
+
+def slow(sample: torch.Tensor) -> torch.Tensor:
+    """A transform in pure Python."""
+    busy(100_000)  # transform
+    return sample
+
+
+if place == "transform":
+    from torchvision.transforms import Compose
+
+    transform = Compose([slow])
+else:
+    transform = None
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """Samples that are made by Python."""
+
+    def __init__(self) -> None:
+        if place == "index":
+            began = time.perf_counter()
+            self.index = [busy(100) for _ in range(80_000)]  # index
+            took["index"] += time.perf_counter() - began
+
+    def __len__(self) -> int:
+        return num_steps * BATCH
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        if place == "getitem":
+            busy(100_000)  # getitem
+        sample = torch.full((8,), float(number))
+        return sample if transform is None else transform(sample)
+
+
+def main() -> None:
+    """Train."""
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    if place == "compute":
+        model = torch.nn.Sequential(torch.nn.Linear(8, 512), *(torch.nn.Linear(512, 512) for _ in range(8)))
+    began = time.perf_counter()
+    for batch in DataLoader(Numbers(), batch_size=BATCH, num_workers=num_workers):
+        start = time.perf_counter()
+        if place == "before":
+            sorted(range(60_000), key=lambda value: value * 7919 % 60_013)  # before
+            took["before"] += time.perf_counter() - start
+        loss = model(batch.repeat(50, 1) if place == "compute" else batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        start = time.perf_counter()
+        if place == "metric":
+            sorted(range(60_000), key=lambda value: value * 7919 % 60_013)  # metric
+        elif place == "logging":
+            for number in range(1500):
+                log.info("step %d of %s", number, loss)  # logging
+        elif place == "sleep":
+            time.sleep(0.05)  # sleep
+        elif place == "calls":
+            value = 0
+            for _ in range(300_000):
+                value = one(value)  # calls
+        if place in took and place != "before":
+            took[place] += time.perf_counter() - start
+    print(json.dumps({"place": place, "took_s": took, "loop_s": time.perf_counter() - began}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Trains a small model on the CPU whose input has one fault, and prints the seconds of its loop.
+
+train_with_input.py FAULT STEPS WORKERS     FAULT is one of `FAULTS`. Several ranks exchange gradients by gloo.
+"""
+
+import os
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
+
+FAULTS = ("collate", "slow_sample", "slow_worker", "large_messages", "large_tensors", "slow_rank", "few_workers", "small_prefetch")
+BATCH = 4
+EVERY = 60
+"""Of so many samples one is slow, for `slow_sample`."""
+BURST = 12
+"""Of so many batches one is slow, for `small_prefetch`."""
+
+
+class Samples(Dataset[object]):
+    """Rows, or what is sent as a whole."""
+
+    def __init__(self, fault: str, length: int, rank: int) -> None:
+        self.fault, self.length, self.rank = fault, length, rank
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, number: int) -> object:
+        info = get_worker_info()
+        if self.fault == "slow_sample" and number % EVERY == EVERY - 1:
+            time.sleep(0.4)
+        if self.fault == "slow_worker":
+            time.sleep(0.02 if info is not None and info.id == 1 else 0.001)
+        if self.fault == "slow_rank" and self.rank == 1:
+            time.sleep(0.02)
+        if self.fault == "few_workers":
+            time.sleep(0.02)
+        if self.fault == "small_prefetch" and number % (BURST * BATCH) == 0:
+            time.sleep(0.4)
+        if self.fault == "large_messages":
+            return bytes(64_000_000)  # which is pickled into the pipe, as a tensor is not
+        if self.fault == "large_tensors":
+            return torch.empty(64_000_000)  # 256 MB, which are copied to shared memory when they are sent
+        return torch.full((256,), float(number % 7))
+
+
+def slow_collate(samples: list[torch.Tensor]) -> torch.Tensor:
+    """Stacks them in a costly way."""
+    time.sleep(0.04)
+    return default_collate(samples)
+
+
+def main() -> None:
+    """Train."""
+    fault, steps, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    assert fault in FAULTS, fault
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model: nn.Module = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    is_whole = fault in ("large_messages", "large_tensors")
+    dataset = Samples(fault, steps if is_whole else steps * BATCH, rank)
+    collate = slow_collate if fault == "collate" else None
+    prefetch = 1 if fault == "small_prefetch" else 2
+    loader = DataLoader(
+        dataset, None if is_whole else BATCH, num_workers=workers, collate_fn=collate, prefetch_factor=prefetch if workers else None
+    )
+    times = 1500 if fault == "small_prefetch" else 1
+    began = time.perf_counter()
+    for batch in loader:
+        optimizer.zero_grad()
+        model(torch.zeros(BATCH, 256) if is_whole else batch.repeat(times, 1)).square().mean().backward()
+        optimizer.step()
+    print(f"{time.perf_counter() - began:.3f}")
+    if ranks > 1:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

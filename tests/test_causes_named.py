@@ -1,0 +1,168 @@
+"""What a verdict names besides its cause: where in a step Python ran, which file was slow, the first epoch; and its advice."""
+
+from typing import Any, Final
+
+import polars as pl
+import pytest
+from faults.agreement import contradictions
+from pipeline_simulator import Pipeline
+from timeline import timeline
+
+from ioprof.analysis.blame import charges
+from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD
+from ioprof.analysis.run import Run
+from ioprof.analysis.summary import summarise
+from ioprof.replay.summary import with_gains
+from ioprof.report.page.answer import headline
+from ioprof.run_record import Summary, Verdict
+from ioprof.trace import Trace
+
+MS: Final = 1_000_000
+CPU: Final[dict[str, Any]] = {
+    "config": {"device": "cpu", "loader": "torch DataLoader", "workers": 1, "batch_size": 4, "prefetch": 2}
+}
+
+
+def on_cpu(trace: Trace, spans: pl.DataFrame | None = None, **config: Any) -> Trace:
+    """The trace of a script that trains on the CPU."""
+    settings = trace.run.config.replace(device="cpu", loader="torch DataLoader", **config)
+    return Trace(trace.run.replace(config=settings), trace.spans if spans is None else spans, trace.files)
+
+
+@pytest.mark.parametrize(
+    ("compute", "before", "after", "where"),
+    [
+        ("......000.", 40, 0, ", most of it before the forward pass"),
+        ("..000.....", 0, 40, ", most of it after the computation"),
+        ("....000...", 20, 20, "of the steps"),
+    ],
+)
+def test_python_before_and_after_the_forward_pass_is_told_apart(compute: str, before: int, after: int, where: str) -> None:
+    """It runs between the batch and the computation, or between the computation and the next wait."""
+    trace = timeline(f"step 0000000000\nwait 00.......1\nfetch w0 00\ncompute main {compute}", **CPU)
+    places = dict(charges(trace).details.of_cause("host", 100, trace))
+    assert (before, after) == (places.get(BEFORE_FORWARD, 0), places.get(AFTER_COMPUTE, 0))
+    assert where in summarise(trace).verdict.text
+
+
+def test_the_place_of_python_is_no_name() -> None:
+    """A report still says that nothing explains it."""
+    verdict = summarise(timeline("step 0000000000\nwait 0.........\nfetch w0 0\ncompute main .......000\n", **CPU)).verdict
+    assert "host" == verdict.bound_by
+    assert verdict.doubts
+    assert "ioprof.span" in verdict.advice[0].action
+
+
+def test_a_job_on_the_cpu_has_no_accelerators() -> None:
+    """Neither in its headline nor in its verdict, also where no optimizer said what it computes on."""
+    drawing = "step 0000000000\nwait 00000.....\nfetch w0 00000\ndecode w0 #####\ncompute main .....00000"
+    for device in ("cpu", None):
+        summary = summarise(timeline(drawing, config={**CPU["config"], "device": device}))
+        assert "Decode-bound: the model computed for 50.0% of the steps' time." == headline(summary)
+        assert "the model computed (on the CPU) for 50.0%" in summary.verdict.text
+
+
+def test_a_headline_says_what_the_verdict_says() -> None:
+    """That it is unsure, of which epochs it is, and which part of the job took long."""
+    drawing = "step 0000000000\nwait 00000.....\nfetch w0 00000\ndecode w0 #####\ncompute .....00000"
+    summary = summarise(timeline(drawing, config={**CPU["config"], "device": "cuda"}))
+    assert headline(summary).startswith("Decode-bound: the accelerators were idle")
+
+    def changed(**changes: Any) -> Summary:
+        return summary.replace(verdict=summary.verdict.replace(**changes))
+
+    assert headline(changed(doubts=("close",))).startswith("Probably decode-bound: ")
+    assert headline(changed(first_epoch="storage")).startswith("Decode-bound after the first epoch: ")
+
+
+def rare_slow_batches(every: int, prefetch: int) -> Verdict:
+    """Of batches of which one takes 400 ms and the others 1 ms, in a loop that takes 60 ms for each."""
+    fetch = [(400 if number % every == 0 else 1) * MS for number in range(10 * every)]
+    run = Run.of(on_cpu(Pipeline(fetch, [60 * MS] * len(fetch), 1, prefetch).trace(), prefetch=prefetch, workers=1))
+    assert [] == contradictions(with_gains(run))
+    return with_gains(run).summary.verdict
+
+
+def test_rare_slow_batches_want_a_longer_queue() -> None:
+    """Where the workers keep up on average: 8 batches ahead cover the 400 ms, and the replay shows that it helps."""
+    verdict = rare_slow_batches(every=12, prefetch=1)
+    assert "decode" == verdict.bound_by
+    assert verdict.advice[0].action.startswith("Prepare more batches ahead (prefetch_factor=8 instead of 1 per worker)")
+    assert verdict.advice[0].predicted_speedup is not None
+    assert verdict.advice[0].predicted_speedup > 1.2
+    assert not rare_slow_batches(every=4, prefetch=1).advice[0].action.startswith("Prepare more batches ahead")
+
+
+def test_batches_that_are_on_their_way_are_too_large() -> None:
+    """What the loop does itself is no reason: it waits meanwhile."""
+    trace = timeline("step 0000000000\nwait 00000000..\nfetch w0 0\ncompute main ........00", **CPU)
+    verdict = summarise(trace).verdict
+    assert "delivery" == verdict.bound_by
+    assert verdict.advice[0].action.startswith("Send less per batch")
+
+
+def reading(took_ms: list[float], files: list[int], sizes: int = 100_000) -> Trace:
+    """A loop whose worker reads one of several files for each batch, from storage."""
+    trace = Pipeline([int(each * MS) for each in took_ms], [MS] * len(took_ms), 1).trace("read")
+    of_batch = pl.DataFrame({"batch": range(len(files)), "of": files})
+    is_read = pl.col("kind") == "read"
+    spans = trace.spans.join(of_batch, on="batch", how="left").with_columns(
+        bytes=pl.when(is_read).then(sizes),
+        source=pl.when(is_read).then(pl.lit("storage", dtype=trace.spans["source"].dtype)),
+        file=pl.when(is_read).then("of").cast(trace.spans["file"].dtype),
+        offset=pl.when(is_read).then(0),
+    )  # fmt: skip
+    numbers = sorted(set(files))
+    paths = pl.DataFrame(
+        {"file": numbers, "path": [f"/data/{number}.bin" for number in numbers]},
+        schema_overrides={"file": trace.files["file"].dtype},
+    )
+    run = trace.run.replace(capture=trace.run.capture.replace(reads=True))
+    table = trace.files.join(paths, how="full", on=["file", "path"], coalesce=True).select(trace.files.columns)
+    return on_cpu(Trace(run, spans.select(trace.spans.columns), table), workers=1)
+
+
+def test_one_slow_file_of_many_is_to_be_copied() -> None:
+    """A single file that all is read from is no exception."""
+    files = [number % 20 for number in range(200)]
+    verdict = summarise(reading([100 if file == 7 else 0.5 for file in files], files)).verdict
+    assert verdict.advice[0].action.startswith(
+        "Copy /data/7.bin to faster storage, or keep it in memory: 10 reads of this one file"
+    )
+    alone = summarise(reading([20.0] * 200, [0] * 200)).verdict
+    assert not any("this one file" in each.action for each in alone.advice)
+
+
+def test_small_reads_are_to_be_larger() -> None:
+    """It comes before reading more at a time."""
+    verdict = summarise(reading([2.0] * 400, [number % 20 for number in range(400)], sizes=2048)).verdict
+    assert verdict.advice[0].action.startswith("Read in larger pieces")
+
+
+def with_epochs(trace: Trace, every: int) -> Trace:
+    """The same loop, which learns that its loader has no more batches after so many steps."""
+    ends = trace.spans.filter(pl.col("kind") == "step", (pl.col("step") + 1) % every == 0)
+    name = pl.lit("end").cast(trace.spans["name"].dtype)
+    waits = ends.with_columns(
+        kind=pl.lit("wait", dtype=trace.spans["kind"].dtype), name=name, start_ns=pl.col("end_ns") - 1, batch=None, step=None
+    )
+    return Trace(trace.run, pl.concat([trace.spans, waits.select(trace.spans.columns)]), trace.files)
+
+
+@pytest.mark.parametrize(("later_ms", "bound", "first"), [(0.1, "compute", "storage"), (30.0, "storage", None)])
+def test_a_first_epoch_from_storage_is_told_apart(later_ms: float, bound: str, first: str | None) -> None:
+    """The bound is that of the later epochs, which find the data in memory, unless these wait for storage as well."""
+    epoch, epochs = 20, 5
+    took = [30.0] * epoch + [later_ms] * epoch * (epochs - 1)
+    trace = reading(took, [number % epoch for number in range(epoch * epochs)])
+    if later_ms < 1:
+        is_cached = (pl.col("kind") == "read") & (pl.col("batch") >= epoch)
+        cached = pl.lit("page_cache", dtype=trace.spans["source"].dtype)
+        trace = Trace(trace.run, trace.spans.with_columns(source=pl.when(is_cached).then(cached).otherwise("source")), trace.files)
+    run = with_gains(Run.of(with_epochs(trace, epoch)))
+    verdict = run.summary.verdict
+    assert (bound, first) == (verdict.bound_by, verdict.first_epoch)
+    assert [] == contradictions(run)
+    if first:
+        assert verdict.text.startswith("Compute-bound after the first epoch, which waited 0.58 s for storage")
+        assert "only the first epoch waits for storage" in verdict.advice[-1].action

@@ -1,0 +1,243 @@
+"""Which lines of code the analysis names by stack samples, in run folders, exports and whole jobs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import polars as pl
+import pytest
+from preload import needs_library
+from repeated import again_when_wrong, comparing_times
+from repository import PROGRAMS
+from timeline import timeline
+
+from ioprof.analysis.blame import blame
+from ioprof.analysis.run import Run
+from ioprof.analysis.stacks import place_of, unexplained
+from ioprof.errors import RunError
+from ioprof.ingest.merging import merge_parts
+from ioprof.interchange.speedscope import document, write_speedscope
+from ioprof.run_record import RunRecord
+from ioprof.schema import STACK_COLUMNS
+from ioprof.stacks.library import is_built
+from ioprof.trace import Trace, table_schema
+
+needs_stacks = pytest.mark.skipif(not is_built(), reason="the library that reads stacks is not built: no C compiler")
+
+
+def with_stacks(trace: Trace, samples: list[tuple[int, int, int, str]]) -> Trace:
+    """The trace with samples of (tick, rank, pid, stack)."""
+    host = trace.spans["host"][0]
+    rows = [(10 * tick + 5, host, rank, pid, pid, "rank", stack) for tick, rank, pid, stack in samples]
+    table = pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS), orient="row")
+    return Trace(trace.run, trace.spans, trace.files, trace.counters, table)
+
+
+def drawn() -> Trace:
+    """One step: it waits for a worker that reads, transforms and does something else, computes, and does something else itself."""
+    trace = timeline("""
+    step            00000000000000
+    wait            00000000......
+    fetch w0        0000000.......
+    read w0         ##............
+    transform w0    ....##........
+    compute main    ........000...
+    """)
+    return with_stacks(
+        trace,
+        [
+            (1, 0, 101, "/job/data.py:1:read"),
+            (2, 0, 101, "/job/data.py:2:Data.__getitem__"),
+            (3, 0, 101, "/job/data.py:2:Data.__getitem__"),
+            (4, 0, 101, "/job/data.py:4:flip\n/usr/lib/python3.12/random.py:5:random"),
+            (6, 0, 101, "/job/data.py:6:Data.__getitem__"),
+            (7, 0, 101, "/job/data.py:7:late"),
+            (3, 0, 100, "/job/train.py:3:main"),
+            (9, 0, 100, "/job/train.py:9:main"),
+            (11, 0, 100, "/job/train.py:11:main\n/env/lib/python3.12/site-packages/lib/f.py:2:f1"),
+            (12, 0, 100, "/job/train.py:11:main\n/env/lib/python3.12/site-packages/lib/f.py:2:f1"),
+            (13, 0, 100, "/job/train.py:13:main"),
+        ],
+    )
+
+
+def test_samples_count_where_a_step_waited_for_their_thread() -> None:
+    """Of the worker in `loader` and `transform`, of the rank in `host`; not what spans explain, nor what nobody waited for."""
+    trace = drawn()
+    found = {
+        (share.cause, share.file, share.line): (share.samples, round(share.seconds * 1e8))
+        for share in unexplained(trace, blame(trace))
+    }
+    assert {
+        ("host", "/job/train.py", 11): (2, 2),
+        ("host", "/job/train.py", 13): (1, 1),
+        ("loader", "/job/data.py", 2): (2, 2),
+        ("loader", "/job/data.py", 6): (1, 1),
+        ("transform", "/job/data.py", 4): (1, 2),
+    } == found
+
+
+def test_the_time_of_a_cause_is_that_of_its_lines() -> None:
+    """The lines of a cause sum to its seconds, and have its share of the steps."""
+    trace = drawn()
+    run = Run.of(trace)
+    for cause in ("host", "loader", "transform"):
+        lines = [share for share in run.summary.unexplained if share.cause == cause]
+        charged = next(entry for entry in run.summary.steps.causes if entry.cause == cause)
+        assert charged.seconds == pytest.approx(sum(share.seconds for share in lines))
+        assert charged.share == pytest.approx(sum(share.share or 0 for share in lines))
+
+
+def test_without_samples_nothing_is_named() -> None:
+    """A run without stacks has no line of code, and says nothing of them."""
+    trace = timeline("""
+    step            0000
+    wait            00..
+    """)
+    assert () == Run.of(trace).summary.unexplained
+
+
+@pytest.mark.parametrize(
+    ("stack", "place", "library"),
+    [
+        ("/a/train.py:3:main", "/a/train.py:3", None),
+        ("/a/train.py:3:main\n<ioprof>/instrument/hooks/steps.py:9:f", "/a/train.py:3", None),
+        ("/a/train.py:3:main\n/v/lib/python3.11/logging/__init__.py:1:info", "/a/train.py:3", "info (logging/__init__.py)"),
+        ("/a/train.py:3:main\n/usr/lib/python3/dist-packages/numpy/x.py:1:f\n/a/own.py:7:g", "/a/own.py:7", None),
+        ("/a/train.py:3:main\n/v/lib/python3.11/site-packages/np/x.py:1:f", "/a/train.py:3", "f (np/x.py)"),
+        ("/a/train.py:3:main\n<frozen importlib._bootstrap>:1:_load", "/a/train.py:3", "_load (<frozen importlib._bootstrap>)"),
+        ("/v/lib/python3.11/site-packages/a/b.py:4:f", "/v/lib/python3.11/site-packages/a/b.py:4", None),
+        ("<ioprof>/train/job.py:4:f", "<ioprof>/train/job.py:4", None),
+        ("C:d/odd:name.py:4:f", "C:d/odd:name.py:4", None),
+    ],
+)
+def test_the_innermost_own_frame_is_named(stack: str, place: str, library: str | None) -> None:
+    """Your own code: no installed package, no standard library, no ioprof; what it calls there is named beside it."""
+    found = place_of(stack)
+    assert (place, library) == (f"{found.file}:{found.line}", found.library)
+
+
+# ------------------------------------------------------------------------------------------------ run folders and exports
+
+
+def test_samples_survive_saving_and_merging(tmp_path: Path) -> None:
+    """A run folder has the samples, one without them has no file, and parts of a run keep theirs on the common clock."""
+    trace = drawn()
+    trace.save(tmp_path / "run")
+    assert trace.stacks.equals(Trace.load(tmp_path / "run").stacks)
+    parts = [
+        Trace(RunRecord.of({"clocks": {"zero_monotonic_ns": 1000 * rank}}), spans, stacks=stacks)
+        for rank in (0, 1)
+        for spans, stacks in [
+            (
+                table.with_columns(rank=pl.lit(rank, pl.Int32), pid=pl.col("pid") + 1000 * rank)
+                for table in (trace.spans, trace.stacks)
+            )
+        ]
+    ]
+    merged = merge_parts(parts, "both")
+    assert [5 + 10, 1000 + 5 + 10] == merged.stacks.filter(pl.col("stack").cast(pl.String).str.contains(":read"))[
+        "time_ns"
+    ].to_list()
+    Trace(trace.run, trace.spans).save(tmp_path / "run")
+    assert not (tmp_path / "run" / "stacks.parquet").exists()
+    assert Trace.load(tmp_path / "run").stacks.is_empty()
+
+
+SPEEDSCOPE = {
+    "type": "object",
+    "required": ["$schema", "shared", "profiles"],
+    "additionalProperties": False,
+    "properties": {
+        "$schema": {"const": "https://www.speedscope.app/file-format-schema.json"},
+        "name": {"type": "string"},
+        "exporter": {"type": "string"},
+        "activeProfileIndex": {"type": "integer"},
+        "shared": {
+            "type": "object",
+            "required": ["frames"],
+            "properties": {
+                "frames": {"items": {"required": ["name"], "properties": {"file": {"type": "string"}, "line": {"type": "integer"}}}}
+            },
+        },
+        "profiles": {
+            "items": {
+                "required": ["type", "name", "unit", "startValue", "endValue", "samples", "weights"],
+                "properties": {
+                    "type": {"const": "sampled"},
+                    "unit": {"const": "nanoseconds"},
+                    "samples": {"items": {"type": "array", "items": {"type": "integer", "minimum": 0}}},
+                    "weights": {"items": {"type": "number", "minimum": 0}},
+                },
+            }
+        },
+    },
+}
+"""What speedscope's schema requires of a sampled profile."""
+
+
+def test_samples_are_exported_to_speedscope(tmp_path: Path) -> None:
+    """One profile per thread, its samples outermost first, with weights that sum to its time."""
+    found = document(drawn(), "run")
+    jsonschema.validate(found, SPEEDSCOPE)
+    assert ["rank 0 on node1", "rank 0 on node1"] == [profile["name"] for profile in found["profiles"]]
+    for profile in found["profiles"]:
+        assert len(profile["samples"]) == len(profile["weights"])
+        assert profile["endValue"] - profile["startValue"] == sum(profile["weights"])
+    names = [[found["shared"]["frames"][number]["name"] for number in sample] for sample in found["profiles"][0]["samples"]]
+    assert ["main", "f1"] in names
+    empty = Trace(RunRecord(), timeline("step 0").spans)
+    with pytest.raises(RunError, match="ioprof record --stacks"):
+        write_speedscope(empty, tmp_path / "file", "run")
+
+
+# ------------------------------------------------------------------------------------------------ whole jobs
+
+
+@needs_library
+@needs_stacks
+@pytest.mark.parametrize(("place", "cause", "workers"), [("calls", "host", 0), ("transform", "transform", 1)])
+@again_when_wrong
+def test_lines_of_a_job_take_the_time_of_its_stopwatch(place: str, cause: str, workers: int, tmp_path: Path) -> None:
+    """Nine tenths of the time without a span are named by file and line, and it is the time of the job's own stopwatch."""
+    if place == "transform":
+        pytest.importorskip("torchvision")
+    file = PROGRAMS / "own_code.py"
+    words = [sys.executable, str(file), place, "24", str(workers)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "ioprof", "record", "--out", str(tmp_path / "run"), "--", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    run, own = Run.load(tmp_path / "run"), json.loads(ended.stdout)
+    shares = [share for share in run.summary.unexplained if share.cause == cause]
+    total_s = run.summary.steps.per_rank[0].seconds(cause) or 0.0
+    named_s = sum(share.seconds for share in shares if share.file == str(file))
+    with comparing_times():
+        assert named_s >= 0.9 * total_s, shares
+    assert f"own_code.py:{shares[0].line}" in " ".join(ended.stderr.split())
+    recorded = run.trace.run.capture.stacks
+    assert recorded is not None
+    with comparing_times():
+        if place in own["took_s"]:
+            assert own["took_s"][place] == pytest.approx(named_s, rel=0.15)
+        assert (recorded.samples or 0) > 20
+        assert (recorded.cpu_s or 0) < 0.004 * (recorded.wall_s or 0) + 0.06
+
+
+@needs_library
+@needs_stacks
+def test_stacks_can_be_switched_off(tmp_path: Path) -> None:
+    """`--no-stacks` samples nothing, and the run says why."""
+    words = [sys.executable, "-c", "print(1)"]
+    subprocess.run(
+        [sys.executable, "-m", "ioprof", "record", "--quiet", "--no-stacks", "--out", str(tmp_path / "run"), "--", *words],
+        check=True,
+    )
+    run = Trace.load(tmp_path / "run")
+    assert run.stacks.is_empty()
+    assert run.run.capture.stacks is not None
+    assert "switched off by --no-stacks" == run.run.capture.stacks.reason

@@ -1,0 +1,297 @@
+"""What is found besides the causes: loaders, the workers' time, reads, waits and epochs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jobs
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipeline_simulator import Pipeline
+from preload import needs_library
+from repository import PROGRAMS
+from strategies import shifted, shuffled, traces
+from timeline import TICK_NS, timeline
+
+from ioprof.analysis.findings import findings
+from ioprof.analysis.loaders import batches
+from ioprof.analysis.queue_depth import DepthOverTime
+from ioprof.analysis.run import Run
+from ioprof.analysis.summary import summarise
+from ioprof.analysis.workers_time import making
+from ioprof.run_record import Findings, LoaderTime
+from ioprof.trace import Trace
+
+MS = 1_000_000
+STEPS = 60
+
+
+def found(trace: Trace) -> Findings:
+    """The findings of a trace."""
+    return summarise(trace).findings
+
+
+def with_sizes(trace: Trace, sizes: list[int]) -> Trace:
+    """The trace with the number of samples of each batch, as a fetch has it."""
+    of_batch = pl.DataFrame({"batch": range(len(sizes)), "samples": sizes})
+    spans = trace.spans.join(of_batch, on="batch", how="left")
+    is_fetch = pl.col("kind") == "fetch"
+    return Trace(trace.run, spans.with_columns(offset=pl.when(is_fetch).then("samples")).drop("samples"))
+
+
+# ------------------------------------------------------------------------------------------------ loaders and rates
+
+
+def test_samples_are_counted_by_batches() -> None:
+    """Of batches of 2 to 8 samples, of which a step takes four: gradients are accumulated."""
+    sizes = [2 + number % 7 for number in range(STEPS)]
+    trace = with_sizes(Pipeline([5 * MS] * STEPS, [20 * MS] * STEPS).trace(), sizes)
+    steps = trace.spans.filter(pl.col("kind") == "step").with_columns(step=pl.col("step") // 4)
+    merged = steps.group_by("step").agg(pl.exclude("start_ns", "end_ns").first(), pl.col("start_ns").min(), pl.col("end_ns").max())
+    rest = trace.spans.filter(pl.col("kind") != "step")
+    summary = summarise(Trace(trace.run, pl.concat([rest, merged.select(rest.columns)])))
+    wall_s = (steps["end_ns"].to_numpy().max() - steps["start_ns"].to_numpy().min()) / 1e9
+    assert STEPS / 4 == summary.steps.count
+    assert sum(sizes) / wall_s == pytest.approx(summary.throughput.samples_per_s)
+    [loader] = summary.findings.loaders
+    assert (sum(sizes), 2, 8) == (loader.samples, loader.fewest_samples, loader.most_samples)
+
+
+@pytest.fixture(scope="module")
+def in_ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[float], dict[str, Any]]]:
+    """What each way of training printed, and its summary."""
+    told = {}
+    for way in ("accumulate", "iterable", "two_loaders"):
+        folder = tmp_path_factory.mktemp(way)
+        ended = jobs.ioprof("record", "--out", "run", "--", sys.executable, PROGRAMS / "train_in_ways.py", way, 40, 1, cwd=folder)
+        assert 0 == ended.code, ended.err
+        line = next(line for line in ended.out.splitlines() if line.count(" ") == 2)
+        told[way] = [float(word) for word in line.split()], json.loads(Path(folder, "run", "summary.json").read_text())
+    return told
+
+
+@needs_library
+def test_rates_are_those_of_the_program(in_ways: dict[str, tuple[list[float], dict[str, Any]]]) -> None:
+    """With accumulation, of an iterable dataset with a short last batch, and of two loaders, by the counters of the program."""
+    for way, ((samples, number, seconds), summary) in in_ways.items():
+        told = summary["findings"]["loaders"]
+        assert samples == sum(entry["samples"] for entry in told), way
+        assert number == sum(entry["batches"] for entry in told), way
+        ended_s = sum(phase["seconds"] for phase in summary["ledger"]["phases"] if phase["name"] == "epoch start")
+        assert summary["demand"]["at_samples_per_s"] >= summary["throughput"]["samples_per_s"], way
+        assert samples / seconds * 0.9 <= summary["throughput"]["samples_per_s"] <= 1.1 * samples / max(seconds - ended_s, 0.1), way
+
+
+@needs_library
+def test_loaders_are_told_apart(in_ways: dict[str, tuple[list[float], dict[str, Any]]]) -> None:
+    """By the class of their dataset, the slow one's and the other one's."""
+    told = {entry["name"]: LoaderTime.of(entry) for entry in in_ways["two_loaders"][1]["findings"]["loaders"]}
+    assert {"Labelled", "Samples"} == set(told)
+    first, second = told["Labelled"], told["Samples"]
+    assert (2, 4) == (first.most_samples, second.most_samples)
+    assert first.making_s > 40 * 2 * 0.02
+    assert [40, 40] == [first.batches, second.batches]
+
+
+# ------------------------------------------------------------------------------------------------ the workers' time
+
+
+def test_the_workers_time_is_divided_by_cause_and_name() -> None:
+    """All of it is told, waited for or not; what no span covers is the dataset's own Python."""
+    trace = timeline("""
+        step                        0000000000
+        wait                        0.........
+        fetch w0                    1111111111
+        read w0                     ##........
+        decode w0                   .###......
+        transform w0 name=Resize    ....##....
+        transform w0 name=Flip      ......#...
+        collate w0                  .........#
+    """)
+    told = found(trace).workers
+    assert told is not None
+    expected = [
+        ("storage", None, 2), ("decode", None, 2), ("transform", None, 3), ("transform", "Resize", 2), ("transform", "Flip", 1),
+        ("collate", None, 1), ("loader", None, 2),
+    ]  # fmt: skip
+    assert expected == [(part.cause, part.name, round(part.seconds * 1e9 / TICK_NS)) for part in told.parts]
+    assert [part.seconds / told.seconds for part in told.parts] == pytest.approx([part.share for part in told.parts])
+
+
+@settings(max_examples=20, deadline=None)
+@given(traces())
+def test_the_workers_time_sums_to_the_time_of_fetches(trace: Trace) -> None:
+    """Exactly; and no named part is more than its cause."""
+    made = making(trace)
+    assert 0 <= made.total_ns - sum(made.stages.values())
+    for (cause, _), took_ns in made.named.items():
+        assert took_ns <= ({**made.stages, "loader": made.total_ns}).get(cause, 0)
+
+
+# ------------------------------------------------------------------------------------------------ laws
+
+
+@settings(derandomize=True, max_examples=15, deadline=None)
+@given(traces(), st.integers(0, 10**9), st.data())
+def test_order_and_shift_change_nothing(trace: Trace, by_ns: int, data: st.DataObject) -> None:
+    """Law 7, of all findings but the queue's depth over time, whose pieces begin with the first step."""
+    before = found(trace)
+    assert before == found(data.draw(shuffled(shifted(trace, by_ns))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 900), st.integers(1, 300)), min_size=100, max_size=130))
+def test_littles_law(drawn: list[tuple[int, int]]) -> None:
+    """The reads in progress are their number times their mean time over the time, as a count of each instant says."""
+    reads = pl.DataFrame({"start_ns": [start for start, _ in drawn], "end_ns": [start + length for start, length in drawn]})
+    rows = reads.with_columns(took_ns=pl.col("end_ns") - pl.col("start_ns"), size=pl.lit(1), pid=pl.lit(1), tid=pl.lit(1))
+    depth = DepthOverTime(0, 1200)
+    depth.add(rows[:50])
+    depth.add(rows[50:])
+    told = depth.found()
+    assert told is not None
+    counted = np.zeros(1200)
+    for start, length in drawn:
+        counted[start : start + length] += 1
+    assert counted.mean() == pytest.approx(told.mean, rel=1e-4)
+    assert told.mean == pytest.approx(told.reads_per_s * told.latency_s, rel=1e-4)
+    assert counted.reshape(60, 20).mean(1) == pytest.approx(np.array(told.over_time), abs=1e-3)
+
+
+# ------------------------------------------------------------------------------------------------ storage
+
+
+def reading(took_ms: list[float], sizes: list[int], workers: int = 1, **columns: Any) -> Trace:
+    """A loop whose workers read one range for each batch, in turn."""
+    number = len(took_ms)
+    trace = Pipeline([int(each * MS) for each in took_ms], [MS // 10] * number, workers).trace("read")
+    of_batch = pl.DataFrame({"batch": range(number), "size": sizes})
+    is_read = pl.col("kind") == "read"
+    spans = trace.spans.join(of_batch, on="batch", how="left").with_columns(
+        bytes=pl.when(is_read).then("size"), source=pl.when(is_read).then(pl.lit("storage", dtype=trace.spans["source"].dtype)),
+        file=pl.when(is_read).then(pl.col("batch") % 3), offset=pl.when(is_read).then(pl.col("batch") * 1000), **columns,
+    )  # fmt: skip
+    files = pl.DataFrame({"file": [0, 1, 2], "path": ["/data/a", "/data/b", "/data/c"]})
+    run = trace.run.replace(capture=trace.run.capture.replace(reads=True))
+    return Trace(
+        run, spans.drop("size"), trace.files.join(files, how="full", on=["file", "path"], coalesce=True).select(trace.files.columns)
+    )
+
+
+def test_reads_of_one_time_are_bound_by_latency() -> None:
+    """However large they are; then the first advice is more readers."""
+    random = np.random.default_rng(0)
+    sizes = random.integers(10_000, 900_000, 400).tolist()
+    summary = summarise(reading(random.normal(20, 1, 400).tolist(), sizes))
+    assert summary.findings.reads.depth is not None
+    assert "latency" == summary.findings.reads.depth.bound
+    assert summary.verdict.advice[0].action.startswith("Read more at a time")
+
+
+def test_reads_that_share_a_rate_are_bound_by_throughput() -> None:
+    """Of two workers whose reads of different sizes take as long as the rate says; then workers are kept, and bytes are saved."""
+    random = np.random.default_rng(0)
+    sizes = random.pareto(1.2, 600) * 40_000 + 1_000
+    sizes = np.minimum(sizes, 2_000_000)
+    summary = summarise(reading((sizes / 5_000_000 * 1e3).tolist(), sizes.astype(int).tolist()))
+    assert summary.findings.reads.depth is not None
+    assert "throughput" == summary.findings.reads.depth.bound, summary.findings.reads.depth.reason
+    actions = [advice.action for advice in summary.verdict.advice]
+    assert any("read fewer bytes" in action for action in actions), actions
+    assert not any(action.startswith("Use num_workers") for action in actions)
+
+
+def test_times_of_reads_by_source_size_and_file() -> None:
+    """Percentiles are within 2 %; the file with most time is first, with the place of its slowest read."""
+    took = [10.0] * 120 + [50.0]
+    told = found(reading(took, [4_000] * 60 + [100_000] * 61)).reads
+    groups = {(group.source, group.least_bytes): group for group in told.groups}
+    assert {None, 1024, 65536} == {size for _, size in groups}
+    assert groups["storage", None].p50_s == pytest.approx(0.010, rel=0.02)
+    assert groups["storage", None].max_s == pytest.approx(0.050)
+    assert (121, 60, 61) == tuple(groups["storage", size].accesses for size in (None, 1024, 65536))
+    [first, *_] = told.files
+    assert ("/data/a", 120_000, 0.05) == (first.path, first.max_offset, pytest.approx(first.max_s))
+
+
+def test_page_faults_at_random_places_want_no_readahead() -> None:
+    """Each fetched 128 kB."""
+    random = np.random.default_rng(0)
+    trace = reading([5.0] * 300, [131_072] * 300)
+    is_read = pl.col("kind") == "read"
+    places = pl.Series(random.integers(0, 1 << 40, len(trace.spans)))
+    spans = trace.spans.with_columns(
+        offset=pl.when(is_read).then(places), file=pl.when(is_read).then(0),
+        kind=pl.when(is_read).then(pl.lit("fault", dtype=trace.spans["kind"].dtype)).otherwise("kind"),
+    )  # fmt: skip
+    [pattern] = found(Trace(trace.run, spans, trace.files)).reads.patterns
+    assert "readahead of a map" == pattern.code
+    assert "MADV_RANDOM" in pattern.remedy
+
+
+# ------------------------------------------------------------------------------------------------ waits and epochs
+
+
+def test_few_waits_that_are_most_of_the_waiting() -> None:
+    """Every twentieth batch takes a second."""
+    fetch = [(1000 if number % 20 == 19 else 1) * MS for number in range(200)]
+    told = found(Pipeline(fetch, [2 * MS] * 200).trace()).waiting
+    assert told is not None
+    assert (200, pytest.approx(0.05, abs=0.011)) == (told.waits, told.most_ratio)
+    assert told.tenth_ratio > 0.95
+
+
+def with_epochs(trace: Trace, every: int) -> Trace:
+    """The same loop, which learns that its loader has no more batches after so many steps."""
+    ends = trace.spans.filter(pl.col("kind") == "step", (pl.col("step") + 1) % every == 0)
+    name = pl.lit("end").cast(trace.spans["name"].dtype)
+    waits = ends.with_columns(
+        kind=pl.lit("wait", dtype=trace.spans["kind"].dtype), name=name, start_ns=pl.col("end_ns") - 1, batch=None, step=None
+    )
+    return Trace(trace.run, pl.concat([trace.spans, waits.select(trace.spans.columns)]), trace.files)
+
+
+def test_epochs_that_become_slower_name_the_cause() -> None:
+    """Decoding takes longer from epoch to epoch."""
+    fetch = [(20 + 5 * (number // 30)) * MS for number in range(150)]
+    told = found(with_epochs(Pipeline(fetch, [2 * MS] * 150).trace(), 30)).trend
+    assert told is not None
+    assert [30] * 5 == [epoch.steps for epoch in told.epochs]
+    assert "decode" == told.cause
+    assert told.growth_ratio == pytest.approx(40 / 25 - 1, rel=0.1)
+
+
+@settings(derandomize=True, max_examples=20, deadline=None)
+@given(st.integers(0, 10**6))
+def test_epochs_with_jitter_have_no_trend(seed: int) -> None:
+    """Steps that vary by a third."""
+    random = np.random.default_rng(seed)
+    fetch = [int(20 * MS * random.uniform(0.67, 1.33)) for _ in range(200)]
+    told = found(with_epochs(Pipeline(fetch, [2 * MS] * 200).trace(), 40)).trend
+    assert told is not None
+    assert (None, None) == (told.growth_ratio, told.cause)
+
+
+def test_no_batches_no_findings() -> None:
+    """A rank that only computes."""
+    trace = timeline("step 0000\ncompute 0000")
+    assert Findings() == findings(trace, Run.of(trace).steps, batches(trace), making(trace))
+
+
+def test_a_rank_that_falls_behind() -> None:
+    """By more from step to step; what is closer than the clocks is not late."""
+    drawing = """
+        step      r0   00000 11111 22222 33333
+        comm      r0   .0000 .1111 .2222 .3333
+        step      r1   00000 11111 22222 33333
+        comm      r1   .0000 ..111 ...22 ....3
+    """
+    late, early = found(timeline(drawing)).skew
+    assert (1, 0.75, (0.0, 1e-8, 2e-8, 3e-8)) == (late.rank, late.last_ratio, late.over_time)
+    assert (0, 0.0, 0.0) == (early.rank, early.last_ratio, early.behind_s)
+    uncertain = found(timeline(drawing, clocks={"uncertainty_ns": 25})).skew
+    assert (0.25, 7.5e-9) == (uncertain[0].last_ratio, pytest.approx(uncertain[0].behind_s))

@@ -1,0 +1,290 @@
+"""Advice has a gain or a reason, the largest first; the replay agrees with a brute-force simulation; changes are proven by runs."""
+
+import json
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import brute_force
+import images
+import jobs
+import made_datasets
+import numpy as np
+import pytest
+from fuse_server import fuse_server
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from repository import PROGRAMS, ROOT
+from simulated_loader import Job, simulate
+
+import ioprof
+from ioprof.analysis.demand import demand
+from ioprof.analysis.run import Run
+from ioprof.analysis.summary import summarise
+from ioprof.analysis.workers_time import making
+from ioprof.errors import CommandError
+from ioprof.jobs.options import RunOptions
+from ioprof.jobs.repeating import options_of_run, with_change
+from ioprof.replay.accuracy import Kind, error_of, kinds, why_none, why_not
+from ioprof.replay.changed import changed
+from ioprof.replay.changes import Change, change_of
+from ioprof.replay.engine import CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
+from ioprof.replay.gains import gains_of
+from ioprof.replay.pace import measured, replayed
+from ioprof.replay.pipeline import Op
+from ioprof.replay.proof import mean_ratio
+from ioprof.replay.recorded import pipeline
+from ioprof.replay.summary import with_gains
+from ioprof.report.path_demand import path_statement, probed_path
+from ioprof.report.prediction import gain_text
+from ioprof.run_record import Advice, Demand, JobChange, NoGain, Reason, RunRecord, Summary
+from ioprof.trace import Trace
+
+MS = 1_000_000
+FILES = ROOT / "tests" / "data" / "demo" / "files"
+
+
+def decoding(workers: int = 2, count: int = 60) -> Run:
+    """A job whose workers decode for 40 ms per batch, and whose loop computes for 10."""
+    stages = tuple({"storage": 2 * MS, "decode": (36 + row % 9) * MS, "collate": 2 * MS} for row in range(count))
+    return Run.of(simulate(Job(workers, 2, stages, tuple({"compute": 10 * MS} for _ in range(count)))).trace)
+
+
+# ------------------------------------------------------------------------------------------------ advice
+
+
+def test_each_advice_has_a_gain_or_a_reason() -> None:
+    """Those with a gain have a range around it, and stand in the order of their gains."""
+    advice = with_gains(decoding()).summary.verdict.advice
+    assert advice
+    assert all((each.predicted_speedup is None) == (each.no_gain is not None) for each in advice)
+    assert all(each.reason for each in advice if each.no_gain)
+    known = [each for each in advice if each.predicted_speedup is not None]
+    assert all(each.low <= each.predicted_speedup <= each.high for each in known)  # type: ignore[operator]
+    assert all(each.costs for each in known)
+    exact = [each.predicted_speedup for each in known if not each.is_bound]
+    assert exact == sorted(exact, key=lambda speedup: -(speedup or 0.0))
+
+
+def test_more_workers_are_proposed_with_what_the_simulator_says() -> None:
+    """Two workers that take 42 ms for a batch hold up a loop that takes 10: four or more do not."""
+    found = [each for each in with_gains(decoding()).summary.verdict.advice if each.change and each.change.workers]
+    assert 1 == len(found)
+    assert found[0].predicted_speedup == pytest.approx(44 / 2 / 11, rel=0.1)
+    assert found[0].cause is None
+    assert found[0].costs is not None
+    assert "more processes" in found[0].costs
+
+
+def test_to_change_nothing_is_a_verdict() -> None:
+    """A job that computes all the time is told so in the verdict; its advice names what would help."""
+    stages = tuple({"decode": MS} for _ in range(40))
+    found = with_gains(Run.of(simulate(Job(2, 2, stages, tuple({"compute": 60 * MS} for _ in range(40)))).trace)).summary.verdict
+    assert "compute" == found.bound_by
+    assert "Leave the input pipeline as it is" in found.text
+    assert 1 == len(found.advice)
+    assert found.advice[0].predicted_speedup == pytest.approx(2.0, rel=0.1)
+    assert not any(each.action.startswith(("Keep", "Leave")) for each in found.advice)
+
+
+def test_a_run_that_cannot_be_replayed_gives_each_advice_the_reason() -> None:
+    """Its advice is that of the verdict, in the same order."""
+    trace = decoding().trace
+    stopped = Run.of(Trace(trace.run.replace(status="interrupted"), trace.spans))
+    found = with_gains(stopped).summary.verdict.advice
+    assert [each.action for each in found] == [each.action for each in stopped.summary.verdict.advice]
+    assert {NoGain.NOT_REPLAYED} == {each.no_gain for each in found}
+    assert all("interrupted" in gain_text(each) for each in found)
+
+
+def test_a_stored_run_is_replayed_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with very many spans says how to ask for it."""
+    run = decoding()
+    monkeypatch.setattr(Trace, "is_stored", property(lambda _: True))
+    assert {NoGain.RUN_TOO_LARGE} == {each.no_gain for each in with_gains(run, is_asked=False).summary.verdict.advice}
+    assert NoGain.RUN_TOO_LARGE not in {each.no_gain for each in with_gains(run).summary.verdict.advice}
+
+
+def test_nothing_is_predicted_where_cores_are_contended() -> None:
+    """Neither beside other programs, nor where the changed job would need most cores, nor of a kind that was never compared."""
+    recorded = pipeline(decoding().trace)
+    host = recorded.ranks[0].host
+    assert why_none(recorded) is None
+    beside = why_none(replace(recorded, others={host: 1.0}))
+    assert beside is not None
+    assert NoGain.CONTENTION is beside[0]
+    change = Change(workers=4)
+    new = changed(recorded, change)
+    total_s = replayed(new).total_s
+    assert why_not(recorded, new, total_s, kinds(change)) is None
+    few = replace(recorded, cores={host: 2.0})
+    refused = why_not(few, changed(few, change), total_s, kinds(change))
+    assert refused is not None
+    assert NoGain.CONTENTION is refused[0]
+    unknown = why_not(recorded, new, total_s, (Kind.RANKS,))
+    assert unknown is not None
+    assert NoGain.NOT_SHOWN is unknown[0]
+    assert error_of((Kind.RANKS,)) is None
+
+
+def test_changes_in_summary_json_are_those_that_are_replayed() -> None:
+    """And survive being written and read."""
+    record = JobChange(workers=3, speeds={"storage": None, "decode": 2.0})
+    assert Change(workers=3, speeds={"storage": float("inf"), "decode": 2.0}) == change_of(record)
+    summary = with_gains(decoding()).summary
+    assert summary == Summary.from_json(summary.to_json())
+
+
+# ------------------------------------------------------------------------------------------------ removal
+
+
+def test_gain_of_storage(tmp_path: Path) -> None:
+    """The differential method: a job on files behind 40 ms per read, cold, and again with all of them in memory."""
+    tree = made_datasets.tree(
+        tmp_path / "tree", {f"n0000000{number % 2}/{number}.JPEG": images.jpeg(seed=number) for number in range(60)}
+    )
+    runs = {}
+    with fuse_server(tree, read_ms=40) as mounted:
+        for name in ("cold", "cached"):
+            words = ("record", "--quiet", "--no-stacks", "--out", name, "--", sys.executable, PROGRAMS / "train_on_files.py")
+            ended = jobs.ioprof(*words, mounted.path, 1, 15, cwd=tmp_path)
+            assert 0 == ended.code, ended.err
+            runs[name] = pipeline(Trace.load(tmp_path / name))
+    if busy := [name for name, run in runs.items() if why_none(run)]:
+        pytest.skip(f"other programs competed for the cores in the run that is {' and '.join(busy)}")
+    cold = gains_of(runs["cold"])
+    assert abs(cold.baseline_error) < 0.05
+    predicted = {gain.cause: gain.share for gain in cold.gains}["storage"]
+    removed = 1 - measured(runs["cached"]).step_s / measured(runs["cold"]).step_s
+    assert predicted == pytest.approx(removed, abs=0.1)
+    assert predicted > 0.5
+
+
+# ------------------------------------------------------------------------------------------------ demand
+
+
+def test_a_probed_path_is_compared_with_the_demand(tmp_path: Path) -> None:
+    """By bytes per second at the best level; a file that is no probe is refused with what to type."""
+    need = Demand(50e6, 500.0, 1000.0, "emulated", num_devices=4)
+    level = {"test": "random", "clients": 8, "bytes_per_s": 25e6, "operations_per_s": 250.0}
+    slower = level | {"clients": 1, "bytes_per_s": 5e6}
+    probe = tmp_path / "probe.json"
+    probe.write_text(json.dumps({"path": "/data", "levels": [slower, level], "more": 1}))
+    assert path_statement(need, probed_path(probe)).text.endswith(
+        "to 8 clients, which feeds 2 of such devices: too few for this job's 4"
+    )
+    assert "not known" in path_statement(Demand(None, None, None, "unknown"), probed_path(probe)).text
+    probe.write_text("{}")
+    with pytest.raises(CommandError, match="ioprof probe PATH --json"):
+        path_statement(need, probed_path(probe))
+
+
+def test_cores_and_devices_follow_from_the_demand() -> None:
+    """Workers that spend 40 ms of a core on a batch that the loop takes 10 ms to compute need four cores."""
+    found = decoding().trace
+    need = demand(found, making=making(found).stages, least_reads=1)
+    assert need.cores == pytest.approx(42.0 / 10, rel=0.05)
+    assert need.num_devices == 1
+    few = demand(found, least_reads=10**6)
+    assert (None, Reason.TOO_FEW_READS) == (few.bytes_per_s, few.reason)
+
+
+# ------------------------------------------------------------------------------------------------ brute force
+
+
+_PART = st.tuples(st.sampled_from([DELAY, CORES, STORAGE]), st.integers(1, 20))
+_WORK = st.lists(_PART, min_size=1, max_size=3)
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 4), st.integers(1, 3), st.lists(_WORK, min_size=1, max_size=9), st.lists(_WORK, min_size=9, max_size=9),
+    st.integers(1, 3),
+)  # fmt: skip
+def test_the_engine_agrees_with_brute_force(
+    workers: int, prefetch: int, tasks: list[list[tuple[int, int]]], after: list[list[tuple[int, int]]], cores: int
+) -> None:
+    """Delays, shared cores and shared storage, to the nanosecond."""
+    count = len(tasks)
+    exact = [[(resource, Fraction(ms, 1000)) for resource, ms in each] for each in tasks]
+    exact_after = [[(resource, Fraction(ms, 1000)) for resource, ms in each] for each in after[:count]]
+    truth = brute_force.taken_at(workers, prefetch, exact, exact_after, cores)
+    none: list[tuple[Segment, ...]] = [()] * (count + 1)
+    zero = [0.0] * count
+    loader = LoaderPlan(workers, prefetch, [_segments(each) for each in tasks], zero, zero, none, count, [0.0] * workers, 0)
+    before = [(), *(_segments(each) for each in after[:count])]
+    ops = [int(Op.START), *[int(Op.TAKE)] * count]
+    rank = RankPlan(0, [loader], ops, [0] * len(ops), none, before, [-1] * len(ops), none)
+    times = Simulation(Plan([rank], [Resource(cores)], Resource(1.0))).run()[0]
+    np.testing.assert_allclose(times.ended_s[1:], [float(each) for each in truth], atol=1e-9)
+
+
+def _segments(work: list[tuple[int, int]]) -> tuple[Segment, ...]:
+    return tuple(Segment(resource, ms / 1000) for resource, ms in work)
+
+
+# ------------------------------------------------------------------------------------------------ proofs
+
+
+def test_pairs_of_runs_have_a_mean_and_a_range() -> None:
+    """Equal pairs leave no doubt, different ones do; one pair says nothing of it."""
+    assert (2.0, None) == mean_ratio((2.0,))
+    mean, between = mean_ratio((2.0, 2.0, 2.0))
+    assert between is not None
+    assert pytest.approx((2.0, 2.0, 2.0)) == (mean, between.low, between.high)
+    mean, between = mean_ratio((0.5, 2.0))
+    assert between is not None
+    assert (pytest.approx(1.0), True) == (mean, between.low < 0.5 < 2.0 < between.high)
+
+
+def test_a_change_becomes_options() -> None:
+    """A larger batch takes fewer steps for as many samples; what `ioprof run` has no option for is refused."""
+    options = RunOptions(workers=1, batch_size=8, steps=40)
+    assert (3, 40) == ((changed_options := with_change(options, JobChange(workers=3))).workers, changed_options.steps)
+    assert (16, 20) == ((larger := with_change(options, JobChange(batch=16))).batch_size, larger.steps)
+    assert "warm" == with_change(options, JobChange(cache="warm")).cache
+    for change in (JobChange(prefetch=4), JobChange(persistent_workers=True), JobChange(speeds={"compute": 2.0}), JobChange()):
+        with pytest.raises(CommandError, match="no option"):
+            with_change(options, change)
+
+
+def test_only_jobs_of_ioprof_can_be_made_again() -> None:
+    """A recorded script must be changed by hand, and the message says how to go on."""
+    with pytest.raises(CommandError, match="ioprof compare"):
+        options_of_run(RunRecord.of({"schema": "ioprof.run/1", "config": {"loader": "torch DataLoader"}}))
+    with pytest.raises(CommandError, match="is not on this machine"):
+        options_of_run(Trace.load(FILES).run)
+
+
+def test_prove_runs_the_job_without_and_with_the_change(tmp_path: Path) -> None:
+    """Both runs differ in the change alone, and the result has what was predicted, or why not, and what was measured."""
+    image = images.jpeg(900, 700)
+    source = made_datasets.tree(tmp_path / "tree", {f"n00000001/{number}.JPEG": image for number in range(48)})
+    made_datasets.made(source, tmp_path / "data")
+    options = ("--device", "emulated:h100", "--batch-size", 4, "--workers", 0, "--steps", 24, "--no-stacks")
+    started = jobs.ioprof("run", "data", *options, "--out", "first", cwd=tmp_path)
+    assert 0 == started.code, started.err
+    advice = with_gains(Run.load(tmp_path / "first")).summary.verdict.advice
+    number = next((place for place, each in enumerate(advice, 1) if each.change and each.change.workers), None)
+    if number is None:
+        pytest.skip("this machine has no core for a worker, so none was advised")
+    printed = jobs.ioprof("prove", "first", "--advice", number, "--pairs", 1, "--json", cwd=tmp_path)
+    assert 0 == printed.code, printed.err
+    found = json.loads(printed.out)
+    before, after = (Trace.load(Path(folder)).run.config for folder in found["runs"])
+    assert (0, 1) == (before.workers, advice[number - 1].change.workers)  # type: ignore[union-attr]
+    assert (after.workers, after.batch_size, after.steps, after.seed) == (1, before.batch_size, before.steps, before.seed)
+    assert found["measured"] == pytest.approx(found["pairs"][0])
+    assert found["measured"] > 0
+    assert (found["predicted"] is None) == (found["reason"] is not None)
+    rates = [summarise(Trace.load(Path(folder))).throughput.steady_samples_per_s for folder in found["runs"]]
+    assert found["measured"] == pytest.approx(rates[1] / rates[0])  # type: ignore[operator]
+    refused = jobs.ioprof("prove", "first", "--advice", 99, cwd=tmp_path)
+    assert (2, True) == (refused.code, "there is no such advice" in refused.err)
+
+
+def test_the_functions_are_public() -> None:
+    """They are found by completion."""
+    assert {"whatif", "prove"} <= set(dir(ioprof))
+    assert "×" in gain_text(Advice("x", predicted_speedup=1.5, low=1.4, high=1.6))

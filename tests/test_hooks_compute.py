@@ -1,0 +1,105 @@
+"""When a loop on the CPU computes: what its modules say themselves is the truth."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hooked import finish, recorded, run, start
+from repository import PROGRAMS
+
+from ioprof.analysis.intervals import overlaps, union
+from ioprof.analysis.selection import intervals
+from ioprof.trace import Trace
+
+PROGRAM = PROGRAMS / "hooked_modules.py"
+STEPS = 5
+MILLISECOND = 1_000_000
+
+
+def took_ns(trace: Trace, *names: str) -> int:
+    """How long the program says that it was in those places, or the hooks that it computed that; an instant counts once."""
+    spans = union(intervals(trace.spans.filter(pl.col("name").cast(str).is_in(names))))
+    return int((spans[:, 1] - spans[:, 0]).sum())
+
+
+def common_ns(trace: Trace, kind: str, *names: str) -> int:
+    """For how long spans of a kind and those places overlap."""
+    both = overlaps(
+        union(intervals(trace.spans.filter(pl.col("kind") == kind))),
+        union(intervals(trace.spans.filter(pl.col("name").cast(str).is_in(names)))),
+    )
+    return int((both[:, 1] - both[:, 0]).sum())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    """A loop without a DataLoader: a transform, the model, a loss that is a module, a metric, backward and optimizer."""
+    spool = tmp_path_factory.mktemp("trained") / "spool"
+    run([PROGRAM, "train"], spool)
+    return recorded(spool)
+
+
+def test_the_forward_pass_is_the_modules(trained: Trace) -> None:
+    """All of the time in the model and the loss is compute."""
+    inside = "in the model", "in the loss"
+    assert STEPS * 20 * MILLISECOND <= took_ns(trained, *inside) == common_ns(trained, "compute", *inside)
+
+
+def test_what_the_loop_does_itself_is_not_computed(trained: Trace) -> None:
+    """Neither the transform before the model, though it is a module, nor the metric after the loss."""
+    assert 0 == common_ns(trained, "compute", "prepare", "metric")
+    assert STEPS * 20 * MILLISECOND <= took_ns(trained, "prepare", "metric")
+
+
+def test_computation_has_its_step(trained: Trace) -> None:
+    """Every step has the three parts; all but those of the first step lie in it."""
+    computed = trained.spans.filter(pl.col("kind") == "compute").with_columns(pl.col("name").cast(str))
+    for name in ("forward", "backward", "optimizer"):
+        assert [*range(STEPS)] == computed.filter(pl.col("name") == name)["step"].unique().sort().to_list()
+    steps = trained.spans.filter(pl.col("kind") == "step").select("step", begin="start_ns", end="end_ns")
+    later = computed.filter(pl.col("step") > 0).join(steps, on="step")
+    assert later.select(((pl.col("start_ns") >= pl.col("begin")) & (pl.col("end_ns") <= pl.col("end"))).all()).item()
+
+
+def test_inference_is_computed(tmp_path: Path) -> None:
+    """A model that is only called computes; the transform before it does not."""
+    run([PROGRAM, "inference"], tmp_path / "spool")
+    trace = recorded(tmp_path / "spool")
+    computed = trace.spans.filter(pl.col("kind") == "compute")
+    assert {"forward"} == set(computed["name"].cast(str))
+    assert took_ns(trace, "in the model") == common_ns(trace, "compute", "in the model")
+    assert STEPS == len(computed)
+
+
+def test_modules_without_parameters_compute_nothing(tmp_path: Path) -> None:
+    """Transforms of data."""
+    run([PROGRAM, "transforms"], tmp_path / "spool")
+    assert 0 == len(recorded(tmp_path / "spool").spans.filter(pl.col("kind") == "compute"))
+
+
+def test_nothing_notices_how_modules_are_called(tmp_path: Path) -> None:
+    """The compiler, TorchScript, FX, export, pickle, inspect, hooks and tracebacks find what they find without the hooks."""
+    with start(["-W", "ignore", PROGRAM, "ways"], None) as beside:
+        hooked = run(["-W", "ignore", PROGRAM, "ways"], tmp_path / "spool")
+        assert finish(beside) == hooked
+
+
+LATE = """
+import torch, torch._dynamo, ioprof
+model, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)), torch.ones(2, 4)
+def step(x):
+    return model(x) * 2
+before = torch._dynamo.explain(step)(x).graph_break_count
+call = torch.nn.Module.__call__
+with ioprof.profile("run"):
+    assert torch.nn.Module.__call__ is not call
+    torch._dynamo.reset()
+    print(before == torch._dynamo.explain(step)(x).graph_break_count)
+    print(torch.equal(torch.compile(step, fullgraph=True, backend="eager")(x), step(x)))
+print(torch.nn.Module.__call__ is torch.nn.Module._wrapped_call_impl is call)
+"""
+
+
+def test_a_late_recording_and_its_end(tmp_path: Path) -> None:
+    """The compiler was loaded before the hooks: it reads through the observer; afterwards the class is as it was."""
+    assert ["True"] * 3 == run(["-W", "ignore", "-c", f"import os; os.chdir({str(tmp_path)!r})\n{LATE}"], None).splitlines()[-3:]

@@ -1,0 +1,81 @@
+"""The ledger of the whole job: what its time went to, from the start of the command to its end."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from repository import PROGRAMS
+from strategies import traces
+
+from ioprof.analysis.ledger import PHASES, phases
+from ioprof.analysis.run import Run
+from ioprof.trace import Trace
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> "tuple[Run, dict[str, float]]":
+    """A job whose parts have known lengths, recorded, and these lengths by its own clock."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "slow_to_import.py").write_text("import time\ntime.sleep(0.6)\nREADY = True\n")
+    command = [sys.executable, str(PROGRAMS / "whole_job.py"), str(folder), str(folder / "model.pt")]
+    ended = subprocess.run(
+        [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", str(folder / "run"), "--", *command],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert 0 == ended.returncode, ended.stderr
+    return Run.load(folder / "run"), json.loads(ended.stdout)
+
+
+def test_the_parts_are_as_long_as_the_jobs_own_clock_says(whole: "tuple[Run, dict[str, float]]") -> None:
+    """Imports, index, epochs, validation, checkpoints and end, each within 5 % or 0.1 s."""
+    run, took = whole
+    found = {phase.name: phase.seconds for phase in run.summary.ledger.phases}
+    assert run.summary.ledger.is_whole
+    close = {"rel": 0.05, "abs": 0.1}
+    imports = {entry.name: entry.seconds for entry in run.summary.ledger.imports}
+    assert took["imports"] == pytest.approx(imports["torch"] + imports["slow_to_import"], **close)
+    assert found["imports"] >= sum(imports.values()) * 0.999  # torch imports more of itself when an optimizer is made
+    assert took["index"] == pytest.approx(found["start-up"], **close)
+    assert took["epochs"] == pytest.approx(found["first batch"] + found["steps"] + found["epoch start"], rel=0.05, abs=0.2)
+    assert took["validation"] == pytest.approx(found["validation"], **close)
+    assert took["checkpoint"] == pytest.approx(found["checkpoint"], **close)
+    assert took["end"] <= found["end"] + found["exit"]
+
+
+def test_the_imports_are_named(whole: "tuple[Run, dict[str, float]]") -> None:
+    """The longest first; torch and the job's own slow module are among them."""
+    imports = whole[0].summary.ledger.imports
+    assert {"torch", "slow_to_import"} <= {entry.name for entry in imports}
+    assert sorted((entry.seconds for entry in imports), reverse=True) == [entry.seconds for entry in imports]
+
+
+def test_the_phases_sum_to_the_commands_wall_time(whole: "tuple[Run, dict[str, float]]") -> None:
+    """To the nanosecond."""
+    trace, table = whole[0].trace, phases(whole[0].trace)
+    assert trace.run.times is not None
+    assert [trace.run.times.end_ns - trace.run.times.start_ns] == table["wall_ns"].to_list()
+    assert [0] == (table["wall_ns"] - table.select(pl.sum_horizontal(f"{phase}_ns" for phase in PHASES)).to_series()).to_list()
+
+
+@given(traces())
+def test_the_phases_of_any_trace_sum_to_its_wall_time(trace: Trace) -> None:
+    """Whatever was recorded."""
+    table = phases(trace)
+    assert table["wall_ns"].to_list() == table.select(pl.sum_horizontal(f"{phase}_ns" for phase in PHASES)).to_series().to_list()
+
+
+def test_a_failed_import_prints_the_same_traceback(tmp_path: Path) -> None:
+    """With and without ioprof: no frame of it is in the output."""
+    (tmp_path / "broken.py").write_text("import time\ntime.sleep(0.02)\nraise ValueError('broken')\n")
+    command = [sys.executable, "-c", "import broken"]
+    alone = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    recorded = subprocess.run(
+        [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", "run", "--", *command],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "ValueError: broken" in alone.stderr
+    assert alone.stderr in recorded.stderr

@@ -1,0 +1,73 @@
+"""Jobs under other versions of Python than ioprof's own: newer ones are recorded by the same extension, older ones are named."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from interpreters import interpreters
+from preload import needs_library
+
+import ioprof
+from ioprof.analysis.run import Run
+
+PROGRAM = """
+import os, sys, time
+try:
+    import ioprof
+    with ioprof.span("mine"):
+        time.sleep(0.001)
+except ImportError:
+    pass
+with open(sys.argv[1]) as file:
+    file.read()
+"""
+
+
+PYTHONS = {version: python for version, python in interpreters().items() if version != sys.version_info[:2]}
+
+
+def recorded(python: Path, folder: Path) -> Run:
+    """A small program under another Python."""
+    (folder / "program.py").write_text(PROGRAM)
+    (folder / "data.txt").write_text("data")
+    ended = subprocess.run(
+        [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", "run", "--", python, "program.py", "data.txt"],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert 0 == ended.returncode, ended.stderr
+    return Run.load(folder / "run")
+
+
+@needs_library
+@pytest.mark.skipif(not any(version > (3, 10) for version in PYTHONS), reason="no other Python from 3.11 on")
+def test_newer_versions_are_recorded_by_the_same_extension(tmp_path: Path) -> None:
+    """Spans and reads; `_native` is one library for all versions."""
+    native = next(Path(ioprof.__file__).parent.glob("_native.*.so"))
+    assert "_native.abi3.so" == native.name
+    for version, python in PYTHONS.items():
+        if version < (3, 11):
+            continue
+        folder = tmp_path / python.name
+        folder.mkdir()
+        run = recorded(python, folder)
+        spans = run.trace.spans
+        assert ["mine"] == spans.filter(pl.col("kind") == "user")["name"].to_list(), version
+        assert str(folder / "data.txt") in run.trace.files["path"].to_list(), version
+        assert () == run.trace.run.capture.unobserved, version
+
+
+@needs_library
+@pytest.mark.skipif(not any(version < (3, 11) for version in PYTHONS), reason="no Python before 3.11")
+def test_older_versions_are_named(tmp_path: Path) -> None:
+    """Their reads are recorded, and the report says that nothing else is, and why: the oldest and the newest of them."""
+    old = sorted(version for version in PYTHONS if version < (3, 11))
+    for version in {old[0], old[-1]}:
+        folder = tmp_path / str(version[1])
+        folder.mkdir()
+        run = recorded(PYTHONS[version], folder)
+        assert str(folder / "data.txt") in run.trace.files["path"].to_list()
+        sentence = f"Python 3.{version[1]} (RuntimeError: ioprof observes Python 3.11 and newer)"
+        assert any(sentence in said for said in run.summary.capture.not_seen), version
+        assert f"Python 3.{version[1]} was not observed" in run.summary.verdict.text

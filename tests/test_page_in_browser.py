@@ -1,0 +1,369 @@
+"""The page of a run in a real browser, offline: what it shows, where its keys and links lead, and hostile names."""
+
+import base64
+import io
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import screenshot
+from page_runs import EMPTY, PAYLOADS, hostile_run, parts_of, sample, stalled_run
+from PIL import Image
+from repository import ROOT
+from sample_run import SampleRun, sample_run
+
+import ioprof
+from ioprof.report.html import write_html
+from ioprof.report.page import payload as payloads
+
+# ------------------------------------------------------------------------------------------------ in a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("no chromium on this machine")
+    quiet = ("no-first-run", "disable-background-networking", "disable-component-update", "disable-sync", "disable-quic")
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-gpu", *(f"--{flag}" for flag in quiet)]
+        )
+        yield running
+        running.close()
+
+
+class Visit:
+    """A page opened offline from a file, and everything that it did besides being shown."""
+
+    def __init__(self, browser: Any, path: Path, **context: Any) -> None:
+        self.context = browser.new_context(viewport={"width": 1400, "height": 900}, **context)
+        self.context.set_offline(True)
+        self.page = self.context.new_page()
+        self.incidents: list[str] = []
+        self.page.on("console", lambda message: self.incidents.append(f"console: {message.text}"))
+        self.page.on("pageerror", lambda error: self.incidents.append(f"error: {error}"))
+        self.page.on("dialog", lambda dialog: (self.incidents.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("request", self._request)
+        self.address = path.as_uri()
+        self.page.goto(self.address)
+        self.page.wait_for_selector("html[data-ready]", timeout=60_000)
+
+    def until(self, expression: str) -> None:
+        """Wait until it holds; polled from here, because the page's policy forbids evaluating strings inside."""
+        deadline = time.monotonic() + 20
+        while not self.page.evaluate(expression):
+            assert time.monotonic() < deadline, expression
+            self.page.wait_for_timeout(20)
+
+    def _request(self, request: Any) -> None:
+        if request.url != self.address and not request.url.startswith(("data:", "blob:")):
+            self.incidents.append(f"request: {request.url}")
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
+    """The sample's page, opened once; a test leaves it as it found it."""
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_html(*parts_of(sample()), path)
+    visit = Visit(browser, path)
+    yield visit
+    assert visit.incidents == []
+    visit.context.close()
+
+
+@pytest.fixture
+def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    visits: list[Visit] = []
+
+    def open_page(run: SampleRun, **context: Any) -> Visit:
+        write_html(*parts_of(run), tmp_path / "report.html")
+        visits.append(Visit(browser, tmp_path / "report.html", **context))
+        return visits[-1]
+
+    yield open_page
+    for made in visits:
+        made.context.close()
+
+
+def test_the_page_opens_offline_with_title_lanes_and_numbers(opened: Visit) -> None:
+    assert (
+        opened.page.title()
+        == "resnet50-files-cold: Storage-bound: the emulated accelerators were idle for 42.3% of the steps' time. – ioprof"
+    )
+    assert opened.page.locator("#labels .heading").all_inner_texts() == ["rank 0", "rank 1"]
+    lanes = opened.page.locator("#labels .label").all_inner_texts()
+    assert lanes[:8] == ["steps", "compute", "copies", "exchange", "wait", "batches ready", "reads", "3 workers"]
+    assert "100.0" in opened.page.locator("#causes table").first.inner_text()
+    assert len(np.unique(_picture(opened))) > 8
+    assert opened.incidents == []
+
+
+def test_hostile_names_do_nothing_in_a_browser(visit: Any) -> None:
+    opened = visit(hostile_run())
+    assert opened.page.title().startswith("<script>alert(1)</script> ")
+    assert opened.page.locator("main img, main b:not(.stack b), main script").count() == 0
+    assert opened.page.locator("main a:not([href^='#'])").count() == 0
+    shown = ""
+    for payload in ("alert(1)", "onerror", "<b>bold", "//host", "%{x}", "red", "&lt;i", "long-"):
+        opened.page.fill("#search", payload)
+        opened.page.keyboard.press("Enter")
+        opened.until("!document.querySelector('#details').textContent.startsWith('Click')")
+        shown += opened.page.locator("#details").inner_text() + opened.page.locator("#summary").inner_text()
+        assert opened.page.locator("#details img, #details b, #details a, #details script").count() == 0
+    for payload in (
+        *PAYLOADS[:4],
+        "%{x}%{customdata}<extra>",
+        "red\\x1b[31m\\u202etfel\\r\\nnew line",
+        "&lt;i&gt;already&lt;/i&gt; \\u2028",
+    ):
+        assert payload in shown
+    assert opened.incidents == []
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_run_with_something_missing_opens_without_an_error(visit: Any, name: str) -> None:
+    assert visit(sample_run(**EMPTY[name])).incidents == []
+
+
+def shown_seconds(opened: Visit) -> tuple[float, float]:
+    """The part of the run that the timeline shows, from the URL's hash."""
+    opened.page.wait_for_timeout(700)  # the hash is written when the view rests
+    if found := re.search(r"#t=([\d.]+),([\d.]+)", opened.page.url + opened.page.evaluate("location.hash")):
+        return float(found[1]), float(found[2])
+    return 0.0, max(sample().steps["end_ns"]) / 1e9
+
+
+def test_the_timeline_is_moved_and_zoomed_by_keys_and_the_hash_leads_back(opened: Visit) -> None:
+    opened.page.focus("#timeline-view")
+    opened.page.keyboard.press("0")
+    low, high = shown_seconds(opened)
+    opened.page.keyboard.press("w")
+    opened.page.keyboard.press("d")
+    moved = shown_seconds(opened)
+    length = moved[1] - moved[0]
+    assert length == pytest.approx((high - low) * 0.6, rel=0.02)
+    assert moved[0] == pytest.approx(low + (high - low) * 0.2 + length * 0.2, rel=0.05)
+    opened.page.evaluate("location.hash = '#t=0.5,0.75'")
+    opened.page.wait_for_timeout(500)  # the browser tells of a new hash later
+    opened.page.keyboard.press("a")
+    opened.until("location.hash.startsWith('#t=0.45,0.7')")
+    opened.page.keyboard.press("0")
+    assert opened.incidents == []
+
+
+def test_the_stall_is_found_by_one_key_and_its_read_is_named(opened: Visit) -> None:
+    opened.page.focus("#timeline-view")
+    opened.page.keyboard.press("n")
+    said = opened.page.locator("#said").inner_text()
+    assert said.startswith("Stall 1 of ")
+    assert "step 37 of rank 1" in said
+    opened.until("document.getElementById('summary').textContent.startsWith('Selection')")
+    opened.page.locator("#summary .reads button").first.click()
+    details = opened.page.locator("#details").inner_text()
+    slowest = _slowest_read()
+    assert slowest["path"] in details
+    assert "batch\n37" in details
+    opened.page.keyboard.press("]")
+    assert "making a batch" in opened.page.locator("#details h3").inner_text()
+    for key in "]]]][":  # to the exchange, of which only the step is known, and back
+        opened.page.keyboard.press(key)
+    assert "compute" in opened.page.locator("#details h3").inner_text()
+    opened.page.keyboard.press("Escape")
+    assert opened.page.locator("#details").inner_text().startswith("Click a span")
+    opened.page.keyboard.press("0")
+
+
+def _slowest_read() -> dict[str, Any]:
+    spans = sample().trace.spans.filter(pl.col("kind") == "read").sort(pl.col("end_ns") - pl.col("start_ns"), descending=True)
+    return spans.head(1).join(sample().trace.files.select("file", "path"), on="file").row(0, named=True)
+
+
+def test_search_leads_to_a_step_and_to_a_file(opened: Visit) -> None:
+    opened.page.keyboard.press("/")
+    opened.page.keyboard.type("41")
+    opened.page.keyboard.press("Enter")
+    first = sample().steps.filter(step=41, rank=0).row(0, named=True)
+    low, high = shown_seconds(opened)
+    assert low < first["start_ns"] / 1e9 < first["end_ns"] / 1e9 < high
+    opened.page.fill("#search", Path(_slowest_read()["path"]).name)
+    opened.page.keyboard.press("Enter")
+    assert _slowest_read()["path"] in opened.page.locator("#details").inner_text()
+    opened.page.fill("#search", "")
+    opened.page.focus("#timeline-view")
+    opened.page.keyboard.press("Escape")
+    opened.page.keyboard.press("0")
+
+
+def test_a_step_in_a_table_or_a_chart_leads_to_the_timeline(opened: Visit) -> None:
+    for place in ("#steps table a", "#steps svg a"):
+        link = opened.page.locator(place).first
+        step = int(re.search(r"step=(\d+)", link.get_attribute("href"))[1])
+        link.dispatch_event("click")
+        low, high = shown_seconds(opened)
+        rows = sample().steps.filter(step=step)
+        assert low <= rows["start_ns"].min() / 1e9 <= high
+    opened.page.focus("#timeline-view")
+    opened.page.keyboard.press("0")
+    opened.page.keyboard.press("Escape")
+
+
+def test_a_stretch_that_is_selected_says_causes_bytes_reads_and_files(opened: Visit) -> None:
+    """The sums are those of the spans in it."""
+    opened.page.focus("#timeline-view")
+    opened.page.keyboard.press("0")
+    opened.until("location.hash === '#run' || !location.hash")
+    opened.page.locator("#axis").scroll_into_view_if_needed()
+    axis = opened.page.locator("#axis").bounding_box()
+    for action, share in (("move", 0.3), ("down", 0), ("move", 0.5), ("up", 0)):
+        call = getattr(opened.page.mouse, action)
+        _ = call(axis["x"] + share * axis["width"], axis["y"] + 8) if action == "move" else call()
+    opened.until("document.getElementById('summary').textContent.startsWith('Selection')")
+    end = max(sample().trace.spans["end_ns"])
+    inside = sample().trace.spans.filter(pl.col("kind") == "read", pl.col("start_ns") < 0.5 * end, pl.col("end_ns") > 0.3 * end)
+    said = opened.page.locator("#summary").inner_text()
+    number = int(re.search(r"([\d,]+) reads for batches", said)[1].replace(",", ""))
+    assert number == pytest.approx(len(inside), abs=0.02 * len(inside))
+    assert "storage" in opened.page.locator("#legend").inner_text()
+    assert "Slowest reads" in said
+    opened.page.focus("#timeline-view")
+    opened.page.keyboard.press("Escape")
+
+
+def test_a_page_of_a_comparison_is_accessible_and_fits_a_phone(browser: Any, tmp_path: Path) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe()
+    ioprof.compare(*(ROOT / "tests" / "data" / "demo" / name for name in ("files", "lmdb"))).write_html(tmp_path / "compare.html")
+    page = browser.new_page(viewport={"width": 390, "height": 800}, bypass_csp=True)
+    page.goto((tmp_path / "compare.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    found = axe.run(page).response["violations"]
+    assert [rule["id"] for rule in found if rule["impact"] in ("serious", "critical")] == []
+    page.close()
+
+
+def test_the_picture_of_the_readme_is_made_by_a_command(browser: Any, tmp_path: Path) -> None:
+    """As large as the one that is committed, and small."""
+    screenshot.take(browser, ROOT / "tests" / "data" / "demo" / "files", tmp_path / "timeline.png")
+    assert (tmp_path / "timeline.png").stat().st_size <= screenshot.MOST_BYTES
+    with Image.open(tmp_path / "timeline.png") as made, Image.open(screenshot.PICTURE) as committed:
+        assert made.width == committed.width
+        assert made.height == pytest.approx(committed.height, rel=0.05)
+
+
+def test_a_click_names_the_span_under_it_and_lanes_unfold(opened: Visit) -> None:
+    opened.page.locator("#labels button").first.click()
+    assert opened.page.locator("#labels .label.inner").all_inner_texts() == ["worker 0", "worker 1", "worker 2"]
+    box = opened.page.locator("#canvas").bounding_box()
+    row = opened.page.locator("#labels .label", has_text="compute").first.bounding_box()
+    spans = sample().trace.spans.filter(pl.col("kind") == "compute", pl.col("rank") == 0).sort("start_ns")
+    middle = (spans["start_ns"][30] + spans["end_ns"][30]) / 2 / max(sample().trace.spans["end_ns"])
+    opened.page.mouse.click(box["x"] + middle * box["width"], row["y"] + row["height"] / 2)
+    details = opened.page.locator("#details").inner_text()
+    assert details.startswith("compute")
+    assert f"step\n{spans['step'][30]}" in details
+    opened.page.locator("#labels button").first.click()
+    opened.page.keyboard.press("Escape")
+
+
+def test_the_page_is_accessible(visit: Any) -> None:
+    """axe-core finds nothing serious in either theme: contrast of texts, names of what can be pressed, tables, landmarks, ..."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe()
+    opened = visit(sample(), color_scheme="light", bypass_csp=True)
+    opened.page.focus("#timeline-view")
+    opened.page.keyboard.press("n")
+    opened.until("document.getElementById('summary').textContent.startsWith('Selection')")
+    opened.page.locator("#summary .reads button").first.click()
+    for scheme, options in (("light", None), ("dark", {"runOnly": ["color-contrast"]})):
+        opened.page.emulate_media(color_scheme=scheme)
+        found = axe.run(opened.page, options=options).response["violations"]
+        serious = [rule["id"] for rule in found if rule["impact"] in ("serious", "critical")]
+        assert serious == [], [node["html"][:160] for rule in found for node in rule["nodes"]]
+
+
+@pytest.mark.parametrize(("scheme", "ink"), [("light", "rgb(26, 32, 39)"), ("dark", "rgb(227, 232, 237)")])
+def test_the_page_follows_the_colour_scheme(visit: Any, scheme: str, ink: str) -> None:
+    opened = visit(sample(), color_scheme=scheme, reduced_motion="reduce")
+    assert opened.page.evaluate("getComputedStyle(document.body).color") == ink
+    assert (_picture(opened)[1, 1] > 128) == (scheme == "light")
+    opened.page.emulate_media(color_scheme="dark" if scheme == "light" else "light")
+    opened.until(f"getComputedStyle(document.body).color !== '{ink}'")
+    opened.page.wait_for_timeout(200)
+    assert (_picture(opened)[1, 1] > 128) != (scheme == "light")
+    assert opened.incidents == []
+
+
+def test_without_a_wide_screen_nothing_sticks_out(opened: Visit) -> None:
+    opened.page.set_viewport_size({"width": 390, "height": 800})
+    opened.until("document.getElementById('canvas').getBoundingClientRect().width < 320")
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
+    opened.page.set_viewport_size({"width": 1400, "height": 900})
+    opened.until("document.getElementById('canvas').getBoundingClientRect().width > 900")
+
+
+def test_the_page_prints_on_white_with_everything_open(visit: Any) -> None:
+    opened = visit(sample(), color_scheme="dark")
+    printed = opened.context.new_cdp_session(opened.page).send("Page.printToPDF", {"printBackground": True})
+    assert opened.page.evaluate("document.querySelectorAll('details:not([open])').length") == 0
+    assert base64.b64decode(printed["data"]).startswith(b"%PDF")
+    assert opened.page.evaluate("document.documentElement.dataset.printing") == "false"
+    assert opened.incidents == []
+
+
+def test_the_thinned_picture_is_like_that_of_all_spans(visit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Structural similarity (Wang et al. 2004) of the timeline drawn from all spans and from bins of the run."""
+    ndimage = pytest.importorskip("scipy.ndimage", reason="scipy is not installed")
+    run = sample_run(steps=1200, ranks=1)
+    exact = _picture(visit(run))
+    monkeypatch.setattr(payloads, "MOST_SPANS", 1000)
+    thinned = _picture(visit(run))
+    mean = [ndimage.uniform_filter(each, 7) for each in (exact, thinned)]
+    variance = [ndimage.uniform_filter(each**2, 7) - average**2 for each, average in zip((exact, thinned), mean, strict=True)]
+    joint = ndimage.uniform_filter(exact * thinned, 7) - mean[0] * mean[1]
+    small, large = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+    similarity = (2 * mean[0] * mean[1] + small) * (2 * joint + large)
+    similarity /= (mean[0] ** 2 + mean[1] ** 2 + small) * (variance[0] + variance[1] + large)
+    assert similarity.mean() >= 0.99
+
+
+def _picture(opened: Visit) -> Any:
+    """The canvas as lightness."""
+    data = base64.b64decode(opened.page.evaluate("document.getElementById('canvas').toDataURL('image/png')").split(",")[1])
+    with Image.open(io.BytesIO(data)) as picture:
+        return np.asarray(picture.convert("L"), dtype=np.float64)
+
+
+def test_one_stall_in_100_000_steps_is_seen_at_once_found_by_one_key_and_its_read_named_by_one_click(visit: Any) -> None:
+    run = stalled_run()
+    assert run.trace.num_spans > payloads.MOST_SPANS
+    opened = visit(run)
+    row = opened.page.locator("#labels .label", has_text="wait").bounding_box()
+    canvas = opened.page.locator("#canvas").bounding_box()
+    line = _picture(opened)[round(row["y"] - canvas["y"]) + 2]  # near the top of the row, which a share of 3 % does not reach
+    step = run.steps.filter(step=61_803).row(0, named=True)
+    expected = step["start_ns"] / run.steps["end_ns"].max() * len(line)
+    dark = np.flatnonzero(np.abs(line - np.median(line)) > 60)
+    assert dark.size
+    assert np.abs(dark - expected).max() <= 2
+    opened.page.keyboard.press("n")
+    opened.until("document.getElementById('summary').textContent.startsWith('Selection')")
+    assert "step 61803 of rank 0" in opened.page.locator("#said").inner_text()
+    assert "300 ms /data/1607.jpg" in " ".join(opened.page.locator("#summary .reads").inner_text().split())
+    opened.page.locator("#summary .reads button").first.click()
+    assert "/data/1607.jpg" in opened.page.locator("#details").inner_text()
+    opened.page.focus("#timeline-view")
+    opened.page.keyboard.press("0")
+    opened.page.evaluate("performance.clearMeasures()")
+    opened.page.mouse.move(canvas["x"] + canvas["width"] / 3, canvas["y"] + 40)
+    for _ in range(30):
+        opened.page.mouse.wheel(0, -80)
+        opened.page.wait_for_timeout(10)
+    frames = opened.page.evaluate("performance.getEntriesByName('frame').map((entry) => entry.duration)")
+    assert np.median(frames) <= 50  # 3 ms on an idle machine
+    assert opened.incidents == []

@@ -1,0 +1,116 @@
+"""The stated cost of recording: robust on a busy machine, never 0, and a reason where it is not known."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+from preload import needs_library
+from repeated import again_when_wrong, comparing_times
+from timeline import timeline
+
+from ioprof.analysis.summary import summarise
+from ioprof.instrument import recorder
+from ioprof.instrument.call_cost import FEWEST_TRIALS, cost_per_call_ns
+from ioprof.recording.external_samplers import with_cold_costs, with_costs
+from ioprof.report.statements import statements
+from ioprof.run_record import CaptureRecord, Reason, Summary
+
+COSTS: Final = {
+    "span": recorder.cost_per_span_ns,
+    "call": lambda: cost_per_call_ns(dict(os.environ)),
+}
+
+
+@contextmanager
+def busy_machine() -> Iterator[None]:
+    """Two processes for each core that use all CPU time they can get."""
+    spin = ["sh", "-c", "while :; do :; done"]
+    spinners = [subprocess.Popen(spin) for _ in range(2 * len(os.sched_getaffinity(0)))]
+    try:
+        time.sleep(0.2)
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
+
+
+def of_a_run(measure: Callable[[], float | None]) -> float:
+    """The lower of the values before and after, as in a run; one more, since the machine that runs the tests may be busy itself."""
+    return min(value for value in (measure(), measure(), measure()) if value is not None)
+
+
+@needs_library
+@pytest.mark.parametrize("what", COSTS)
+@again_when_wrong
+def test_a_busy_machine_changes_the_stated_cost_by_less_than_a_factor_of_two(what: str) -> None:
+    """Trials that other programs interrupt do not count."""
+    quiet = of_a_run(COSTS[what])
+    with busy_machine():
+        busy = of_a_run(COSTS[what])
+    with comparing_times():
+        assert 0.5 * quiet <= busy <= 2 * quiet
+
+
+@needs_library
+def test_too_few_trials_give_no_cost() -> None:
+    """None, and not a number that nothing supports."""
+    assert recorder.cost_per_span_ns(trials=FEWEST_TRIALS - 1) is None
+    assert cost_per_call_ns(dict(os.environ), trials=FEWEST_TRIALS - 1) is None
+
+
+@needs_library
+def test_of_two_measurements_the_lower_counts() -> None:
+    """Other programs only add to a cost; the one before the job may have been disturbed, or the one after it."""
+    high, low = (CaptureRecord(ns_per_span=cost, ns_per_call=cost) for cost in (1e9, 1e-3))
+    found = with_costs(high, dict(os.environ))
+    assert 0 < (found.ns_per_span or 0) < 1e6
+    assert 0 < (found.ns_per_call or 0) < 1e6
+    assert (1e-3, 1e-3, None) == ((kept := with_costs(low, dict(os.environ))).ns_per_span, kept.ns_per_call, kept.cost_reason)
+
+
+@needs_library
+def test_a_span_after_other_work_costs_more_than_one_among_spans() -> None:
+    """Its code and data are not in the processor's caches."""
+    found = with_cold_costs(with_costs(CaptureRecord(), dict(os.environ)), dict(os.environ))
+    assert 0 < (found.ns_per_span or 0) < (found.ns_per_cold_span or 0)
+    assert 0 < (found.ns_per_call or 0) < (found.ns_per_cold_call or 0)
+
+
+def summary_of(**capture: object) -> Summary:
+    """The summary of a rank that recorded 3 spans in 0.1 µs."""
+    processes = [{"host": "node1", "pid": 100, "role": "rank", "rank": 0, "first_ns": 0, "last_ns": 100}]
+    drawing = "step 0000000000\nwait 00000.....\ncompute .....00000"
+    return summarise(timeline(drawing, capture=capture, processes=processes))
+
+
+def text_of(summary: Summary) -> str:
+    return next(statement.text for statement in statements(summary) if statement.label == "capture")
+
+
+def test_the_report_states_a_range_or_why_there_is_none() -> None:
+    """From the cost of a span among spans to that of a span after other work."""
+    found = summary_of(native=True, ns_per_span=1.0, ns_per_cold_span=5.0)
+    assert (0.03, 0.15, None) == pytest.approx(
+        (found.capture.overhead_ratio, found.capture.overhead_ratio_most, found.capture.overhead_reason)
+    )
+    assert "cost 3.00% to 15.00% of the job's time" in text_of(found)
+    unknown = summary_of(native=True, ns_per_span=None, cost_reason="cost_unresolved")
+    assert (None, Reason.COST_UNRESOLVED) == (unknown.capture.overhead_ratio, unknown.capture.overhead_reason)
+    assert f"cost not known ({Reason.COST_UNRESOLVED.text})" in text_of(unknown)
+    assert Reason.COST_UNRESOLVED is summary_of(native=True, ns_per_span=0.0).capture.overhead_reason
+
+
+@pytest.mark.parametrize(("native", "is_advised"), [(True, False), (False, True), (None, False)])
+def test_a_compiler_is_advised_only_where_there_was_none(native: bool | None, is_advised: bool) -> None:
+    """A recording that the native library made cannot become cheaper by one."""
+    from ioprof.report.caveats import caveats
+
+    remedy = next(
+        caveat.remedy for caveat in caveats(summary_of(native=native, ns_per_span=20.0)) if caveat.name == "recording cost"
+    )
+    assert is_advised == ("compiler" in remedy)

@@ -1,0 +1,391 @@
+"""Replay: a recorded pipeline reproduces itself, a changed one is what the simulator of the tests says, and laws of changes."""
+
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jobs
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from repository import ROOT
+from simulated_loader import STAGES, Job, seconds, simulate
+from timeline import timeline
+
+import ioprof
+from ioprof.analysis.run import Run
+from ioprof.errors import CommandError
+from ioprof.replay.changed import changed, filled, resampled
+from ioprof.replay.changes import Change, parse_speed
+from ioprof.replay.engine import CORES, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
+from ioprof.replay.gains import gains
+from ioprof.replay.pace import measured, replayed
+from ioprof.replay.pipeline import Op
+from ioprof.replay.plan import plan
+from ioprof.replay.prediction import whatif
+from ioprof.replay.recorded import pipeline
+from ioprof.replay.refusals import Refusal, ReplayError
+from ioprof.replay.storage_use import reads_of_batches, storage_use
+from ioprof.replay.summary import with_gains
+from ioprof.run_record import RunRecord, Summary
+from ioprof.schema import CAUSES, SPAN_COLUMNS
+from ioprof.trace import Trace, table_schema
+
+MS = 1_000_000
+
+
+@st.composite
+def loader_jobs(draw: st.DrawFn, **fixed: Any) -> Job:
+    """Jobs with every time drawn."""
+    count = draw(st.integers(5, 14))
+    times = st.integers(1, 20).map(lambda ms: ms * MS)
+    stages = tuple({stage: draw(times) for stage in STAGES} for _ in range(count))
+    own = tuple({"compute": draw(times), "host": draw(times)} for _ in range(count))
+    drawn = {name: draw(st.integers(0, 3)) * MS for name in ("lag", "take", "start", "end")}
+    sizes = {"workers": draw(st.integers(0, 4)), "prefetch": draw(st.integers(1, 4)), "startup": draw(st.integers(4, 9)) * MS}
+    return Job(stages=stages, own=own, **(drawn | sizes | fixed))
+
+
+def taken_s(job: Job) -> np.ndarray:
+    """When the replay of the recorded job, changed in nothing, has each batch."""
+    return replay_of(pipeline(simulate(job).trace))
+
+
+def replay_of(recorded: Any) -> np.ndarray:
+    """The same of a pipeline, on the clock of the test."""
+    rank = recorded.ranks[0]
+    times = Simulation(plan(filled(recorded))).run()[0]
+    found = [ended for op, ended in zip(rank.program.ops, times.ended_s, strict=True) if op is Op.TAKE]
+    return np.array(found) + rank.begin_ns / 1e9
+
+
+@settings(max_examples=15)
+@given(loader_jobs())
+def test_a_recorded_job_reproduces_itself(job: Job) -> None:
+    """The replay of a recorded job has each batch when the job had it."""
+    np.testing.assert_allclose(taken_s(job), seconds(simulate(job).got), atol=1e-7)
+
+
+@settings(max_examples=15)
+@given(loader_jobs(batches_per_epoch=4), st.booleans())
+def test_so_does_a_job_of_several_epochs(job: Job, persistent: bool) -> None:
+    """Workers that are started for each epoch, and workers that are kept."""
+    job = replace(job, persistent=persistent)
+    np.testing.assert_allclose(taken_s(job), seconds(simulate(job).got), atol=1e-7)
+
+
+@settings(max_examples=15)
+@given(loader_jobs(lag=0, transit=0, take=0, start=0, end=0, startup=0), st.integers(1, 6), st.integers(1, 5))
+def test_other_workers_and_prefetch_are_what_the_simulator_says(job: Job, workers: int, prefetch: int) -> None:
+    """What is recorded with some workers predicts the job with others, where there are cores for all."""
+    job = replace(job, workers=max(1, job.workers))
+    recorded = pipeline(simulate(job).trace)
+    truth = simulate(replace(job, workers=workers, prefetch=prefetch))
+    found = replay_of(changed(recorded, Change(workers=workers, prefetch=prefetch)))
+    np.testing.assert_allclose(found, seconds(truth.got), atol=1e-7)
+
+
+@settings(max_examples=15)
+@given(loader_jobs(), st.sampled_from(["decode", "transform", "collate", "storage"]), st.sampled_from([2.0, 4.0, math.inf]))
+def test_other_speeds_are_what_the_simulator_says(job: Job, cause: str, speed: float) -> None:
+    """A stage that is twice as fast, or that costs nothing."""
+    factor = 0 if math.isinf(speed) else int(speed)
+    stages = tuple(row | {cause: row[cause] // factor if factor else 0} for row in job.stages)
+    lagging = replace(job, transit=0)  # a transit is known only where the loop waited for it
+    truth = simulate(replace(lagging, stages=stages))
+    found = replay_of(changed(pipeline(simulate(lagging).trace), Change(speeds={cause: speed})))
+    np.testing.assert_allclose(found, seconds(truth.got), atol=5e-3 if job.take else 1e-7)
+
+
+@settings(max_examples=15)
+@given(loader_jobs(batches_per_epoch=4, start=3 * MS, end=2 * MS))
+def test_kept_workers_are_what_the_simulator_says(job: Job) -> None:
+    """Workers that are started once instead of for each epoch. The lag of each worker's first task is not recorded."""
+    job = replace(job, workers=max(1, job.workers), lag=0, transit=0, take=0)
+    truth = simulate(replace(job, persistent=True, end=0))
+    found = replay_of(changed(pipeline(simulate(job).trace), Change(persistent_workers=True)))
+    np.testing.assert_allclose(found, seconds(truth.got), atol=1e-7)
+
+
+@settings(max_examples=15)
+@given(loader_jobs(), st.sampled_from(["storage", "decode", "transform", "collate", "loader", "compute", "host"]))
+def test_less_work_is_never_slower(job: Job, cause: str) -> None:
+    """Law of changes: what costs nothing costs no time elsewhere."""
+    recorded = pipeline(simulate(job).trace)
+    if cause in ("loader", "host"):
+        found = {gain.cause: gain.seconds for gain in gains(simulate(job).trace).gains}
+        assert found[cause] > -1e-6
+    else:
+        assert replayed(changed(recorded, Change(speeds={cause: math.inf}))).total_s <= replayed(recorded).total_s + 1e-9
+
+
+@settings(max_examples=15)
+@given(loader_jobs(start=0, end=0), st.integers(1, 4))
+def test_more_workers_are_never_slower_with_enough_cores(job: Job, more: int) -> None:
+    """Law of changes: a worker that has a core of its own and starts at once does not hold up the others."""
+    recorded = pipeline(simulate(replace(job, workers=max(1, job.workers), lag=0, transit=0)).trace)
+    workers = recorded.ranks[0].iterations[0].workers
+    most = replayed(changed(recorded, Change(workers=workers, prefetch=2))).total_s
+    assert replayed(changed(recorded, Change(workers=workers * (1 + more), prefetch=2))).total_s <= most + 1e-6
+
+
+@settings(max_examples=5)
+@given(loader_jobs())
+def test_the_same_run_gives_the_same_prediction(job: Job) -> None:
+    """Everything that is drawn has a fixed seed."""
+    trace = simulate(replace(job, workers=max(1, job.workers))).trace
+    assert whatif(trace, Change(workers=3)) == whatif(trace, Change(workers=3))
+
+
+@settings(max_examples=5)
+@given(loader_jobs())
+def test_nothing_changed_predicts_what_was_measured(job: Job) -> None:
+    """Factor 1 changes nothing."""
+    trace = simulate(job).trace
+    found = whatif(trace, Change(speeds={"decode": 1.0}))
+    assert found.predicted.step_s == pytest.approx(found.measured.step_s)
+    assert found.predicted.total_s == pytest.approx(found.measured.total_s)
+    assert found.speedup == pytest.approx(1.0)
+    assert measured(pipeline(trace)) == found.measured
+
+
+@settings(max_examples=5)
+@given(loader_jobs())
+def test_gains_are_of_all_causes(job: Job) -> None:
+    """In their order; a cause that did not occur gains nothing, and none gains more than the whole job."""
+    found = gains(simulate(job).trace)
+    assert list(CAUSES) == [gain.cause for gain in found.gains]
+    by_cause = {gain.cause: gain for gain in found.gains}
+    assert by_cause["h2d"].share == by_cause["checkpoint"].share == 0.0
+    assert all(gain.share <= 1.0 and gain.range.low <= gain.share <= gain.range.high for gain in found.gains)
+
+
+def test_the_stage_to_fix_is_the_one_with_the_largest_gain() -> None:
+    """The workers' longest stage gains most, although waits see another one."""
+    stages = tuple({"decode": 60 * MS, "collate": 20 * MS} for _ in range(20))
+    job = Job(1, 2, stages, tuple({"compute": 50 * MS} for _ in range(20)))
+    found = gains(simulate(job).trace)
+    assert found.largest is not None
+    assert "decode" == found.largest.cause
+    assert found.largest.share == pytest.approx(30 / 80, abs=0.02)
+
+
+# ------------------------------------------------------------------------------------------------ the engine
+
+
+def one_rank(loaders: list[LoaderPlan], ops: list[Op]) -> RankPlan:
+    """A rank that does nothing but take batches."""
+    none: list[tuple[Segment, ...]] = [()] * len(ops)
+    return RankPlan(0, loaders, [int(op) for op in ops], [0] * len(ops), none, none, [-1] * len(ops), none)
+
+
+def loader(workers: int, tasks: list[tuple[Segment, ...]]) -> LoaderPlan:
+    """A loader without any cost but its tasks."""
+    zero = [0.0] * len(tasks)
+    return LoaderPlan(workers, 2, tasks, zero, zero, [()] * len(tasks), len(tasks), [0.0] * workers, 0)
+
+
+def job_s(workers: int, task: Segment, cores: float = 1.0, background: float = 0.0, rate: float = 1.0) -> float:
+    """How long 8 such tasks take."""
+    ops = [Op.START, *[Op.TAKE] * 8]
+    rank = one_rank([loader(workers, [(task,)] * 8)], ops)
+    simulation = Simulation(Plan([rank], [Resource(cores, 1.0, background)], Resource(rate, rate)))
+    return simulation.run()[0].end_s
+
+
+@pytest.mark.parametrize(("workers", "cores", "expected"), [(1, 1, 8), (2, 1, 8), (4, 1, 8), (2, 2, 4), (4, 2, 4), (4, 4, 2)])
+def test_cores_are_shared(workers: int, cores: int, expected: float) -> None:
+    """Eight seconds of work take eight seconds over the cores that workers can use."""
+    assert job_s(workers, Segment(CORES, 1.0), cores) == pytest.approx(expected)
+
+
+def test_threads_beyond_the_cores_slow_all_down() -> None:
+    """A task of two threads that has one core takes twice as long."""
+    assert job_s(1, Segment(CORES, 1.0, 2.0), cores=1.0) == pytest.approx(16.0)
+
+
+def test_other_programs_take_their_part() -> None:
+    """One program that always computes leaves half of a core."""
+    assert job_s(1, Segment(CORES, 1.0), cores=1.0, background=1.0) == pytest.approx(16.0)
+
+
+def test_the_rate_of_storage_is_shared() -> None:
+    """More readers do not get more bytes."""
+    assert job_s(1, Segment(STORAGE, 100.0), rate=100.0) == pytest.approx(8.0)
+    assert job_s(4, Segment(STORAGE, 100.0), rate=100.0) == pytest.approx(8.0)
+
+
+def test_ten_thousand_batches_take_less_than_a_second() -> None:
+    """So that predictions with a range take seconds."""
+    count = 10_000
+    stages = tuple({"decode": 10 * MS} for _ in range(200))
+    recorded = pipeline(simulate(Job(4, 2, stages, tuple({"compute": 3 * MS} for _ in range(200)))).trace)
+    many = [recorded.ranks[0].iterations[0].tasks.at(np.arange(count) % 200)]
+    tasks = plan(filled(replace(recorded, ranks=(_with_tasks(recorded.ranks[0], many[0], count),))))
+    began = time.process_time()
+    Simulation(tasks).run()
+    assert time.process_time() - began < 1.0
+
+
+def _with_tasks(rank: Any, tasks: Any, count: int) -> Any:
+    program = rank.program
+    rows = np.concatenate([[0], np.full(count, 1)])
+    longer = replace(
+        program, ops=tuple(program.ops[row] for row in rows), iterations=(0,) * len(rows), spent_s=program.spent_s[rows],
+        after_s=program.after_s[rows], arrive_s=program.arrive_s[rows], step=program.step[rows], device_s=np.zeros(len(rows)),
+        transfer_s=np.zeros(len(rows)), device_step=np.full(len(rows), -1),
+    )  # fmt: skip
+    return replace(rank, program=longer, iterations=(replace(rank.iterations[0], tasks=tasks, num_taken=count),))
+
+
+# ------------------------------------------------------------------------------------------------ what runs show
+
+
+@pytest.mark.parametrize("name", ["files", "lmdb", "lmdb-rgb256"])
+def test_recorded_runs_of_an_emulated_device_reproduce_themselves(name: str) -> None:
+    """Two ranks, an asynchronous device and an exchange: the replay is within 2 % of the measured step."""
+    recorded = pipeline(Trace.load(ROOT / "tests" / "data" / "demo" / name))
+    assert replayed(recorded).step_s == pytest.approx(measured(recorded).step_s, rel=0.02)
+    assert 2 == len(recorded.ranks)
+
+
+def test_a_device_bounds_the_gain() -> None:
+    """However fast decoding is, a step takes what the device computes, 17.4 ms, and the exchange."""
+    recorded = pipeline(Trace.load(ROOT / "tests" / "data" / "demo" / "lmdb-rgb256"))
+    assert replayed(changed(recorded, Change(speeds={"decode": math.inf, "transform": math.inf}))).step_s > 0.0174
+    assert replayed(changed(recorded, Change(speeds={"compute": 100.0}))).step_s < replayed(recorded).step_s
+
+
+def reads_of(times_s: np.ndarray, sizes: np.ndarray) -> Trace:
+    """A trace of one worker that reads these files one after the other."""
+    ends = (np.cumsum(times_s) * 1e9).astype(np.int64)
+    starts = np.concatenate(([0], ends[:-1]))
+    spans = [
+        {
+            "kind": "read", "start_ns": start, "end_ns": end, "host": "node1", "rank": 0, "pid": 101, "tid": 101,
+            "batch": number // 8, "bytes": size, "file": number, "source": "storage",
+        }
+        for number, (start, end, size) in enumerate(zip(starts.tolist(), ends.tolist(), sizes.tolist(), strict=True))
+    ]  # fmt: skip
+    return Trace(RunRecord(), pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS)))
+
+
+def reads_on_one_disk(times_s: np.ndarray, sizes: np.ndarray) -> pl.DataFrame:
+    """What of those is looked at."""
+    return reads_of_batches(reads_of(times_s, sizes))
+
+
+def test_storage_that_delivers_a_constant_rate_is_bound_by_it() -> None:
+    """Reads take what their bytes take at 4 MB/s."""
+    sizes = np.random.default_rng(0).integers(10_000, 300_000, 200)
+    found = storage_use(reads_on_one_disk(sizes / 4e6, sizes))
+    assert found.is_rate_bound
+    assert found.bytes_per_s == pytest.approx(4e6, rel=0.01)
+
+
+def test_storage_whose_reads_take_equally_long_is_bound_by_latency() -> None:
+    """5 ms each, whatever their size."""
+    random = np.random.default_rng(0)
+    found = storage_use(reads_on_one_disk(random.normal(5e-3, 2e-4, 1000), random.integers(10_000, 300_000, 1000)))
+    assert not found.is_rate_bound
+    assert found.latency_s == pytest.approx(5e-3, rel=0.05)
+
+
+def test_the_summary_has_three_columns() -> None:
+    """What was waited for, the workers' time, and the gain; the workers' shares sum to 1."""
+    summary = with_gains(Run.load(ROOT / "tests" / "data" / "demo" / "files")).summary
+    causes = {entry.cause: entry for entry in summary.steps.causes}
+    assert summary.replay is not None
+    assert summary.replay.reason is None
+    assert sum(entry.workers_share or 0.0 for entry in causes.values()) == pytest.approx(1.0)
+    assert causes["decode"].gain is not None
+    assert causes["decode"].gain.low <= causes["decode"].gain.share <= causes["decode"].gain.high
+    assert summary == Summary.from_json(summary.to_json())
+
+
+def test_a_run_that_cannot_be_replayed_says_so_in_its_summary() -> None:
+    """Its causes have no gain, and the reason is given."""
+    summary = with_gains(Run.of(timeline("step 00001111\ncompute .000.111"))).summary
+    assert summary.replay is not None
+    assert "batches of a loader" in (summary.replay.reason or "")
+    assert all(entry.gain is None for entry in summary.steps.causes)
+
+
+def test_the_command_prints_the_baseline_first(tmp_path: Path) -> None:
+    """Then the prediction; `--json` is the result of the function."""
+    run = ROOT / "tests" / "data" / "demo" / "files"
+    printed = jobs.ioprof("whatif", run, "--workers", 4, "--decode", "2x", cwd=tmp_path)
+    first, second, *_ = printed.out.splitlines()
+    assert (0, True, True) == (printed.code, first.startswith("Baseline: "), second.startswith("Predicted with 4 workers, decode"))
+    as_json = jobs.ioprof("whatif", run, "--workers", 4, "--decode", "2x", "--json", cwd=tmp_path)
+    assert ioprof.whatif(run, workers=4, decode="2x").to_json() + "\n" == as_json.out
+    refused = jobs.ioprof("whatif", run, "--decode", "twice", cwd=tmp_path)
+    assert (2, True) == (refused.code, "--decode twice" in refused.err)
+
+
+# ------------------------------------------------------------------------------------------------ refusals and parsing
+
+
+def test_a_run_without_a_loader_cannot_be_replayed() -> None:
+    """The message says what is missing."""
+    with pytest.raises(ReplayError, match="batches of a loader") as refused:
+        pipeline(timeline("step 00001111\ncompute .000.111"))
+    assert refused.value.refusal is Refusal.NO_LOADER
+
+
+def test_a_run_that_was_interrupted_cannot_be_replayed() -> None:
+    """Its end says nothing."""
+    trace = timeline("step 00001111\nwait 00..11..", status="interrupted")
+    with pytest.raises(ReplayError, match="interrupted") as refused:
+        pipeline(trace)
+    assert refused.value.refusal is Refusal.NOT_COMPLETE
+
+
+def test_batches_that_nobody_made_cannot_be_replayed() -> None:
+    """Most of a run's batches must have a fetch."""
+    with pytest.raises(ReplayError, match="not recorded who made them"):
+        pipeline(timeline("step 0011223344\nwait 0.1.2.3.4."))
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (Change(cache="cold"), "--cache cold"),
+        (Change(cores=2), "--cores"),
+        (Change(speeds={"storage": 2.0}), "--storage"),
+    ],
+)
+def test_a_change_whose_costs_the_run_does_not_show_is_refused(change: Change, word: str) -> None:
+    """No prediction without a ground for it."""
+    stages = tuple({"decode": 10 * MS} for _ in range(8))
+    trace = simulate(Job(1, 2, stages, tuple({"compute": MS} for _ in range(8)))).trace
+    with pytest.raises(CommandError, match=word):
+        whatif(trace, change)
+
+
+def test_speeds_are_parsed() -> None:
+    """As `2x`, as a number, or as `none`."""
+    assert (2.0, 1.5, math.inf) == tuple(parse_speed("--decode", text) for text in ("2x", "1.5", "none"))
+    for wrong in ("0", "-1", "fast", "inf"):
+        with pytest.raises(CommandError, match="--decode"):
+            parse_speed("--decode", wrong)
+
+
+def test_impossible_changes_are_refused() -> None:
+    """Values that no job can have."""
+    for wrong in ({"workers": -1}, {"prefetch": 0}, {"batch": 0}, {"cache": "hot"}, {"speeds": {"gc": 2.0}}):
+        with pytest.raises(CommandError):
+            Change(**wrong)
+
+
+def test_another_draw_is_another_run_of_the_same_job() -> None:
+    """A draw has as many batches, of the recorded ones."""
+    stages = tuple({"decode": (row + 1) * MS} for row in range(20))
+    recorded = pipeline(simulate(Job(2, 2, stages, tuple({"compute": MS} for _ in range(20)))).trace)
+    before, after = recorded.ranks[0].iterations[0].tasks, resampled(recorded, 3).ranks[0].iterations[0].tasks
+    assert len(before) == len(after)
+    assert {tuple(row) for row in after.stages_s.tolist()} < {tuple(row) for row in before.stages_s.tolist()}

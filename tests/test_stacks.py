@@ -1,0 +1,276 @@
+"""Reading Python stacks of other processes."""
+
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from repository import PROGRAMS
+
+from ioprof.clock import monotonic_ns
+from ioprof.errors import CaptureError
+from ioprof.ingest.stacks import instruction_lines, read_stacks
+from ioprof.stack_format import STACK_FORMAT, TEXT_RECORD
+from ioprof.stacks.elf import symbol_addresses
+from ioprof.stacks.interpreters import Interpreters
+from ioprof.stacks.layouts import FIXED, layout_of
+from ioprof.stacks.library import Reader, TargetState, is_built, read_memory
+
+pytestmark = pytest.mark.skipif(not is_built(), reason="the library that reads stacks is not built: no C compiler")
+
+OTHER_PYTHONS = "IOPROF_OTHER_PYTHONS"
+"""An environment variable: further interpreters to test with, separated by colons."""
+MINORS = ("3.11", "3.12", "3.13", "3.14")
+
+
+def interpreter(minor: str) -> str:
+    """An interpreter of that version; skips the test where there is none."""
+    if minor == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    named = [path for path in os.environ.get(OTHER_PYTHONS, "").split(":") if Path(path).name == f"python{minor}"]
+    found = next(iter(named), None) or shutil.which(f"python{minor}")
+    if found is None or subprocess.run([found, "-c", ""], capture_output=True).returncode:
+        pytest.skip(f"there is no python{minor}; name one in {OTHER_PYTHONS}")
+    return found
+
+
+@contextmanager
+def program(name: str, *arguments: str, python: str = sys.executable) -> Iterator["subprocess.Popen[str]"]:
+    """A program that has said that it is ready; killed in the end."""
+    with subprocess.Popen([python, str(PROGRAMS / name), *arguments], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert "ready\n" == process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+def sampled(pid: int, folder: Path, period_ns: int = 1_000_000, seconds: float = 0.3) -> tuple[list[str], TargetState]:
+    """The stacks of the main thread of a process, one per sample, and what became of it."""
+    path = folder / f"stacks-here-{pid}.bin"
+    with path.open("wb", buffering=0) as file:
+        for text in ({"format": STACK_FORMAT, "host": "here", "pid": 1, "package": "/nowhere"}, {"target": 0, "pid": pid}):
+            data = json.dumps(text).encode()
+            file.write(struct.pack("<II", TEXT_RECORD, len(data)) + data)
+        reader = Reader(file.fileno())
+        found, thread = Interpreters(read_memory).find(pid)
+        reader.add(0, pid, thread, found.layout.frames.words(found.code_type), 1)
+        reader.run(monotonic_ns() + int(seconds * 1e9), period_ns)
+        state = reader.state(0)
+        reader.close()
+    table, damaged = read_stacks(folder, [])
+    assert [] == damaged
+    return table["stack"].to_list(), state
+
+
+def marked_lines(name: str) -> dict[str, int]:
+    """The numbers of the lines of a program, by the comment that each ends with."""
+    lines = (PROGRAMS / name).read_text().splitlines()
+    return {line.partition("  # ")[2]: number for number, line in enumerate(lines, 1) if "  # " in line}
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_the_stack_of_a_process_is_read(minor: str, tmp_path: Path) -> None:
+    """Every frame with file, line and function: those of functions, methods, generators, and those that were called from C."""
+    file, line = PROGRAMS / "deep_stack.py", marked_lines("deep_stack.py")
+    with program("deep_stack.py", "sleep", python=interpreter(minor)) as process:
+        stacks, state = sampled(process.pid, tmp_path)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    expected = [
+        ("module", "<module>"),
+        ("sorted", "outermost"),
+        ("from C", "Callable.__call__"),
+        ("next", "größe"),
+        ("generator", "generator"),
+        ("sleep", "innermost"),
+    ]
+    stacks = [stack for stack in stacks if not stack.endswith(f":{line['ready']}:innermost")]  # it had not gone to sleep yet
+    assert {"\n".join(f"{file}:{line[mark]}:{function}" for mark, function in expected)} == set(stacks)
+    assert state.samples >= len(stacks) > 50
+    assert 0 == state.torn
+    assert "TracerPid:\t0\n" in status  # nothing traces it, so nothing stops it
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_a_stack_that_changes_is_read_as_it_was_or_not_at_all(minor: str, tmp_path: Path) -> None:
+    """A thread that calls a function ten million times a second: each sample is a stack that it can have."""
+    with program("deep_stack.py", "call", python=interpreter(minor)) as process:
+        stacks, state = sampled(process.pid, tmp_path, period_ns=200_000, seconds=1.0)
+    innermost = {tuple(frame.rsplit(":", 1)[1] for frame in stack.split("\n"))[5:] for stack in stacks}
+    assert innermost <= {("innermost",), ("innermost", "small")}
+    assert state.torn < 0.2 * state.samples
+
+
+def test_a_forked_process_is_found_by_what_is_known_of_its_parent() -> None:
+    """The interpreter of a fork is at the same address, its main thread another one of the kernel's."""
+    interpreters, (release, wait) = Interpreters(read_memory), os.pipe()
+    known, _ = interpreters.find(os.getpid())
+    if (child := os.fork()) == 0:
+        os.close(wait)
+        os.read(release, 1)
+        os._exit(0)
+    try:
+        found, thread = interpreters.find(child)
+        assert known == found
+        assert thread
+    finally:
+        os.close(wait)
+        os.close(release)
+        os.waitpid(child, 0)
+
+
+def test_a_program_without_an_interpreter_is_named() -> None:
+    """A process that is no Python has no stacks, and the error says so."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        with pytest.raises(CaptureError, match="has no Python interpreter"):
+            Interpreters(read_memory).find(process.pid)
+        process.kill()
+
+
+def test_a_process_that_may_not_be_read_is_an_error() -> None:
+    """The kernel's refusal is a `PermissionError`, and a process that has ended a `ProcessLookupError`."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become another user")
+    interpreters = Interpreters(read_memory)
+    found, thread = interpreters.find(os.getpid())
+    if (child := os.fork()) == 0:
+        os.setresuid(65534, 65534, 65534)
+        try:
+            read_memory(os.getppid(), thread, 8)
+        except OSError as error:
+            os._exit(error.errno or 0)
+        os._exit(0)
+    assert 1 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])  # EPERM
+    with pytest.raises(ProcessLookupError):
+        found.main_thread(child, read_memory)
+
+
+def test_wrong_offsets_give_no_stack(tmp_path: Path) -> None:
+    """Whatever the memory of a process holds, reading it crashes nothing, and a stack that makes no sense is dropped."""
+    draw = random.Random(1)
+    with program("deep_stack.py", "sleep") as process, (tmp_path / "out").open("wb", buffering=0) as file:
+        reader = Reader(file.fileno())
+        found, thread = Interpreters(read_memory).find(process.pid)
+        words = found.layout.frames.words(found.code_type)
+        for number in range(300):
+            changed = list(words)
+            for _ in range(draw.randint(1, 3)):
+                place = draw.randrange(1, len(words))
+                changed[place] = draw.choice([draw.randrange(0, 249), 8 * draw.randrange(0, 32)])
+            reader.add(number, process.pid, thread + 8 * draw.randrange(-8, 8), tuple(changed), 1)
+        reader.run(monotonic_ns() + 300_000_000, 1_000_000)
+        states = [reader.state(number) for number in range(300)]
+        assert sum(state.torn > 0 and not state.samples for state in states) > 200
+        with pytest.raises(OSError, match="layout"):
+            reader.add(300, process.pid, thread, (*words[:9], 1000, *words[10:]), 1)
+        reader.close()
+
+
+@pytest.mark.parametrize("minor", ["3.11", "3.12"])
+def test_fixed_layouts_are_those_of_the_headers(minor: str, tmp_path: Path) -> None:
+    """The offsets of a version that does not describe itself, as its own headers have them."""
+    where = "import sysconfig; print(sysconfig.get_paths()['include'])"
+    include = Path(subprocess.run([interpreter(minor), "-c", where], capture_output=True, text=True, check=True).stdout.strip())
+    compiler = shutil.which("cc")
+    if compiler is None or not (include / "internal" / "pycore_frame.h").exists():
+        pytest.skip(f"there are no headers of Python {minor}, or there is no C compiler")
+    binary = tmp_path / "offsets"
+    folders = [f"-I{include}", f"-I{include / 'internal'}"]
+    subprocess.run([compiler, *folders, str(PROGRAMS / "frame_offsets.c"), "-o", str(binary)], check=True)
+    printed = subprocess.run([str(binary)], capture_output=True, text=True, check=True).stdout.split()
+    layout = FIXED[3, int(minor.removeprefix("3."))]
+    threads = (
+        layout.interpreters_head,
+        layout.threads_head,
+        layout.thread_next,
+        layout.thread_interpreter,
+        layout.thread_native_id,
+    )
+    own = layout.frames
+    frames = (
+        own.thread_frame, own.cframe_frame, own.frame_previous, own.frame_code, own.frame_instruction, own.frame_owner,
+        own.code_filename, own.code_qualname, own.code_linetable,
+        own.code_firstlineno, own.code_instructions, own.text_ascii, own.text_compact,
+    )  # fmt: skip
+    assert list(map(str, threads + frames)) == printed
+
+
+@pytest.mark.parametrize(
+    ("version", "runtime", "words"),
+    [
+        (0x030A0DF0, bytes(1024), "keeps its frames in a way"),
+        (0x030F00F0, bytes(1024), "keeps its frames in a way"),
+        (0x030D00F0, bytes(1024), "does not begin with a description"),
+        (0x030D00F0, b"xdebugpy" + struct.pack("<QQ", 0x030D00F0, 1) + bytes(1000), "free-threaded"),
+        (0x030D00F0, b"xdebugpy" + struct.pack("<QQ", 0x030D00F0, 0) + bytes(1000), "in a way that this version"),
+    ],
+)
+def test_an_interpreter_that_is_not_known_is_named(version: int, runtime: bytes, words: str) -> None:
+    """A Python whose stacks cannot be read is an error that names its version, never a guess."""
+    with pytest.raises(CaptureError, match=words):
+        layout_of(version, runtime)
+
+
+def test_symbols_are_found_in_libraries_only(tmp_path: Path) -> None:
+    """A file that is no ELF has no symbols, and a truncated one neither."""
+    text = tmp_path / "text"
+    text.write_text("no library")
+    assert {} == symbol_addresses(text, ["main"])
+    library = Path(sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME") or "")
+    program = library if library.is_file() else Path(sys.executable).resolve()
+    assert {"Py_Version", "_PyRuntime"} == symbol_addresses(program, ["Py_Version", "_PyRuntime", "no_such"]).keys()
+    (tmp_path / "cut").write_bytes(program.read_bytes()[:5000])
+    assert {} == symbol_addresses(tmp_path / "cut", ["Py_Version"])
+
+
+def test_line_tables_are_decoded_as_python_does() -> None:
+    """The line of every instruction of every function of some modules is the one that Python itself says."""
+
+    def codes(code: types.CodeType) -> Iterator[types.CodeType]:
+        yield code
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                yield from codes(constant)
+
+    for name in ("argparse", "dataclasses", "typing", "inspect"):
+        spec = find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        for code in codes(compile(Path(spec.origin).read_text(), spec.origin, "exec")):
+            lines, last = [], code.co_firstlineno
+            for line, *_ in code.co_positions():
+                last = last if line is None else line
+                lines.append(last)
+            assert lines == list(instruction_lines(code.co_linetable, code.co_firstlineno)), code.co_qualname
+
+
+def test_a_file_of_samples_may_be_cut_anywhere(tmp_path: Path) -> None:
+    """A launcher that was killed leaves samples that can be read, and the loss is named."""
+    (tmp_path / "whole").mkdir()
+    with program("deep_stack.py", "sleep") as process:
+        stacks, _ = sampled(process.pid, tmp_path / "whole")
+    data = next((tmp_path / "whole").glob("stacks-*.bin")).read_bytes()
+    for length in [*range(0, len(data), len(data) // 40), len(data) - 1]:
+        (tmp_path / "stacks-cut.bin").write_bytes(data[:length])
+        table, damaged = read_stacks(tmp_path, [])
+        assert len(table) <= len(stacks)
+        assert len(damaged) <= 1
+    changed = bytearray(data)
+    for place in range(0, len(data), 7):
+        changed[place] ^= 0x55
+    (tmp_path / "stacks-cut.bin").write_bytes(changed)
+    assert read_stacks(tmp_path, [])[1]
