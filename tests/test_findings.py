@@ -135,7 +135,7 @@ def test_the_workers_time_sums_to_the_time_of_fetches(trace: Trace) -> None:
 # ------------------------------------------------------------------------------------------------ laws
 
 
-@settings(derandomize=True, max_examples=15, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(traces(), st.integers(0, 10**9), st.data())
 def test_order_and_shift_change_nothing(trace: Trace, by_ns: int, data: st.DataObject) -> None:
     """Law 7, of all findings but the queue's depth over time, whose pieces begin with the first step."""
@@ -265,7 +265,7 @@ def test_epochs_that_become_slower_name_the_cause() -> None:
     assert told.growth_ratio == pytest.approx(40 / 25 - 1, rel=0.1)
 
 
-@settings(derandomize=True, max_examples=20, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6))
 def test_epochs_with_jitter_have_no_trend(seed: int) -> None:
     """Steps that vary by a third."""

@@ -6,16 +6,19 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.steps import steps
+from ioprof.analysis.student import quantile_975
 from ioprof.run_record import EpochReads, Trend, Waiting
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
 
 _FEWEST_WAITS: Final = 20
 _FEWEST_EPOCHS: Final = 3
+_FEWEST_STEPS: Final = 4
+"""Of each of two epochs that are compared."""
 _MOST_OF_WAITING: Final = 0.95
 _LEAST_GROWTH: Final = 0.05
-_STANDARD_ERRORS: Final = 3.0
-"""By which the means of two epochs must differ."""
+_STANDARD_ERRORS: Final = 4.5
+"""By which the means of two epochs must differ, of many steps: steps depend on each other, and each run is asked."""
 
 
 def waiting(received: pl.DataFrame) -> Waiting | None:
@@ -62,15 +65,24 @@ def trend(charged: pl.DataFrame, of_batch: pl.DataFrame, of_epochs: pl.DataFrame
         return Trend(rows, None, None, None)
     first, final = (table.filter(pl.col("epoch") == row.epoch) for row in (rows[1], rows[-1]))
     grown_ns = float(final["wall_ns"].to_numpy().mean() - first["wall_ns"].to_numpy().mean())
-    error_ns = float(np.sqrt(sum((part["wall_ns"].to_numpy().std() ** 2) / len(part) for part in (first, final))))
     ratio = grown_ns / float(first["wall_ns"].to_numpy().mean())
-    if abs(ratio) < _LEAST_GROWTH or abs(grown_ns) < _STANDARD_ERRORS * error_ns or min(len(first), len(final)) < 4:
+    if abs(ratio) < _LEAST_GROWTH or not _differ(*(part["wall_ns"].to_numpy() for part in (first, final))):
         return Trend(rows, None, None, None)
     by_cause = {
         cause: _mean(final, cause) - _mean(first, cause) for cause in CAUSES if not table[f"{cause}_ns"].null_count()
     }  # fmt: skip
     cause = max(by_cause, key=lambda name: by_cause[name] if grown_ns > 0 else -by_cause[name])
     return Trend(rows, ratio, cause, by_cause[cause])
+
+
+def _differ(first: np.ndarray, final: np.ndarray) -> bool:
+    """Whether the means of two samples differ by more than chance, for the smaller number of their values."""
+    fewest = min(len(first), len(final))
+    if fewest < _FEWEST_STEPS:
+        return False
+    error = float(np.sqrt(sum(each.var(ddof=1) / len(each) for each in (first, final))))
+    most = _STANDARD_ERRORS * quantile_975(fewest - 1) / quantile_975(10_000)
+    return abs(float(final.mean() - first.mean())) > most * error
 
 
 def _mean(part: pl.DataFrame, cause: str) -> float:

@@ -38,7 +38,9 @@ def main() -> int:
         before = steps_saved(killed)[-1:]
         if before == [steps]:
             print(f"the job came to its end after {survived} kills", flush=True)
-            return 2
+            if not survived:
+                return 2
+            break
         process = subprocess.Popen(
             [*command, "--out", folder / "run-b", "--checkpoints", killed, "--resume"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,

@@ -15,6 +15,10 @@ FAULTS = ("collate", "slow_sample", "slow_worker", "large_messages", "large_tens
 BATCH = 4
 EVERY = 60
 """Of so many samples one is slow, for `slow_sample`."""
+STEP_S = 0.06
+"""A step of `small_prefetch`: its workers make a batch in 0.4 s / `BURST` on average, which is less on any machine."""
+ROWS = 100
+"""How often the rows of a batch of `small_prefetch` are in it, so that a pass takes some 1 ms."""
 BURST = 12
 """Of so many batches one is slow, for `small_prefetch`."""
 
@@ -53,6 +57,16 @@ def slow_collate(samples: list[torch.Tensor]) -> torch.Tensor:
     return default_collate(samples)
 
 
+def train_for(seconds: float, model: nn.Module, batch: torch.Tensor) -> None:
+    """One forward and backward pass, of so many rows that it takes about so long on any machine."""
+    rows = batch if not seconds else batch.repeat(ROWS, 1)
+    ends = time.perf_counter() + seconds / 3  # the backward pass takes twice as long as the forward pass
+    loss = model(rows).square().mean()
+    while time.perf_counter() < ends:
+        loss = loss + model(rows).square().mean()
+    loss.backward()
+
+
 def main() -> None:
     """Train."""
     fault, steps, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -72,11 +86,11 @@ def main() -> None:
     loader = DataLoader(
         dataset, None if is_whole else BATCH, num_workers=workers, collate_fn=collate, prefetch_factor=prefetch if workers else None
     )
-    times = 1500 if fault == "small_prefetch" else 1
+    least = STEP_S if fault == "small_prefetch" else 0.0
     began = time.perf_counter()
     for batch in loader:
         optimizer.zero_grad()
-        model(torch.zeros(BATCH, 256) if is_whole else batch.repeat(times, 1)).square().mean().backward()
+        train_for(least, model, torch.zeros(BATCH, 256) if is_whole else batch)
         optimizer.step()
     print(f"{time.perf_counter() - began:.3f}")
     if ranks > 1:
