@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ioprof.errors import DatasetError
+from ioprof.protobuf import LENGTH, VARINT, fields, read_varint
 
 INT32: Final = 2
 BYTE: Final = 3
@@ -24,11 +25,9 @@ MAX_LABEL: Final = 2**31 - 1
 Shape = tuple[int, int, int]
 """Height, width and channels of a raw image."""
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_PROTOS_KEY: Final = 1 << 3 | _LENGTH
+_PROTOS_KEY: Final = 1 << 3 | LENGTH
 _DATUM_NUMBERS: Final = {1: "channels", 2: "height", 3: "width", 5: "label", 7: "encoded"}
 _ENCODED: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
-_FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
 
 
 def encode_image(data: bytes | memoryview, label: int, shape: Shape | None = None) -> bytes:
@@ -152,41 +151,15 @@ def _integers(field: int | memoryview) -> list[int]:
         return [field]
     numbers, place = [], 0
     while place < len(field):
-        number, place = _read_varint(field, place)
+        number, place = read_varint(field, place, len(field))
         numbers.append(number)
     return numbers
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    place, end = 0, len(message)
-    while place < end:
-        key, place = _read_varint(message, place)
-        number, wire = key >> 3, key & 7
-        if wire == _VARINT:
-            value, place = _read_varint(message, place)
-            yield number, value
-            continue
-        if wire == _LENGTH:
-            length, place = _read_varint(message, place)
-        elif wire in _FIXED_BYTES:
-            length = _FIXED_BYTES[wire]
-        else:
-            raise DatasetError(f"LMDB record is damaged (wire type {wire}); it should be a Caffe2 TensorProtos")
-        if length > end - place:
-            raise DatasetError(f"LMDB record is cut short ({length} bytes announced, {end - place} left)")
-        if wire == _LENGTH:
-            yield number, message[place : place + length]
-        place += length
-
-
-def _read_varint(message: memoryview, place: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 70, 7):
-        if place >= len(message):
-            raise DatasetError("LMDB record is cut short (within a number)")
-        octet = message[place]
-        place += 1
-        number |= (octet & 0x7F) << shift
-        if octet < 0x80:
-            return number, place
-    raise DatasetError("LMDB record is damaged (a number of more than ten bytes)")
+    """Number and content of each field, of those with a length or an integer."""
+    for field in fields(message, 0, len(message)):
+        if field.wire == VARINT:
+            yield field.number, field.value
+        elif field.wire == LENGTH:
+            yield field.number, message[field.start : field.end]

@@ -35,9 +35,11 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "_jpeg": set(),
     "jpeg": {"_jpeg"},
     "_probe": set(),
-    "tensorprotos": {"errors"},
+    "protobuf": {"errors"},
+    "lmdb_format": set(),
+    "tensorprotos": {"errors", "protobuf"},
     "_checksum": set(),
-    "foreign": {"_checksum", "errors", "tensorprotos"},
+    "foreign": {"_checksum", "errors", "lmdb_format", "protobuf", "tensorprotos"},
     "parquet_rows": {"errors"},
     "storage": {"_probe", "clock", "errors", "file_systems", "reporter"},
     # What the stages hand to each other.
@@ -56,6 +58,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "files",
         "jpeg",
         "foreign",
+        "lmdb_format",
         "parquet_rows",
         "record_index",
         "process",  # its workers end with it
@@ -71,6 +74,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "jpeg",
         "foreign",
         "listed_files",
+        "lmdb_format",
         "parquet_rows",
         "process",
         "instrument",
@@ -78,16 +82,8 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "schema",
         "tensorprotos",
     },
-    "train": {
-        "clock",
-        "dataset",
-        "errors",
-        "loaders",
-        "process",
-        "instrument",
-        "schema",
-        "storage",
-    },  # the whole job, as a user would write it
+    # The whole job, as a user would write it.
+    "train": {"clock", "dataset", "errors", "loaders", "process", "instrument", "schema", "storage"},
     # The reader's side. It never sees the job, only the run folder.
     "ingest": {
         "clock",

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from ioprof import tensorprotos
+from ioprof import lmdb_format, tensorprotos
 from ioprof.converters.sources.foreign_files import head_of, mapped, shown_name
 from ioprof.converters.sources.record_table import RecordTable
 from ioprof.converters.sources.refusals import Refusals
@@ -41,11 +41,11 @@ def open_lmdb(path: Path, split: str, refusals: Refusals) -> Source | None:
 
 def _find(path: Path, split: str) -> list[Path]:
     if not path.is_dir():
-        return [path] if lmdb_tree.is_lmdb(head_of(path)) else []
+        return [path] if lmdb_format.is_lmdb(head_of(path)) else []
     for folder in (path, path / split):
-        if lmdb_tree.is_lmdb(head_of(folder / DATA)):
+        if lmdb_format.is_lmdb(head_of(folder / DATA)):
             return [folder / DATA]
-    found = sorted(file for file in path.glob(f"*/{DATA}") if lmdb_tree.is_lmdb(head_of(file)))
+    found = sorted(file for file in path.glob(f"*/{DATA}") if lmdb_format.is_lmdb(head_of(file)))
     words = _SPLITS.get(split, (split,))
     return [file for file in found if any(word in file.parent.name for word in words)] or found
 

@@ -27,40 +27,17 @@ _PEER: Final = {
 }
 """The functions, and the names of their arguments for the other rank: among all, and in its group."""
 _SENDS: Final = ("isend", "send")
+_LAUNCHES: Final = ("isend", "irecv")
 
 
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `torch.distributed.distributed_c10d`."""
     require(module, *_PEER, "get_rank", "get_global_rank", "Work")
     for name in _PEER:
-        observer = _observe_launch if name in ("isend", "irecv") else _observe_blocking
-        state.wrap_exported(module, "torch.distributed", name, partial(observer, name))
+        state.wrap_exported(module, "torch.distributed", name, partial(_observe, name))
 
 
-def _observe_launch(name: str, original: Function, state: HookState) -> Function:
-    def launch(*args: Any, **kwargs: Any) -> Any:
-        found = _message(name, args, kwargs, state)
-        if found is None:
-            return original(*args, **kwargs)
-        thread = state.per_thread.current
-        thread.in_collective = True
-        start_ns = monotonic_ns()
-        try:
-            work = original(*args, **kwargs)
-        finally:
-            thread.in_collective = False
-        if work is None:  # this rank is not in the group
-            return work
-        record = partial(_emit, state, *found)
-        if name in _SENDS:
-            record(start_ns)
-        state.collectives.messages[work] = record
-        return work
-
-    return launch
-
-
-def _observe_blocking(name: str, original: Function, state: HookState) -> Function:
+def _observe(name: str, original: Function, state: HookState) -> Function:
     def exchange(*args: Any, **kwargs: Any) -> Any:
         found = _message(name, args, kwargs, state)
         if found is None:
@@ -72,12 +49,24 @@ def _observe_blocking(name: str, original: Function, state: HookState) -> Functi
             result = original(*args, **kwargs)
         finally:
             thread.in_collective = False
-        if name in _SENDS:  # handed over in an instant, and then waited for
-            emit("comm", start_ns, start_ns, found[0], bytes=found[1], step=found[2], offset=found[3])
-        _emit(state, *found, start_ns)
+        if name in _LAUNCHES:
+            _launched(name, result, state, found, start_ns)
+        else:
+            if name in _SENDS:  # handed over in an instant, and then waited for
+                emit("comm", start_ns, start_ns, found[0], bytes=found[1], step=found[2], offset=found[3])
+            _emit(state, *found, start_ns)
         return result
 
     return exchange
+
+
+def _launched(name: str, work: object, state: HookState, found: tuple[str, int, int, int], start_ns: int) -> None:
+    if work is None:  # this rank is not in the group
+        return
+    record = partial(_emit, state, *found)
+    if name in _SENDS:
+        record(start_ns)
+    state.collectives.messages[work] = record
 
 
 def _emit(state: HookState, label: str, size: int, step: int, sender: int, start_ns: int) -> None:
