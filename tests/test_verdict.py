@@ -35,6 +35,24 @@ def test_a_worker_that_always_works_is_judged_by_all_of_its_time():
     assert "70.0% of their work on decode, 30.0% on collate" in found.verdict.text
 
 
+def test_workers_that_always_work_in_no_named_stage_are_not_bound_by_the_stage_that_a_wait_sees():
+    """The dataset's own code takes 80 % of the workers' time; the wait begins after it."""
+    drawing = """
+        step       000000000011111111112222222222
+        wait       ........00........11........22
+        compute    ########..00000000..11111111..
+        fetch w0   000000000011111111112222222222
+        collate w0 ........##........##........##
+    """
+    found = summarise(timeline(drawing, **FACTS))
+
+    shares = {entry.cause: entry.share for entry in found.steps.causes}
+    assert (0.0, 0.2) == (shares["loader"], shares["collate"])
+    assert "loader" == found.verdict.bound_by
+    assert "80.0% of their work on what no read, decode or transform covers, 20.0% on collate" in found.verdict.text
+    assert not [advice.action for advice in found.verdict.advice if "waits 0.00" in advice.action]
+
+
 def test_a_rank_that_begins_late_is_judged_by_what_made_it_late():
     """Rank 0 waits in the exchange while rank 1 computes, because rank 1 got its batch late: decode, not an uneven load."""
     drawing = """

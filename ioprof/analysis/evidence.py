@@ -45,6 +45,8 @@ LEAST_NAMED_RATIO: Final = 0.3
 """Part of a cause from which on a file, a span or a line of code is named as its reason."""
 LEAST_BUSY_RATIO: Final = 0.9
 """Part of the steps' time in which workers fetch from which on they are called busy."""
+_LEAST_WITHOUT_NAME: Final = 0.75
+"""Part of the workers' time without a name, from which on the named stages are not what makes batches late."""
 FEWEST_SAMPLES: Final = 4
 """Samples of a line of code below which it is not named in the verdict."""
 
@@ -146,6 +148,12 @@ class Evidence:
         """Whether the workers fetch nearly all of the time: then what the loop waits for is their work, however it reaches it."""
         found = self.ceilings
         return found is not None and not found.is_serial and found.supply_s >= LEAST_BUSY_RATIO * found.step_s
+
+    @property
+    def works_without_name(self) -> bool:
+        """Whether busy workers spend most of their time in no stage that has a name; a wait may still see such stages only."""
+        loader = self.charged.get("loader")
+        return self.workers_are_busy and loader is not None and (loader.workers_share or 0.0) >= _LEAST_WITHOUT_NAME
 
     @property
     def has_loader(self) -> bool:

@@ -1,0 +1,317 @@
+"""What to change for each bound, with the number that it is based on."""
+
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+from typing import Final
+
+from ioprof.analysis.details import EPOCH_END, SAMPLER, WORKER_GC, WORKER_START
+from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text, shortened
+from ioprof.analysis.queue_advice import more_workers, waiting_workers
+from ioprof.run_record import Advice, JobChange, JobKind, NoGain, Reason
+
+OWN_MEANING: Final = {
+    "storage": "reads from storage",
+    "page_cache": "reads served from memory",
+    "decode": "decoding",
+    "transform": "transforming samples",
+    "collate": "collating samples",
+    "loader": "its sampler",
+}
+
+
+def advice_for(evidence: Evidence, bound: str, *, is_own: bool) -> list[Advice]:
+    """What to change, best first; `is_own`: the training process itself reads and decodes."""
+    found = _own_advice(evidence, bound) if is_own else _ADVICE[bound](evidence)
+    return [Advice(entry, cause=bound) if isinstance(entry, str) else entry for entry in found]
+
+
+_Lines = Iterator[str | Advice]
+"""What to change; a line alone is about the cause that it was asked for, and makes it cost less, nobody knows by how much."""
+
+
+def _own_advice(evidence: Evidence, bound: str) -> _Lines:
+    """What to change where the training process itself reads and decodes."""
+    spent = f"a step spends {_ms(evidence.seconds_per_step(bound))} on {OWN_MEANING[bound]} in the training process itself"
+    detail = evidence.largest_detail(bound) if bound in ("storage", "page_cache") else None
+    name = shortened(detail.name) if detail else "the data"
+    if ".so" in PurePosixPath(name).name:
+        yield f"Copy the environment of {name} to node-local storage before the job starts: {spent}, where its pages are first used"
+        return
+    if bound == "storage":
+        yield f"Copy {name} to node-local storage, or read it once before the job starts if memory can hold it: {spent}"
+    where = "in the loader's workers" if evidence.has_loader else "in other processes or threads"
+    work = f"Read {name}" if bound in ("storage", "page_cache") else "Do this work"
+    yield f"{work} {where}, ahead of the step that uses it: {spent}"
+
+
+def _compute(evidence: Evidence) -> _Lines:
+    rest = f"everything but compute took {1 - (evidence.charged['compute'].share or 0.0):.1%} of the steps' time"
+    change = JobChange(speeds={"compute": 2.0})
+    yield Advice(f"Use a faster model or device, here one that is twice as fast: {rest}", cause="compute", change=change)
+
+
+def _storage(evidence: Evidence) -> _Lines:
+    seen, need, dataset = evidence.storage, evidence.demand, evidence.dataset
+    detail, is_foreign = evidence.largest_detail("storage", LEAST_NAMED_RATIO), evidence.run.job_kind is not JobKind.BUILT_IN
+    name = shortened(detail.name) if detail else "the data"
+    if seen.bytes_socket + seen.bytes_pipe > seen.bytes_from_storage + seen.bytes_unknown:
+        yield f"Receive {name} in several streams at once, or copy it to local storage first: {_waits(evidence)} that others send"
+        return
+    for pattern in evidence.patterns:
+        if pattern.code == "small reads" and 2e9 * (pattern.seconds or 0.0) >= evidence.making.get("storage", 0):
+            yield f"Read in larger pieces ({pattern.remedy}): {pattern.seen}; {_waits(evidence)}"
+    if file := evidence.slow_file:
+        rest_s = sum(other.seconds for other in evidence.files) - file.seconds
+        yield Advice(
+            f"Copy {shortened(file.path)} to faster storage, or keep it in memory: {file.accesses:,} reads of this one file took "
+            f"{file.seconds:,.2f} s, the slowest {_ms(file.max_s)}; {_waits(evidence)}",
+            cause="storage",
+            change=JobChange(speeds={"storage": 1 + file.seconds / rest_s if rest_s else None}),
+        )
+    depth = evidence.depth
+    if depth is not None and depth.bound == "throughput":
+        yield (
+            f"Keep {evidence.options.workers.rstrip('=')}, and read fewer bytes per sample: storage delivered "
+            f"{_rate(depth.bytes_per_s)} with {depth.mean:.1f} reads at a time, and is bound by throughput, which workers share"
+        )
+    if depth is not None and depth.bound == "latency" and evidence.has_loader:
+        yield (
+            f"Read more at a time ({evidence.options.workers.rstrip('=')}, or threads that read ahead): {depth.mean:.1f} reads "
+            f"from storage were in progress at a time, {_ms(depth.latency_s)} each; storage is bound by latency, so more reads "
+            "at a time get more, also where all cores are in use"
+        )
+    if need.bytes_per_s and need.reads_per_s and seen.accesses and evidence.wall_s:
+        yield (
+            f"Use storage that delivers {_rate(need.bytes_per_s)} in {need.reads_per_s:,.0f} reads/s "
+            f"({seen.bytes / seen.accesses / 1e3:,.0f} kB each): the devices need that, and this run got "
+            f"{_rate(seen.bytes / evidence.wall_s)} in {seen.accesses / evidence.wall_s:,.0f} reads/s"
+        )
+    if is_foreign:
+        copy = evidence.options.local_copy or f"Copy {name} to faster, node-local storage before the job starts"
+        yield f"{copy}: {_waits(evidence)}"
+        if evidence.options.fewer_bytes:
+            yield f"Read fewer bytes per sample from storage: {evidence.options.fewer_bytes}"
+    if dataset.layout == "files" and seen.accesses:
+        yield (
+            f"Convert to LMDB (ioprof convert imagenet SRC DST --layout lmdb): now each of the {seen.accesses:,} reads, "
+            f"{seen.bytes / seen.accesses / 1e3:,.0f} kB on average, opens a file of its own"
+        )
+    size, memory = dataset.bytes, evidence.run.memory_bytes
+    if size and size > 0:
+        fits = f", and memory ({memory / 1e9:,.1f} GB) holds it after the first epoch" if memory and size < 0.8 * memory else ""
+        yield f"Copy the dataset ({size / 1e9:,.2f} GB) to node-local storage before the job starts{fits}"
+    if depth is None or depth.bound is None:
+        yield from more_workers(evidence, f"each waits for one read at a time, which takes {_ms(seen.read_p50_s)} (p50)")
+
+
+def _waits(evidence: Evidence) -> str:
+    return f"a step waits {_ms(evidence.seconds_per_step('storage'))} for data"
+
+
+def _page_cache(evidence: Evidence) -> _Lines:
+    seen = evidence.storage
+    if seen.accesses:
+        smaller = "; images stored smaller (ioprof convert ... --image rgb256) are read faster" if evidence.stores_originals else ""
+        yield (
+            f"Read fewer bytes per sample: {seen.accesses:,} reads were served from memory, "
+            f"{seen.bytes / seen.accesses / 1e3:,.0f} kB on average, {_ms(seen.read_p50_s)} each (p50){smaller}"
+        )
+    yield from more_workers(evidence, f"a step waits {_ms(evidence.seconds_per_step('page_cache'))} for reads from memory")
+
+
+def _decode(evidence: Evidence) -> _Lines:
+    run, samples = evidence.run, evidence.fetched.samples
+    sample_s = evidence.fetched.decode_ns / 1e9 / samples if samples and evidence.fetched.decode_ns else None
+    step_s = evidence.seconds_per_step("decode")
+    cost = f"decoding one image takes {_ms(sample_s)} of a worker" if sample_s else f"a step waits {_ms(step_s)} for decoding"
+    if run.config.decode in ("full", "pillow") and evidence.stores_originals:
+        yield f"Decode only the crop of each image (--decode roi instead of {run.config.decode}): {cost}"
+    yield from more_workers(evidence, cost)
+    if evidence.stores_originals:
+        yield f"Convert to 256-pixel images (ioprof convert imagenet SRC DST --image rgb256): {cost} at the original size"
+    else:
+        yield f"Decode less for each sample (images stored smaller), or use a faster decoder: {cost}"
+    need = evidence.demand.at_samples_per_s
+    if sample_s and need and need * sample_s > (run.config.ranks or 1) * (run.config.workers or 1):
+        cores = f", and the job has {run.cpus} cores" if run.cpus else ""
+        more = f"Use more cores: {need:,.0f} samples/s, the devices' rate, need {need * sample_s:,.1f} workers that decode{cores}"
+        yield Advice(more, cause="decode", costs="larger nodes, or more of them")
+
+
+def _transform(evidence: Evidence) -> _Lines:
+    line = evidence.largest_line("transform")
+    spent = f"a step waits {_ms(evidence.seconds_per_step('transform'))} for transforms"
+    if line:
+        spent += f", {line.share or 0.0:.1%} of the steps' time at {line_text(line)}"
+    yield from more_workers(evidence, spent)
+    name = f"the transform at {line_text(line)}" if line else "the transforms"
+    yield f"Make {name} faster, or store their result: {spent}"
+    if evidence.stores_originals:
+        yield f"Store the images resized (ioprof convert imagenet SRC DST --image rgb256): {spent}"
+
+
+def _collate(evidence: Evidence) -> _Lines:
+    spent = f"a step waits {_ms(evidence.seconds_per_step('collate'))} for collating{_batch(evidence)}"
+    yield f"Write samples directly into the batch's memory instead of stacking them afterwards: {spent}"
+    yield from more_workers(evidence, spent)
+
+
+def _delivery(evidence: Evidence) -> _Lines:
+    waits = f"the rank waits {_ms(evidence.seconds_per_step('delivery'))} a step for batches that are made and on their way"
+    yield (
+        f"Send less per batch (uint8 instead of float32, tensors instead of Python objects, which are pickled): {waits}"
+        f"{_batch(evidence)}"
+    )
+
+
+def _loader(evidence: Evidence) -> _Lines:
+    spent = f"a step waits {_ms(evidence.seconds_per_step('loader'))} for worker time that no read, decode or transform covers"
+    if evidence.works_without_name:
+        spent = f"that is {evidence.charged['loader'].workers_share or 0.0:.1%} of the workers' time"
+    detail, line = evidence.largest_detail("loader", LEAST_NAMED_RATIO), evidence.largest_line("loader")
+    if detail and detail.name == SAMPLER:
+        yield (
+            f"Choose the samples of a batch with less work in the sampler (a table made once instead of a loop): it took "
+            f"{detail.share:.1%} of the steps' time in the training process, whatever the workers do"
+        )
+        return
+    if detail and detail.name in (WORKER_START, EPOCH_END):
+        share = _of_details(evidence, WORKER_START, EPOCH_END)
+        yield Advice(
+            f"{evidence.options.keep_workers}: starting and ending workers took {share:.1%} of the steps' time; what a worker does "
+            "at its start (worker_init_fn, opening the dataset) is then done once",
+            cause="loader",
+            change=JobChange(persistent_workers=True),
+        )
+        return
+    if detail and detail.name == WORKER_GC:
+        yield (
+            f"Call gc.freeze() before the workers are started, or gc.disable() in worker_init_fn: Python's garbage collector took "
+            f"{detail.share:.1%} of the steps' time in the workers"
+        )
+        return
+    more = list(more_workers(evidence, spent))
+    if any(isinstance(entry, Advice) and entry.change and waiting_workers(evidence, "") for entry in more):
+        yield more.pop()
+    if line:
+        yield f"Make {line_text(line)} faster, or do it once before training: it takes {line.share or 0.0:.1%} of the steps' time"
+    if not evidence.run.reads_captured:
+        yield Advice(f"Record the reads as well: {spent}, and reads were not captured", no_gain=NoGain.OF_RECORDING)
+    if evidence.warmup_ratio.get("loader", 0.0) >= 0.5 and evidence.steps.warmup:
+        ratio, longer = evidence.warmup_ratio["loader"], evidence.options.with_steps.format(10 * evidence.steps.count)
+        longer_run = f"Record a longer run ({longer}): {ratio:.0%} of this time is in the first {evidence.steps.warmup} steps"
+        yield Advice(longer_run, no_gain=NoGain.OF_RECORDING)
+    yield from more
+    if not line:
+        yield f"Do less in the dataset's own code, for each sample or once per worker: {spent}"
+
+
+def _h2d(evidence: Evidence) -> _Lines:
+    found, copies = evidence.overlap["h2d"], evidence.charged["h2d"]
+    if copies.reason_code is Reason.INCLUDES_PAGEABLE_COPIES:
+        yield f"{evidence.options.pinned_copies}: {copies.reason}"
+        if evidence.run.job_kind is JobKind.BUILT_IN:
+            return
+    compute, copied_s = evidence.charged.get("compute"), found.total_s or 0.0
+    computed_s = (compute.seconds or 0.0) if compute else 0.0
+    if copied_s > computed_s > 0:
+        yield (
+            "Copy fewer bytes per sample (uint8 instead of float32, converted on the device), or use a device with a faster link: "
+            f"copies took {copied_s:,.2f} s, more than the {computed_s:,.2f} s of computing, so that not all of them can be hidden"
+        )
+        return
+    hidden = f"{found.hidden_ratio:.0%} of the copies are" if found.hidden_ratio is not None else "too few copies are"
+    yield (
+        f"Copy from pinned memory on a stream of its own, one batch ahead: {hidden} hidden behind compute, "
+        f"and a step waits {_ms(evidence.seconds_per_step('h2d'))} for copies"
+    )
+
+
+def _exchange(evidence: Evidence) -> _Lines:
+    spent = f"a step waits {_ms(evidence.seconds_per_step('exchange'))} for the gradient exchange"
+    yield (
+        f"Exchange gradients less often: {spent}{_batch(evidence)}; twice the batch size "
+        f"({evidence.options.batch_size}) halves the exchanges per sample"
+    )
+    if max(evidence.straggler_wait.values(), default=0.0) >= 0.01:
+        yield from _straggler(evidence)
+
+
+def _straggler(evidence: Evidence) -> _Lines:
+    waited = {rank: sum(causes.values()) for rank, causes in evidence.steps.straggler_wait_s.items()}
+    slow = max(waited, key=lambda rank: waited[rank], default=None)
+    if slow is None:
+        return
+    causes = evidence.steps.straggler_wait_s[slow]
+    most = max(causes, key=lambda cause: causes[cause])
+    yield (
+        f"Look at what rank {slow} does before the exchange: the others waited {waited[slow]:.2f} s for it, "
+        f"{causes[most]:.2f} s of that for its {most.replace('_', ' ')}"
+    )
+
+
+def _validation(evidence: Evidence) -> _Lines:
+    detail = evidence.largest_detail("validation")
+    most = f", {detail.share:.1%} of the time for {detail.name}" if detail else ""
+    share = evidence.charged["validation"].share or 0.0
+    yield f"Validate less often, or on fewer batches: validation took {share:.1%} of the steps' time{most}"
+
+
+def _checkpoint(evidence: Evidence) -> _Lines:
+    spent = f"a step spends {_ms(evidence.seconds_per_step('checkpoint'))} in writing them (mean over all steps)"
+    yield f"Write checkpoints less often, to faster storage, or while training goes on: {spent}"
+
+
+def _gc(evidence: Evidence) -> _Lines:
+    spent = f"a step spends {_ms(evidence.seconds_per_step('gc'))} in Python's garbage collector"
+    yield f"Call gc.freeze() before the first step, or collect between epochs only (gc.disable(), gc.collect()): {spent}"
+
+
+def _host(evidence: Evidence) -> _Lines:
+    spent = (
+        f"a step spends {_ms(evidence.seconds_per_step('host'))} in the ranks' own Python between waiting, copying and computing"
+    )
+    detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
+    if line and not (detail and detail.seconds > line.seconds):
+        yield f"Do less at {line_text(line)}, or not in every step: it takes {line.share or 0.0:.1%} of the steps' time; {spent}"
+    elif detail:
+        yield f"Do less in {detail.name}, or not in every step: it takes {detail.share:.1%} of the steps' time; {spent}"
+    else:
+        yield Advice(f"Put ioprof.span around the parts of the training loop: {spent}", no_gain=NoGain.OF_RECORDING)
+
+
+def _of_details(evidence: Evidence, *names: str) -> float:
+    """Share of the steps' time of parts of `loader`."""
+    return sum(detail.share for detail in evidence.charged["loader"].details if detail.name in names)
+
+
+def _batch(evidence: Evidence) -> str:
+    """The batch size, as the end of a clause."""
+    return f" ({evidence.run.config.batch_size} samples per batch)" if evidence.run.config.batch_size else ""
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e6:,.1f} MB/s"
+
+
+def _ms(seconds: float | None) -> str:
+    return "an unknown time" if seconds is None else f"{seconds * 1e3:,.2f} ms"
+
+
+_ADVICE: Final[dict[str, Callable[[Evidence], _Lines]]] = {
+    "compute": _compute,
+    "exchange": _exchange,
+    "straggler": _straggler,
+    "h2d": _h2d,
+    "storage": _storage,
+    "page_cache": _page_cache,
+    "decode": _decode,
+    "transform": _transform,
+    "collate": _collate,
+    "delivery": _delivery,
+    "loader": _loader,
+    "validation": _validation,
+    "checkpoint": _checkpoint,
+    "gc": _gc,
+    "host": _host,
+}
