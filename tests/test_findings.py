@@ -218,6 +218,13 @@ def test_times_of_reads_by_source_size_and_file() -> None:
     assert ("/data/a", 120_000, 0.05) == (first.path, first.max_offset, pytest.approx(first.max_s))
 
 
+@pytest.mark.parametrize(("size", "is_small"), [(100, True), (4096, True), (8192, True), (8193, False), (100_000, False)])
+def test_small_reads_are_named(size: int, is_small: bool) -> None:
+    """Up to 8 kB each, pages of 4,096 bytes among them."""
+    codes = [pattern.code for pattern in found(reading([5.0] * 300, [size] * 300)).reads.patterns]
+    assert (["small reads"] if is_small else []) == codes
+
+
 def test_page_faults_at_random_places_want_no_readahead() -> None:
     """Each fetched 128 kB."""
     random = np.random.default_rng(0)

@@ -25,6 +25,7 @@ _PAGE_BYTES: Final = 4096
 _LEAST_READS: Final = 200
 """Reads, opens or faults below which no pattern is named."""
 _SMALL_BYTES: Final = 8192
+"""Up to which reads are small, on average in a class of sizes."""
 _LEAST_SHARE: Final = 0.05
 """Of the time in which batches were made, from which on small reads and opens are named."""
 _LEAST_OPENS: Final = 5
@@ -174,7 +175,8 @@ def _named(files: pl.DataFrame, trace: Trace) -> tuple[FileReads, ...]:
 def _patterns(
     sums: _Sums, groups: pl.DataFrame, files: pl.DataFrame, epochs: pl.DataFrame, made_ns: int, fetched: StorageBytes | None
 ) -> Iterator[ReadPattern]:
-    small = groups.filter(_SIZE_STEP ** (pl.col("size_class") + 1) <= _SMALL_BYTES)
+    total = {column: pl.col(column).sum().over("size_class") for column in ("bytes", "accesses")}
+    small = groups.filter(total["bytes"] <= _SMALL_BYTES * total["accesses"])
     accesses, spent_ns = int(small["accesses"].sum()), int(small["took_ns"].sum())
     if sums.faults < 0.5 * accesses and accesses >= _LEAST_READS and spent_ns >= _LEAST_SHARE * max(made_ns, 1):
         mean = int(small["bytes"].sum()) / accesses
