@@ -90,6 +90,27 @@ def test_the_time_of_a_cause_is_that_of_its_lines() -> None:
         assert charged.share == pytest.approx(sum(share.share or 0 for share in lines))
 
 
+def test_busy_workers_are_looked_at_where_nobody_waits_for_them() -> None:
+    """Batches are long on their way while the next one is made: the line that makes them is named, with its part of that work."""
+    trace = timeline("""
+    step            00000000001111111111222222222233333333334444444444
+    wait            000000000.111111111.222222222.333333333.444444444.
+    compute main    .........0.........1.........2.........3.........4
+    fetch w0        1111111111222222222233333333334444444444..........
+    collate w0      .........1.........2.........3.........4..........
+    """)
+    own, collated = "/job/data.py:2:Data.__getitem__", "/job/data.py:9:collate"
+    samples = [(tick, 0, 101, collated if tick % 10 == 9 else own if tick % 5 else "/job/data.py:1:Data.__getitem__")
+               for tick in range(40)]  # fmt: skip
+    found = Run.of(with_stacks(trace, samples)).summary
+
+    lines = {line.line: round(line.seconds * 1e8) for line in found.unexplained if line.cause == "workers"}
+    assert {1: 8, 2: 28} == lines
+    assert "loader" == found.verdict.bound_by
+    assert "70.0% of the workers' time at /job/data.py:2" in found.verdict.text
+    assert not found.verdict.doubts
+
+
 def test_without_samples_nothing_is_named() -> None:
     """A run without stacks has no line of code, and says nothing of them."""
     trace = timeline("""

@@ -142,7 +142,7 @@ def _transform(evidence: Evidence) -> _Lines:
     line = evidence.largest_line("transform")
     spent = f"a step waits {_ms(evidence.seconds_per_step('transform'))} for transforms"
     if line:
-        spent += f", {line.share or 0.0:.1%} of the steps' time at {line_text(line)}"
+        spent += f", {evidence.part_of(line)} at {line_text(line)}"
     yield from more_workers(evidence, spent)
     name = f"the transform at {line_text(line)}" if line else "the transforms"
     yield f"Make {name} faster, or store their result: {spent}"
@@ -175,7 +175,7 @@ def _loader(evidence: Evidence) -> _Lines:
             f"{detail.share:.1%} of the steps' time in the training process, whatever the workers do"
         )
         return
-    if detail and detail.name in (WORKER_START, EPOCH_END):
+    if detail and detail.name in (WORKER_START, EPOCH_END) and not evidence.works_without_name:
         share = _of_details(evidence, WORKER_START, EPOCH_END)
         yield Advice(
             f"{evidence.options.keep_workers}: starting and ending workers took {share:.1%} of the steps' time; what a worker does "
@@ -194,7 +194,7 @@ def _loader(evidence: Evidence) -> _Lines:
     if any(isinstance(entry, Advice) and entry.change and waiting_workers(evidence, "") for entry in more):
         yield more.pop()
     if line:
-        yield f"Make {line_text(line)} faster, or do it once before training: it takes {line.share or 0.0:.1%} of the steps' time"
+        yield f"Make {line_text(line)} faster, or do it once before training: it takes {evidence.part_of(line)}"
     if not evidence.run.reads_captured:
         yield Advice(f"Record the reads as well: {spent}, and reads were not captured", no_gain=NoGain.OF_RECORDING)
     if evidence.warmup_ratio.get("loader", 0.0) >= 0.5 and evidence.steps.warmup:
@@ -273,7 +273,7 @@ def _host(evidence: Evidence) -> _Lines:
     )
     detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
     if line and not (detail and detail.seconds > line.seconds):
-        yield f"Do less at {line_text(line)}, or not in every step: it takes {line.share or 0.0:.1%} of the steps' time; {spent}"
+        yield f"Do less at {line_text(line)}, or not in every step: it takes {evidence.part_of(line)}; {spent}"
     elif detail:
         yield f"Do less in {detail.name}, or not in every step: it takes {detail.share:.1%} of the steps' time; {spent}"
     else:

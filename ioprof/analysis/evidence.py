@@ -7,6 +7,7 @@ from typing import Final
 from ioprof.analysis.demand import Fetched
 from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, PLACES, SAMPLER
 from ioprof.analysis.options import JobOptions, options_of
+from ioprof.analysis.stacks import WORKERS
 from ioprof.run_record import (
     CauseDetail,
     CauseShare,
@@ -169,14 +170,29 @@ class Evidence:
     def largest_line(self, cause: str) -> CodeShare | None:
         """The line of the user's own code that took most of a cause, if that is not too little or too uncertain to be named."""
         total_s = self.charged[cause].seconds if cause in self.charged else None
+        if cause == "loader" and self.works_without_name:
+            cause, total_s = WORKERS, self._worker_lines_s
         own = [line for line in self.code if line.cause == cause and line.is_own and line.samples >= FEWEST_SAMPLES]
         largest = max(own, key=lambda line: line.seconds, default=None)
         return largest if largest and total_s and largest.seconds >= LEAST_NAMED_RATIO * total_s else None
+
+    @property
+    def _worker_lines_s(self) -> float:
+        return sum(line.seconds for line in self.code if line.cause == WORKERS)
+
+    def part_of(self, line: CodeShare) -> str:
+        """How much of the time a line of code takes: `12.0% of the steps' time`."""
+        if line.cause != WORKERS:
+            return f"{line.share or 0.0:.1%} of the steps' time"
+        ratio = line.seconds / self._worker_lines_s * (self.charged["loader"].workers_share or 0.0)
+        return f"{ratio:.1%} of the workers' time"
 
     def most(self, cause: str) -> str:
         """The largest part of a cause, as a clause: a file, a span, or a line of code. Empty: none that is large enough."""
         detail = self.largest_detail(cause, LEAST_NAMED_RATIO)
         line = self.largest_line(cause)
+        if line and line.cause == WORKERS:
+            return f", {self.part_of(line)} at {line_text(line)}"
         if line and (not detail or cause == "transform"):
             return f", {line.share or 0.0:.1%} at {line_text(line)}"
         # An idle worker is sampled too, in the loop that started it: of the sampler, which runs elsewhere, it says nothing.
@@ -202,6 +218,8 @@ class Evidence:
     def named_ratio(self, cause: str) -> float:
         """The part of a cause that details or lines of code name, 0 to 1."""
         entry = self.charged[cause]
+        if cause == "loader" and self.works_without_name and self._worker_lines_s:
+            return 1.0
         details_s = sum(detail.seconds for detail in entry.details if detail.name not in PLACES)
         lines_s = sum(line.seconds for line in self.code if line.cause == cause)
         return min(1.0, max(details_s, lines_s) / entry.seconds) if entry.seconds else 1.0

@@ -18,7 +18,7 @@ import polars as pl
 from ioprof.analysis.blame import exposed
 from ioprof.analysis.intervals import Intervals, subtract, total
 from ioprof.analysis.lineage import fetchers
-from ioprof.analysis.selection import intervals
+from ioprof.analysis.selection import READS, intervals
 from ioprof.run_record import CodeShare
 from ioprof.trace import Trace
 
@@ -26,6 +26,8 @@ CAUSES: Final = ("host", "loader", "transform")
 """Causes that code of the user's own may be behind."""
 START: Final = "start"
 """What the rank's thread did before its first step; that is not a cause of `ioprof.schema.CAUSES`, and no part of a step."""
+WORKERS: Final = "workers"
+"""What workers did while they made batches, whether a step waited for it or not: no cause either."""
 MOST_LINES: Final = 25
 """Per cause."""
 LEAST_START_S: Final = 1.0
@@ -33,6 +35,7 @@ LEAST_START_S: Final = 1.0
 
 _LIBRARY: Final = re.compile(r"^<(?!stdin>|ipython)|/lib(?:64)?/python3[^/]*/|/(?:site|dist)-packages/|/torchinductor_[^/]*/")
 """Files of the standard library, of installed packages, and code that has no file."""
+_STAGES: Final = (*READS, "decode", "transform", "collate")
 _SAMPLES: Final = {"cause": pl.String(), "stack": pl.String()}
 
 
@@ -86,6 +89,24 @@ def unexplained(trace: Trace, steps: pl.DataFrame) -> tuple[CodeShare, ...]:
     shares = [share for cause in CAUSES for share in _shares(cause, found, seconds[cause], total_s)]
     started, start_s = _start(trace)
     return (*shares, *(_shares(START, started, start_s, None) if start_s >= LEAST_START_S else ()))
+
+
+def worker_lines(trace: Trace) -> tuple[CodeShare, ...]:
+    """The lines of Python behind the time in which workers made batches and were in no named stage, the greatest first.
+
+    Their `seconds` are of all workers, and they have no `share`. Empty where no stacks were sampled.
+    """
+    if trace.stacks.is_empty():
+        return ()
+    thread = ["host", "pid", "tid"]
+    fetches, stages = (trace.rows(kinds=kinds).select(*thread, "start_ns", "end_ns") for kinds in (["fetch"], _STAGES))
+    parts, seconds = [pl.DataFrame(schema=_SAMPLES)], 0.0
+    for key, samples in trace.stacks.join(fetches, on=thread, how="semi").partition_by(thread, as_dict=True).items():
+        of_thread = pl.all_horizontal(pl.col(name) == value for name, value in zip(thread, key, strict=True))
+        times = subtract(intervals(fetches.filter(of_thread)), intervals(stages.filter(of_thread)))
+        parts.append(_within(samples.sort("time_ns"), times, WORKERS))
+        seconds += total(times) / 1e9
+    return tuple(_shares(WORKERS, pl.concat(parts), seconds, None))
 
 
 def charged_samples(trace: Trace) -> pl.DataFrame:

@@ -26,7 +26,7 @@ from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.loaders import batches, samples_in
 from ioprof.analysis.reads import storage
 from ioprof.analysis.selection import COMPUTE, kind_in
-from ioprof.analysis.stacks import unexplained
+from ioprof.analysis.stacks import unexplained, worker_lines
 from ioprof.analysis.steps import warmup
 from ioprof.analysis.storage_bytes import by_process, fetched_in_steps, storage_bytes, with_doubt, with_storage_bytes
 from ioprof.analysis.totals import Totals, totals
@@ -77,6 +77,9 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         more.loaders,
         int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,
     )
+    if evidence.works_without_name:
+        code = (*code, *worker_lines(trace))
+        evidence = replace(evidence, code=code)
     later = _later(trace, charged, evidence, work, received)
     answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)
     complete = with_storage_bytes(capture(trace), storage_bytes(trace))

@@ -9,7 +9,7 @@ from ioprof.run_record import CodeShare, Summary
 
 LINES_PER_CAUSE: Final = 5
 """In the terminal."""
-_WHEN: Final = {"start": "before the first step"}
+_WHEN: Final = {"start": "before the first step", "workers": "while workers made batches"}
 _FILE_LENGTH: Final = 60
 _LEAST_SHARE: Final = 0.001
 """Of the steps' time; a line with less is not shown in the terminal."""

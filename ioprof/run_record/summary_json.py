@@ -415,7 +415,7 @@ class CodeShare(Record, frozen=True):
 
     cause: str
     """`host`: the rank's thread was in no span; `loader` or `transform`: the worker that the rank waited for was there; `start`:
-    the rank's thread before its first step."""
+    the rank's thread before its first step; `workers`: any worker that made a batch, whether a step waited for it or not."""
     file: str
     """Of the innermost frame that is neither the standard library's, nor an installed package's, nor ioprof's; of the innermost
     frame, where there is no such frame."""
@@ -426,7 +426,7 @@ class CodeShare(Record, frozen=True):
     seconds: float
     """Time charged to the cause, times the share of its samples; summed over ranks."""
     share: float | None
-    """`seconds` over the time of all steps, 0 to 1. Null for `start`, which is no part of a step."""
+    """`seconds` over the time of all steps, 0 to 1. Null for `start` and `workers`, which are no parts of a step."""
     uncertainty_s: float
     """Standard error of `seconds`."""
     library: str | None = None

@@ -33,7 +33,9 @@ _LOOK_AFTER_NS: Final = 200_000_000
 _ROLES_EVERY: Final = 5
 """In one of so many looks the role of processes is read again that are neither rank nor worker yet."""
 _OTHERS_EVERY: Final = 5
-"""A process that is neither rank nor worker, or not yet, is sampled in one of so many passes."""
+"""A process that is neither rank nor worker is sampled in one of so many passes,"""
+_OTHERS_AFTER_NS: Final = 60_000_000_000
+"""after so long: before it may become one at any time, and a short job has few samples to lose."""
 _MOST_ATTEMPTS: Final = 10
 """To find the interpreter of a process, which may just be starting or forking."""
 _HEADER: Final = struct.Struct(struct_format(FILE_HEADER))
@@ -79,6 +81,10 @@ class _Target:
     number: int = -1
     """Among the sampled threads; -1: not sampled (yet)."""
     attempts: int = 0
+    attached_ns: int = 0
+    """When its samples began."""
+    is_rare: bool = False
+    """It is sampled in one of `_OTHERS_EVERY` passes."""
     done: bool = False
     """It has ended, or cannot be read."""
 
@@ -189,7 +195,7 @@ class StackSampler:
         self._looks += 1
         self._find_processes()
         for target in self._live:
-            if target.role == "other" and self._looks % _ROLES_EVERY == 0:
+            if target.role == "other" and target.number >= 0 and self._looks % _ROLES_EVERY == 0:
                 self._update_role(target)
             if target.number < 0:
                 self._attach(target)
@@ -222,9 +228,12 @@ class StackSampler:
             found = _read_header(target.path, self._host)
         except (OSError, struct.error):
             return
-        if found and found.role != target.role:
+        if found:
             target.role = found.role
-            self._reader.set_every(target.number, 1)
+        is_rare = target.role == "other" and monotonic_ns() >= target.attached_ns + _OTHERS_AFTER_NS
+        if is_rare != target.is_rare:
+            target.is_rare = is_rare
+            self._reader.set_every(target.number, _OTHERS_EVERY if is_rare else 1)
 
     def _attach(self, target: _Target) -> None:
         target.attempts += 1
@@ -232,7 +241,7 @@ class StackSampler:
         try:
             interpreter, thread = self._interpreters.find(target.pid)
             words = interpreter.layout.frames.words(interpreter.code_type)
-            self._reader.add(number, target.pid, thread, words, _OTHERS_EVERY if target.role == "other" else 1)
+            self._reader.add(number, target.pid, thread, words, 1)
         except (CaptureError, OSError) as error:
             code = error.errno if isinstance(error, OSError) else None
             target.done = code in (*_ENDED, *_REFUSED) or target.attempts == _MOST_ATTEMPTS
@@ -241,7 +250,7 @@ class StackSampler:
             elif target.done and code not in _ENDED:
                 self._note(str(error))
             return
-        target.number = number
+        target.number, target.attached_ns = number, monotonic_ns()
         self._num_targets += 1
         what = {"target": number, "pid": target.pid, "version": interpreter.version_name, "time_ns": monotonic_ns()}
         self._write(what)
