@@ -81,6 +81,26 @@ def test_causes_of_every_step_sum_to_its_wall_time(datasets, two_epochs, layout)
         assert [(rank, batch) for rank in range(2) for batch in range(10)] == found, kind
 
 
+@pytest.mark.parametrize("layout", ["files", "lmdb"])
+def test_batches_of_threads_are_followed_from_read_to_step(datasets, layout, tmp_path):
+    """Two threads of the rank make all batches, each read, decoded and collated in the thread that fetches it."""
+    arguments = ("--loader", "threads", "--workers", 2, "--epochs", 2, "--batch-size", 8, "--out", "run")
+    finished = jobs.ioprof("run", datasets / layout, *arguments, cwd=tmp_path)
+    assert 0 == finished.code, finished.err
+    spans = spans_of(tmp_path / "run").filter(pl.col("batch").is_not_null())
+    of_batch = {kind: spans.filter(pl.col("kind") == kind) for kind in ("wait", "fetch", "read", "decode", "transform", "collate")}
+    made = of_batch["fetch"].select("batch", "pid", "tid")
+    assert 20 == len(made) == made["batch"].n_unique()
+    assert (1, 2) == (made["pid"].n_unique(), made["tid"].n_unique())
+    assert set(made["pid"]) == set(of_batch["wait"]["pid"])
+    assert set(made["tid"]).isdisjoint(of_batch["wait"]["tid"])
+    for kind, found in of_batch.items():
+        assert set(made["batch"]) == set(found["batch"]), kind
+        if kind != "wait":
+            assert set(made.rows()) == set(found.select("batch", "pid", "tid").rows()), kind
+    assert set(made["batch"]) == set(spans.filter(pl.col("kind") == "step")["batch"])
+
+
 def named(trace, kind, name):
     """The spans of that kind, in the order of their starts, of files whose paths match."""
     files = trace.files.filter(pl.col("path").str.contains(name))

@@ -160,13 +160,23 @@ def threads(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
     ready: queue.Queue[torch.Tensor] = queue.Queue(2)
     order: list[list[Path]] = list(itertools.islice(itertools.chain.from_iterable(batches_of(paths) for _ in range(20)), 200))
 
+    ends = threading.Event()
+
     def fill() -> None:
         for batch in order:
-            ready.put(load_batch(batch, milliseconds))
+            made = load_batch(batch, milliseconds)
+            if ends.is_set():
+                return
+            ready.put(made)
 
-    threading.Thread(target=fill, daemon=True).start()
-    while True:
-        yield ready.get()
+    maker = threading.Thread(target=fill, daemon=True)
+    maker.start()
+    try:
+        while True:
+            yield ready.get()
+    finally:
+        ends.set()
+        maker.join(0.5)  # the interpreter's end would abort a thread in torch's C++; one that waits in put() may stay
 
 
 def own(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
