@@ -9,7 +9,8 @@ process of its own; `write` is its CPU time, which includes the analysis. Each r
 
     paint      to the first contentful paint, since the navigation began (Paint Timing of W3C)
     ready      to the end of reading the spans; the page can be used before
-    draw       the page's own measure of a frame, while the wheel zooms in and out again
+    draw       the page's own measure of a frame, while the wheel zooms in and out again; `fastest`: the least of all repeats
+               for each frame, which other programs on the machine change least
     task       CPU time of the page's main thread per frame of that, all tasks included (thread ticks of the DevTools protocol)
     interval   from one frame to the next; without a GPU the browser itself rasters, and gives at most 60 frames/s
     find       from Enter to the frame that shows what was found: a step, and a file by its path
@@ -206,6 +207,9 @@ def show(found: list[Opened]) -> None:
     for name, values in (("draw", draws), ("interval", intervals)):
         middle, high = np.percentile(values, [50, 95])
         print(f"zoom  {name} {middle:.1f} ms, 95th percentile {high:.1f} ms ({len(values)} frames)")
+    frames = min(len(run.draw_ms) for run in found)
+    middle, high = np.percentile(np.min([run.draw_ms[:frames] for run in found], axis=0), [50, 95])
+    print(f"zoom  fastest draw {middle:.1f} ms, 95th percentile {high:.1f} ms")
     print(f"zoom  task {median('task_ms'):.1f} ms of CPU time per frame")
     print(f"find  step {median('step_ms'):.0f} ms, file {median('file_ms'):.0f} ms", flush=True)
 
@@ -214,7 +218,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--spans", type=int, nargs="+", default=[380_000, 10_000_000])
     parser.add_argument("--run", type=Path, help="a run folder instead")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.make:
@@ -229,7 +233,7 @@ def main() -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {options.repeats} repeats")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         for size in [None] if options.run else options.spans:
-            run, page = options.run or Path(folder, "run"), Path(folder, "report.html")
+            run, page = options.run or Path(folder, f"run-{size}"), Path(folder, f"report-{size}.html")
             if size:
                 subprocess.run([sys.executable, __file__, "--make", run, "--spans", str(size)], check=True)
             print(f"run   {size or Trace.load(run).num_spans:,} spans")
