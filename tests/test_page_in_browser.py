@@ -303,6 +303,10 @@ def test_without_a_wide_screen_nothing_sticks_out(opened: Visit) -> None:
     opened.page.set_viewport_size({"width": 390, "height": 800})
     opened.until("document.getElementById('canvas').getBoundingClientRect().width < 320")
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
+    rows = opened.page.evaluate("[...document.querySelectorAll('.causes tbody tr')].map((row) => row.offsetHeight)")
+    assert max(rows) <= 4 * min(rows)  # notes do not become columns of single words
+    labels = "[...document.querySelectorAll('#strip-labels .label *')]"
+    assert opened.page.evaluate(f"{labels}.every((label) => label.offsetWidth <= label.parentNode.clientWidth)")
     opened.page.set_viewport_size({"width": 1400, "height": 900})
     opened.until("document.getElementById('canvas').getBoundingClientRect().width > 900")
 
@@ -313,6 +317,10 @@ def test_the_page_prints_on_white_with_everything_open(visit: Any) -> None:
     assert opened.page.evaluate("document.querySelectorAll('details:not([open])').length") == 0
     assert base64.b64decode(printed["data"]).startswith(b"%PDF")
     assert opened.page.evaluate("document.documentElement.dataset.printing") == "false"
+    colours = "[...document.querySelectorAll('#summary .stack > i')].map((part) => part.style.background).join()"
+    of_screen = opened.page.evaluate(colours)
+    opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert opened.page.evaluate(colours) != of_screen
     assert opened.incidents == []
 
 

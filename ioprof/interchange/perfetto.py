@@ -1,6 +1,7 @@
 """A run as a trace of https://ui.perfetto.dev: one slice for each span, one track for each thread and stream, arrows and counters.
 
-The category of a slice is its kind. Arrows lead from each read to the fetch of its batch, to the wait for it, and to the step.
+The category of a slice is its kind. Arrows lead from each read to the fetch of its batch, to the wait for it, and to the step;
+Perfetto turns an arrow around where the second span began first, as a fetch before its reads.
 A file is a sequence of `TracePacket`; names and numbers of the fields are those of Perfetto's `protos/perfetto/trace`.
 """
 

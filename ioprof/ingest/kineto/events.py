@@ -16,13 +16,13 @@ _BLOCK_BYTES: Final = 4 << 20  # larger blocks do not fit into the CPU caches: 1
 _PIECE_BYTES: Final = 64 << 20  # longer than any event: a file with such a piece is not a Kineto file
 _HEADING_CHARS: Final = 1 << 20
 
-_LAUNCHES: Final = "cuda_runtime|cuda_driver|hip_runtime|Runtime"
-_WANTED: Final = f"kernel|gpu_memcpy|gpu_memset|Kernel|Memcpy|Memset|{_LAUNCHES}"
-_OF_HOST: Final = "user_annotation|cpu_op|Operator"
-_IS_WANTED: Final = rf'"cat"\s*:\s*"(?:{_WANTED})"'
+_LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "hip_runtime", "Runtime")
+_OF_DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", *_LAUNCHES)
+_OF_HOST: Final = ("user_annotation", "cpu_op", "Operator")
 _TIME: Final = r"-?[0-9]+(?:\.[0-9]*)?"
+_BEGIN: Final = r'^\s*:\s*"X"\s*,\s*"cat"\s*:\s*'
 _EVENT: Final = (
-    rf'^\s*:\s*"X"\s*,\s*"cat"\s*:\s*"(?<cat>{_WANTED})"\s*,\s*"name"\s*:\s*"(?<name>(?:[^"\\]|\\.)*)"\s*,'
+    rf'{_BEGIN}"(?<cat>{"|".join(_OF_DEVICE)})"\s*,\s*"name"\s*:\s*"(?<name>(?:[^"\\]|\\.)*)"\s*,'
     r'\s*"pid"\s*:\s*"?(?<device>-?[0-9]+)"?\s*,\s*"tid"\s*:\s*"?(?<stream>-?[0-9]+)"?\s*,'
     rf'\s*"ts"\s*:\s*"?(?<ts>{_TIME})"?\s*,\s*"dur"\s*:\s*"?(?<dur>{_TIME})"?\s*[,}}]'
 )
@@ -38,6 +38,15 @@ _ARGUMENTS: Final = {
 }
 _JSON_ARGUMENTS: Final = ("correlation", "bytes", "Collective name", "In msg nelems", "dtype", "Process Group Name")
 _FIELDS: Final = ("cat", "name", "device", "stream", "ts", "dur", *_ARGUMENTS)
+# Made once: a small file is read in less time than it takes to make these for each piece of it.
+_CATEGORY_OF: Final = pl.col("text").str.extract(rf'{_BEGIN}"([^"\\]*)"').alias("cat")
+_IN_OTHER_ORDER: Final = pl.col("cat").is_null() & pl.col("text").str.contains(r'(?s)^.{0,13}"X"')
+_IS_OF_DEVICE: Final = pl.col("cat").is_in(_OF_DEVICE)
+_NAMES_HOST, _NAMES_DEVICE = (
+    pl.col("text").str.contains(rf'"cat"\s*:\s*"(?:{"|".join(names)})"') for names in (_OF_HOST, _OF_DEVICE)
+)
+_FIELDS_OF: Final = pl.col("text").str.extract_groups(_EVENT).alias("event")
+_ARGUMENTS_OF: Final = [pl.col("text").str.extract(pattern).alias(name) for name, pattern in _ARGUMENTS.items()]
 _TEXT: Final = dict.fromkeys(_FIELDS, pl.String())
 SCHEMA: Final = {
     "cat": pl.Categorical(),
@@ -90,7 +99,7 @@ class Events:
 
     def __init__(self, ranges: str | None = None) -> None:
         """`ranges`: an expression that finds the names of ranges of the host, besides what is read anyway."""
-        self._ranges = rf'"cat"\s*:\s*"(?:{_OF_HOST})".*"name"\s*:\s*"(?:{ranges})' if ranges else None
+        self._is_range = pl.col("text").str.contains(rf'"name"\s*:\s*"(?:{ranges})') if ranges else pl.lit(False)
         self._of_host: list[pl.DataFrame] = []
         self._of_device: list[pl.DataFrame] = []
         self._launches: list[pl.DataFrame] = []
@@ -101,14 +110,17 @@ class Events:
 
     def add(self, text: str, damage: Counter[str]) -> None:
         """Add the events of a piece. Each begins with `"ph"`, the first field in both writers."""
-        before, *events = text.split('"ph"')
+        parts = pl.Series("text", [text]).str.split('"ph"').explode()
         if not self._num_pieces:
+            before = parts[0]
             self.heading = before[:_HEADING_CHARS]
-            damage["its events are not in the format of Kineto"] += bool(events) and not before.rstrip().endswith("{")
+            damage["its events are not in the format of Kineto"] += len(parts) > 1 and not before.rstrip().endswith("{")
         self._num_pieces += 1
-        if events:
-            self._parse([self._tail, *events[:-1]] if self._tail else events[:-1], damage)
-            self._tail = events[-1]
+        if len(parts) > 1:
+            self._parse(parts[1:-1], damage)
+            if self._tail:
+                self._parse(pl.Series("text", [self._tail]), damage)
+            self._tail = parts[-1]
 
     def finish(self, damage: Counter[str]) -> None:
         """Add the last event if it is complete, and the text after it."""
@@ -121,25 +133,35 @@ class Events:
         elif self._num_pieces and not self._tail and '"traceEvents"' not in self.heading:
             damage["not a Kineto trace"] += 1
         if self._tail and closed > 0:
-            self._parse([self._tail], damage)
+            self._parse(pl.Series("text", [self._tail]), damage)
 
-    def _parse(self, events: list[str], damage: Counter[str]) -> None:
-        complete = pl.DataFrame({"text": [event for event in events if '"X"' in event[:16]]}, schema={"text": pl.String()})
-        if self._ranges:
-            self._of_host.append(_convert_types(_parse_by_json(complete.filter(self._is_range())["text"], damage), SCHEMA))
-        wanted = complete.filter(pl.col("text").str.contains(_IS_WANTED))
-        found = wanted.with_columns(pl.col("text").str.extract_groups(_EVENT).alias("event")).unnest("event")
-        arguments = [pl.col("text").str.extract(pattern).alias(name) for name, pattern in _ARGUMENTS.items()]
-        is_launch = pl.col("cat").str.contains(f"^(?:{_LAUNCHES})$")
-        launches, others = found.filter(is_launch), found.filter(~is_launch)
-        slow = _parse_by_json(found.filter(pl.col("cat").is_null())["text"], damage)
-        self._launches += [
-            _convert_types(part, LAUNCH_SCHEMA) for part in (launches.with_columns(arguments[0]), slow.filter(is_launch))
-        ]
-        self._of_device += [_convert_types(part, SCHEMA) for part in (others.with_columns(arguments), slow.filter(~is_launch))]
+    def _parse(self, events: pl.Series, damage: Counter[str]) -> None:
+        frame = events.to_frame().with_columns(_CATEGORY_OF)
+        other = frame.filter(_IN_OTHER_ORDER)
+        if len(other):
+            self._parse_slowly(other, damage)
+        self._add_ranges(frame.filter(pl.col("cat").is_in(_OF_HOST) & self._is_range)["text"], damage)
+        found = frame.filter(_IS_OF_DEVICE).select("text", _FIELDS_OF).unnest("event")
+        is_launch = pl.col("cat").is_in(_LAUNCHES)
+        self._launches.append(_convert_types(found.filter(is_launch).with_columns(_ARGUMENTS_OF[0]), LAUNCH_SCHEMA))
+        self._of_device.append(_convert_types(found.filter(~is_launch).with_columns(_ARGUMENTS_OF), SCHEMA))
+        self._add_activities(found.filter(pl.col("cat").is_null())["text"], damage)
 
-    def _is_range(self) -> pl.Expr:
-        return pl.col("text").str.contains(f"(?s){self._ranges}")
+    def _parse_slowly(self, events: pl.DataFrame, damage: Counter[str]) -> None:
+        """Add events that do not begin with their category."""
+        self._add_ranges(events.filter(_NAMES_HOST & self._is_range)["text"], damage)
+        self._add_activities(events.filter(_NAMES_DEVICE)["text"], damage)
+
+    def _add_ranges(self, events: pl.Series, damage: Counter[str]) -> None:
+        if len(events):
+            self._of_host.append(_convert_types(_parse_by_json(events, damage), SCHEMA))
+
+    def _add_activities(self, events: pl.Series, damage: Counter[str]) -> None:
+        if len(events):
+            found = _parse_by_json(events, damage)
+            is_launch = pl.col("cat").is_in(_LAUNCHES)
+            self._launches.append(_convert_types(found.filter(is_launch), LAUNCH_SCHEMA))
+            self._of_device.append(_convert_types(found.filter(~is_launch), SCHEMA))
 
     @property
     def ranges(self) -> pl.DataFrame:
@@ -183,11 +205,7 @@ def _field(value: Any) -> str | None:
 
 def _convert_types(events: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """Convert the text of events to the types of `schema`."""
-    special = {name: _nanoseconds(name) for name in ("ts", "dur")} | {"correlation": _whole("correlation").replace(0, None)}
-    return events.select(
-        special.get(name, _whole(name) if dtype == pl.Int64() else pl.col(name).cast(dtype)).alias(name)
-        for name, dtype in schema.items()
-    )
+    return events.select(_CONVERTED[name] for name in schema)
 
 
 def _whole(name: str) -> pl.Expr:
@@ -201,3 +219,12 @@ def _nanoseconds(name: str) -> pl.Expr:
     thousandths = parts.struct.field("field_1").fill_null("").str.slice(0, 3).str.pad_end(3, "0").cast(pl.Int64, strict=False)
     possible = whole.is_between(0, LATEST_NS // 1000) & ~pl.col(name).str.starts_with("-")
     return pl.when(possible).then(whole * 1000 + thousandths)
+
+
+_CONVERTED: Final = {
+    name: (_whole(name) if dtype == pl.Int64() else pl.col(name).cast(dtype)).alias(name) for name, dtype in SCHEMA.items()
+} | {
+    "ts": _nanoseconds("ts").alias("ts"),
+    "dur": _nanoseconds("dur").alias("dur"),
+    "correlation": _whole("correlation").replace(0, None).alias("correlation"),
+}

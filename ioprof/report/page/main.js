@@ -54,6 +54,7 @@ function forPaper(isPrinting) {
   strip.picture = null;
   drawLegend();
   redraw();
+  showSummary();
 }
 
 async function start() {
