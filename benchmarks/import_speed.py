@@ -149,7 +149,7 @@ def load_by_pydarshan(path: Path) -> str:
     report = DarshanReport(str(path), read_all=False)
     report.mod_read_all_dxt_records("DXT_POSIX", dtype="pandas")
     reads = [each["read_segments"] for each in report.records["DXT_POSIX"]]
-    return f"{sum(map(len, reads)):,} reads of {sum(int(each['length'].sum()) for each in reads):,} bytes"
+    return f"{sum(map(len, reads)):,} reads of {sum(int(each['length'].sum()) for each in reads if len(each)):,} bytes"
 
 
 THEIRS = {"kineto": load_by_hta, "dftracer": load_by_dfanalyzer, "darshan": load_by_pydarshan}

@@ -39,7 +39,7 @@ _CALLS: Final = frozenset({"POSIX", "STDIO"})
 _NAME_CHARS: Final = 200
 
 
-class _Arguments(msgspec.Struct):
+class _Arguments(msgspec.Struct, gc=False):
     ret: int | str | None = None
     offset: int | str | None = None
     fname: str | None = None
@@ -50,7 +50,7 @@ class _Arguments(msgspec.Struct):
     value: int | str | None = None
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     name: str
     ph: str
     cat: str = ""
@@ -131,8 +131,7 @@ class _File:
         columns: Any = zip(*self._rows, strict=True) if self._rows else [()] * 12
         ts, dur, kind, pid, tid, ret, offset, label, hostname, hhash, fname, fhash = columns
         # A hash may be explained after its first use.
-        host = [self._resolve("HH", *each) for each in zip(hostname, hhash, strict=True)]
-        path = [self._resolve("FH", *each) for each in zip(fname, fhash, strict=True)]
+        host, path = self._resolve("HH", hostname, hhash), self._resolve("FH", fname, fhash)
         is_read = pl.col("kind") == "read"
         table = pl.DataFrame({
             "start_ns": _nanoseconds(ts), "length_ns": _nanoseconds(dur), "kind": pl.Series(kind, dtype=pl.String),
@@ -150,10 +149,15 @@ class _File:
             source=pl.when(is_read).then(pl.lit("unknown")),
         ).drop("length_ns")
 
-    def _resolve(self, kind: str, name: str | None, number: int | str | None) -> str | None:
-        if name is not None or number is None:
-            return name
-        return self._hashes.get((kind, str(number)), f"hash {number}")
+    def _resolve(self, kind: str, names: Sequence[str | None], numbers: Sequence[int | str | None]) -> list[str | None]:
+        """The names, or where there is none what the hash stands for."""
+
+        def text(name: str | None, number: int | str | None) -> str | None:
+            return name if name is not None or number is None else self._hashes.get((kind, str(number)), f"hash {number}")
+
+        pairs = list(zip(names, numbers, strict=True))
+        known = {pair: text(*pair) for pair in set(pairs)}
+        return [known[pair] for pair in pairs]
 
 
 def _kind(event: _Event) -> str:
