@@ -117,8 +117,8 @@ def _bound(values: Sequence[float] | Times) -> float:
 
 def _storage_bytes(trace: Trace, bounds: Times) -> tuple[int, ...]:
     """What was read from storage in each epoch."""
-    reads = (pl.col("kind").is_in(["read", "fault"])) & (pl.col("source") == "storage")
-    epoch = pl.col("end_ns").cut(bounds[1:-1].tolist(), labels=[str(each) for each in range(len(bounds) - 1)]).cast(pl.String)
+    reads = (pl.col("kind").is_in(["read", "fault"])) & (pl.col("source") == "storage") & (pl.col("end_ns") <= bounds[-1])
+    epoch = pl.sum_horizontal(pl.col("end_ns") > bound for bound in bounds[1:-1].tolist()).cast(pl.String)
     sums = trace.summed(lambda part: part.filter(reads).group_by(epoch.alias("epoch")).agg(pl.col("bytes").sum()), ["epoch"])
     known = dict(sums.group_by("epoch").agg(pl.col("bytes").sum()).iter_rows())
     return tuple(int(known.get(str(each)) or 0) for each in range(len(bounds) - 1))
