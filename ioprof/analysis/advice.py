@@ -96,7 +96,7 @@ def _storage(evidence: Evidence) -> _Lines:
             f"Convert to LMDB (ioprof convert imagenet SRC DST --layout lmdb): now each of the {seen.accesses:,} reads, "
             f"{seen.bytes / seen.accesses / 1e3:,.0f} kB on average, opens a file of its own"
         )
-    size, memory = dataset.bytes, evidence.run.memory_bytes
+    size, memory = dataset.bytes, evidence.run.page_cache_room_bytes
     if size and size > 0:
         fits = f", and memory ({memory / 1e9:,.1f} GB) holds it after the first epoch" if memory and size < 0.8 * memory else ""
         yield f"Copy the dataset ({size / 1e9:,.2f} GB) to node-local storage before the job starts{fits}"

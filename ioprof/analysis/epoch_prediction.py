@@ -25,22 +25,28 @@ _BLOCKS: Final = 8
 """Parts of the later epochs whose means are compared, for the error of their mean."""
 
 
-def predicted_epochs(trace: Trace) -> EpochPrediction | None:
-    """The prediction that the run asked for (`--predict-epochs`); None: it did not, or has no two epochs."""
+def predicted_epochs(trace: Trace, from_epochs: int | None = None) -> EpochPrediction | None:
+    """The prediction that the run asked for (`--predict-epochs`); None: it did not, or has no two epochs.
+
+    `from_epochs`: as if the run had made only its first so many, so that a longer run tells the error of the model itself.
+    """
     run, asked = trace.run, trace.run.config.predict_epochs
     per_epoch, first = run.config.steps_per_epoch or 0, run.config.first_step or 0
     if not asked or not per_epoch or first or run.times is None or run.times.end_ns is None or run.times.start_ns is None:
         return None
     table = steps(trace)
     ends = table.group_by("step").agg(pl.col("end_ns").max()).sort("step")["end_ns"].to_numpy()
-    made = len(ends) // per_epoch
+    made = min(len(ends) // per_epoch, from_epochs or len(ends))
     if made < 2:
         return None
     begin_ns = cast(int, table["start_ns"].min())
     bounds = np.concatenate([[begin_ns], ends[per_epoch - 1 :: per_epoch][:made]])
-    events = {kind: _events(trace, kind) for kind in ("validate", "checkpoint")}
-    own = np.diff(bounds).astype(np.float64) - sum(_within(found, bounds) for found in events.values())
     fixed_ns = run.times.end_ns - run.times.start_ns - int(ends[-1] - begin_ns)
+    ends = ends if from_epochs is None else ends[: made * per_epoch]
+    events = {kind: _events(trace, kind) for kind in ("validate", "checkpoint")}
+    if from_epochs is not None:
+        events = {kind: found[found[:, 0] < bounds[-1]] for kind, found in events.items()}
+    own = np.diff(bounds).astype(np.float64) - sum(_within(found, bounds) for found in events.values())
     means = {kind: float((found[:, 1] - found[:, 0]).mean()) if len(found) else 0.0 for kind, found in events.items()}
     counts = {
         "validate": _count(run.config.evaluate_every, asked * per_epoch),
@@ -111,8 +117,8 @@ def _bound(values: Sequence[float] | Times) -> float:
 
 def _storage_bytes(trace: Trace, bounds: Times) -> tuple[int, ...]:
     """What was read from storage in each epoch."""
-    reads = (pl.col("kind").is_in(["read", "fault"])) & (pl.col("source") == "storage")
-    epoch = pl.col("end_ns").cut(bounds[1:-1].tolist(), labels=[str(each) for each in range(len(bounds) - 1)]).cast(pl.String)
+    reads = (pl.col("kind").is_in(["read", "fault"])) & (pl.col("source") == "storage") & (pl.col("end_ns") <= bounds[-1])
+    epoch = pl.sum_horizontal(pl.col("end_ns") > bound for bound in bounds[1:-1].tolist()).cast(pl.String)
     sums = trace.summed(lambda part: part.filter(reads).group_by(epoch.alias("epoch")).agg(pl.col("bytes").sum()), ["epoch"])
     known = dict(sums.group_by("epoch").agg(pl.col("bytes").sum()).iter_rows())
     return tuple(int(known.get(str(each)) or 0) for each in range(len(bounds) - 1))

@@ -55,6 +55,9 @@ class StudyRow:
     iteration: Iteration | None
     bound_by: str | None
     dataset_bytes: int | None = None
+    dataset_samples: int | None = None
+    memory_limit_bytes: int | None = None
+    """Of the job with its page cache; null: that of the machine."""
     epochs: int | None = None
     """Whose time is predicted; null: of none."""
     predicted_s: float | None = None
@@ -126,7 +129,8 @@ def iteration(run: Run) -> Iteration | None:
 def study_row(value: str, run: Run, first: StudyRow | None) -> StudyRow:
     """What of a run the table shows; `first` is the row that it is compared with, if it is not the first itself."""
     config, summary = run.trace.run.config, run.summary
-    need, prediction, dataset = summary.demand, summary.prediction, run.trace.run.dataset
+    need, prediction = summary.demand, summary.prediction
+    dataset, limit = run.trace.run.dataset, run.trace.run.limit
     sample_bytes = dataset.bytes / dataset.records if dataset and dataset.bytes and dataset.records else None
     per_s = summary.throughput.steady_samples_per_s or summary.throughput.samples_per_s
     base = per_s if first is None else first.samples_per_s
@@ -144,6 +148,8 @@ def study_row(value: str, run: Run, first: StudyRow | None) -> StudyRow:
         iteration=iteration(run),
         bound_by=summary.verdict.bound_by,
         dataset_bytes=dataset.bytes if dataset else None,
+        dataset_samples=dataset.records if dataset else None,
+        memory_limit_bytes=limit.asked_bytes if limit else None,
         epochs=prediction.epochs if prediction else None,
         predicted_s=prediction.seconds if prediction else None,
         error_s=prediction.error_s if prediction else None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import plotly.graph_objects as go
 from rich import box
@@ -13,6 +13,7 @@ from ioprof.analysis.study import Iteration, Study, StudyRow
 from ioprof.files import write_atomically
 from ioprof.report.charts import Chart
 from ioprof.report.document import document, figure
+from ioprof.report.figures import layout
 from ioprof.report.markup import element, table
 from ioprof.report.palette import CAUSE_COLOURS
 from ioprof.report.sections import section
@@ -71,13 +72,14 @@ def write_study(study: Study, folder: Path) -> None:
     """Write the numbers as `study.json`, and table and figure as `study.html`, each whole or not at all."""
     write_atomically(folder / "study.json", study.to_json())
     columns, title = _columns(study), f"{study.preset}: {study.varied.replace('_', ' ')}"
-    charts = [_chart(study)]
+    drawn = [*_charts_of_scales(study), ("What a step is made of", _chart(study))]
+    charts = [chart for _, chart in drawn]
     cells = [tuple(clean(cell(row)) for _, cell in columns) for row in study.rows]
     header = element("header", element("p", "ioprof study", class_="brand"), element("h1", clean(title)))
     main = element(
         "main",
         element("section", *(element("p", clean(note, 400)) for note in study_notes(study)), id="answer", aria_label="Answer"),
-        section("figure", "What a step is made of", *(figure(chart) for chart in charts)),
+        *(section(f"figure-{chart.name}", heading, figure(chart)) for heading, chart in drawn),
         section("runs", "Runs", table(tuple(heading for heading, _ in columns), cells, frozenset(range(1, len(columns))))),
     )
     footer = element("footer", f"ioprof {__version__}. This file contains all it shows and requests nothing.")
@@ -115,7 +117,8 @@ def _of_scales() -> Columns:
         ("from storage", lambda row: _shares(row)),
         ("whole job", lambda row: _predicted(row)),
         ("samples/s", lambda row: rate(row.samples_per_s)),
-        ("step waits for input", lambda row: _waiting(row.iteration)),
+        ("step waits for input", lambda row: _waiting(row.iteration, "input_s")),
+        ("for late ranks", lambda row: _waiting(row.iteration, "straggler_s")),
         ("bound by", lambda row: (row.bound_by or MISSING).replace("_", " ")),
         ("needs", lambda row: _per_s(row.needed_bytes_per_s)),
         ("needs reads/s", lambda row: rate(row.needed_reads_per_s)),
@@ -149,8 +152,8 @@ def _predicted(row: StudyRow) -> str:
     return f"{duration(row.predicted_s)} ± {duration(row.error_s)}"
 
 
-def _waiting(found: Iteration | None) -> str:
-    return MISSING if found is None or not found.step_s else percent(found.input_s / found.step_s)
+def _waiting(found: Iteration | None, field: str) -> str:
+    return MISSING if found is None or not found.step_s else percent(getattr(found, field) / found.step_s)
 
 
 def _chart(study: Study) -> Chart:
@@ -158,7 +161,7 @@ def _chart(study: Study) -> Chart:
     exchange, waiting = _EXCHANGE.get(study.parallel, _EXCHANGE["data"])
     names = {"forward_backward_s": "forward + backward", "exchange_s": exchange, "straggler_s": waiting}
     rows = [row for row in study.rows if row.iteration is not None]
-    drawn = go.Figure(layout=_layout())
+    drawn = go.Figure(layout=layout(_HEIGHT, barmode="stack"))
     for field, cause in _PARTS:
         values = [(getattr(row.iteration, field) or 0.0) * 1e3 for row in rows]
         if any(values):
@@ -173,9 +176,59 @@ def _chart(study: Study) -> Chart:
     return Chart("iteration", label, {"step": drawn}, {"step": ("Means of a step after the warm-up over all ranks.",)})
 
 
-def _layout() -> dict[str, Any]:
-    axis = {"automargin": True, "zeroline": False, "ticks": "outside", "title": {"font": {"size": 12}}}
-    return {
-        "height": _HEIGHT, "template": "none", "barmode": "stack", "margin": {"l": 10, "r": 16, "t": 30, "b": 44},
-        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "xaxis": axis, "yaxis": axis,
-    }  # fmt: skip
+def _charts_of_scales(study: Study) -> list[tuple[str, Chart]]:
+    """For datasets of several sizes: how long an epoch takes, and how fast the data came; with the headings."""
+    rows = [row for row in study.rows if study.varied != "ranks" and row.dataset_bytes and row.later_epoch_s]
+    if not rows:
+        return []
+    limits = sorted({row.memory_limit_bytes for row in rows if row.memory_limit_bytes})
+    times, rates = go.Figure(layout=layout(_HEIGHT)), go.Figure(layout=layout(_HEIGHT))
+    colours = {word: CAUSE_COLOURS[cause] for word, cause in (("first", "storage"), ("later", "page_cache"), ("needed", "compute"))}
+    _add_line(times, rows, lambda row: row.first_epoch_s, "first epoch, cold", colours["first"])
+    _add_line(times, rows, lambda row: row.later_epoch_s, "later epoch", colours["later"])
+    _add_line(times, rows, _least_epoch_s, "without waiting for input", colours["needed"], dash="dash")
+    _add_line(rates, rows, lambda row: _over(row.needed_bytes_per_s), "the devices need", colours["needed"], dash="dash")
+    _add_line(rates, rows, lambda row: _over(row.got_bytes_per_s), "the workers got", colours["first"])
+    for drawn in (times, rates):
+        drawn.update_xaxes(title_text="dataset, GB", rangemode="tozero")
+        for limit in limits:
+            note = {"text": "memory limit", "yref": "paper", "y": 1, "showarrow": False, "xanchor": "left"}
+            drawn.add_vline(limit / 1e9, line={"dash": "dot", "width": 1, "color": CAUSE_COLOURS["host"]}, annotation=note)
+    times.update_yaxes(title_text="seconds per epoch", rangemode="tozero")
+    rates.update_yaxes(title_text="MB/s", type="log", dtick=1)
+    need = max((row.needed_bytes_per_s or 0.0 for row in rows), default=0.0)
+    notes = ["The memory limit is that of the job: its processes' own memory counts too."] if limits else []
+    reads = max((row.needed_reads_per_s or 0.0 for row in rows), default=0.0)
+    if need and reads:
+        notes.append(f"So that the devices never wait: {amount(need)}/s in {rate(reads)} reads/s.")
+    named = [
+        ("How long an epoch takes", "epochs", "Seconds per epoch by the size of the dataset", times, notes[:1] if limits else []),
+        ("How fast the data must come, and came", "rates", "Bytes per second by the size of the dataset", rates, notes[-1:]),
+    ]
+    return [
+        (heading, Chart(name, f"{label}; the table has the same numbers.", {name: drawn}, {name: tuple(said)}))
+        for heading, name, label, drawn, said in named
+    ]
+
+
+def _add_line(
+    drawn: go.Figure, rows: list[StudyRow], value: Callable[[StudyRow], float | None], name: str, colour: str, dash: str = "solid"
+) -> None:
+    """A line over the sizes of datasets, with a mark for each run; runs without the value are left out."""
+    points = [((row.dataset_bytes or 0) / 1e9, found, row.value) for row in rows if (found := value(row)) is not None]
+    if points:
+        sizes, values, scales = zip(*points, strict=True)
+        drawn.add_scatter(
+            x=[float(f"{size:.6g}") for size in sizes], y=[float(f"{each:.6g}") for each in values], name=name, text=scales,
+            mode="lines+markers", line={"color": colour, "dash": dash, "width": 2}, marker={"color": colour, "size": 7},
+            hovertemplate=f"{name}, %{{text}}: %{{y:,.4g}}<extra></extra>",
+        )  # fmt: skip
+
+
+def _least_epoch_s(row: StudyRow) -> float | None:
+    """How long an epoch takes where the devices never wait."""
+    return row.dataset_samples / row.at_samples_per_s if row.dataset_samples and row.at_samples_per_s else None
+
+
+def _over(bytes_per_s: float | None) -> float | None:
+    return bytes_per_s / 1e6 if bytes_per_s else None

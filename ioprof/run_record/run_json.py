@@ -393,6 +393,14 @@ class RunRecord(Record, frozen=True):
         return sum(host.memory_bytes or 0 for host in self.hosts) or None
 
     @property
+    def page_cache_room_bytes(self) -> int | None:
+        """What a page cache may take: the memory of all hosts, or what the job's processes left of its memory limit."""
+        if self.limit is None or self.limit.asked_bytes is None:
+            return self.memory_bytes
+        own_bytes = (self.limit.peak_bytes or 0) - (self.limit.page_cache_bytes or 0)
+        return max(0, self.limit.asked_bytes - max(0, own_bytes))
+
+    @property
     def reads_captured(self) -> bool:
         """Whether reads were captured."""
         return self.capture.reads is not False

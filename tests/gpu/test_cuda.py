@@ -1,17 +1,22 @@
 """Tests that need a CUDA device: `make test-gpu`."""
 
 import json
+import sys
+from pathlib import Path
 
 import jobs
 import polars as pl
 import pytest
 
+from ioprof.analysis.run import Run
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
+from ioprof.instrument.gpu import WINDOW_SPAN
 from ioprof.run_record import DeviceRecord
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
 
 torch = pytest.importorskip("torch")
+PROGRAMS = Path(__file__).parents[1] / "programs"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
@@ -58,28 +63,34 @@ def test_pinned_copies_run_beside_the_step_before(tmp_path):
 
 
 @pytest.mark.parametrize(("copy", "least", "most"), [("overlapped", 0.5, 1.0), ("pinned", 0.0, 0.05), ("pageable", 0.0, 0.05)])
-def test_each_way_of_copying_hides_what_it_can(copy, least, most, tmp_path):
+def test_each_way_of_copying_hides_what_it_can(copy, least, most, measured, tmp_path):
     """Only copies on a stream of their own run while the device computes; the loss is a number in each step."""
-    arguments = (
-        "--loader",
-        "null",
-        "--device",
-        "cuda",
-        "--steps",
-        30,
-        "--batch-size",
-        128,
-        "--copy",
-        copy,
-        "--out",
-        "run",
-        "--json",
-    )
-    finished = jobs.ioprof("run", *arguments, cwd=tmp_path)
+    arguments = ("--loader", "null", "--device", "cuda", "--steps", 30, "--batch-size", 128, "--copy", copy)
+    finished = jobs.ioprof("run", *arguments, "--out", "run", "--json", cwd=tmp_path)
 
     assert 0 == finished.code, finished.err
-    assert least <= json.loads(finished.out)["overlap"]["h2d"]["hidden_ratio"] <= most
+    hidden = json.loads(finished.out)["overlap"]["h2d"]["hidden_ratio"]
+    copies = Trace.load(tmp_path / "run").spans.filter(kind="h2d")
+    per_s = copies["bytes"].sum() / (copies["end_ns"] - copies["start_ns"]).sum()
+    measured(f"copies, {copy}: {per_s:.2f} GB/s, {hidden:.1%} hidden")
+    assert least <= hidden <= most
     assert 30 == len(Trace.load(tmp_path / "run").run.learning.losses)
+
+
+def test_gpu_windows_lose_no_step_and_their_time_is_recorded(measured, tmp_path):
+    """Of the same job without and within windows: how long a step takes, and for how long windows blocked it."""
+    for windows in ("off", "all"):
+        words = ("--quiet", "--no-stacks", "--gpu-window", windows, "--out", windows, "--", sys.executable)
+        finished = jobs.ioprof("record", *words, PROGRAMS / "train_on_device.py", "cuda", 400, cwd=tmp_path)
+        assert 0 == finished.code, finished.err
+        run = Run.load(tmp_path / windows)
+        assert 400 == run.summary.steps.count
+        blocked = run.trace.spans.filter(kind="user", name=WINDOW_SPAN)
+        assert ("all" == windows) == (len(run.trace.spans.filter(kind="kernel")) > 0) == (len(blocked) > 0)
+        blocked_ms = (blocked["end_ns"] - blocked["start_ns"]).sum() / 1e6
+        measured(
+            f"GPU windows {windows}: step {run.summary.steps.p50_s * 1e3:.3f} ms, median; blocked for {blocked_ms:.1f} ms in all"
+        )
 
 
 @pytest.mark.parametrize("model", ["alexnet", "vgg16", "inception3", "transformer", "mlp", "small_cnn"])
