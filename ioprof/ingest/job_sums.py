@@ -18,6 +18,9 @@ _MOST_PARTS: Final = 128
 _STEP, _WAIT, _READ = (KINDS.index(kind) + 1 for kind in ("step", "wait", "read"))
 _STORAGE: Final = SOURCES.index("storage") + 1
 
+_MOST_BYTES: Final = 1 << 40
+"""Of one span; damaged files have more."""
+
 _Array = npt.NDArray[Any]
 
 
@@ -129,8 +132,9 @@ class JobSums:
 def _sums(records: _Array, took_ns: _Array) -> _Array:
     places = records["kind"].astype(np.int64) * _SHAPE[1] + np.where(records["source"] < _SHAPE[1], records["source"], 0)
     found = np.zeros((_SHAPE[0] * _SHAPE[1], 3), np.int64)
-    for column, values in enumerate((1, np.maximum(records["bytes"], 0), took_ns)):
-        np.add.at(found[:, column], places, values)
+    found[:, 0] = np.bincount(places, minlength=len(found))
+    for column, values in ((1, np.clip(records["bytes"], 0, _MOST_BYTES)), (2, took_ns)):
+        found[:, column] = np.bincount(places, values, len(found))  # in float64, which is exact up to 2^53
     return found.reshape(_SHAPE)
 
 

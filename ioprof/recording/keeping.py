@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ioprof.ingest.dropping import FileDropper
     from ioprof.ingest.kept_state import KeptState
 
-SHORTEST_S: Final = 10.0
+SHORTEST_S: Final = 5.0
 """A window must have some steps, and `ioprof watch`, which looks every 5 s, must see spans before they are dropped."""
 LONGEST_S: Final = 30 * 86400.0
 _UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
