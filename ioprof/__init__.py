@@ -2,6 +2,7 @@
 
     run = ioprof.record(["python", "train.py"], out="runs/first")    any command, unchanged
     run = ioprof.run("data", ranks=2, steps=50)                      the built-in training job
+    run = ioprof.snapshot("runs/first")                              what is recorded so far, while the job goes on
     with ioprof.profile("runs/notebook"): ...                        a block of this process
     with ioprof.span("augment"): ...                                 a span of your own in a recorded job
     for batch in ioprof.batches(loader): ...                         a loader of your own in a recorded job
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ioprof.api import prove as prove
     from ioprof.api import record as record
     from ioprof.api import run as run
+    from ioprof.api import snapshot as snapshot
     from ioprof.api import study as study
     from ioprof.api import whatif as whatif
     from ioprof.instrument.batches import batches as batches
@@ -48,6 +50,7 @@ __all__ = [
     "prove",
     "record",
     "run",
+    "snapshot",
     "span",
     "study",
     "whatif",
@@ -60,7 +63,7 @@ _LAZY: Final = {
     "batches": ("ioprof.instrument.batches", "batches"),
     **{
         name: ("ioprof.api", name)
-        for name in ("compare", "convert", "load", "probe", "profile", "prove", "record", "run", "study", "whatif")
+        for name in ("compare", "convert", "load", "probe", "profile", "prove", "record", "run", "snapshot", "study", "whatif")
     },
 }
 """Module and name there of what is imported at first use: the libraries behind it are heavy, and a recorded job needs none."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ioprof.report.explore import Run
     from ioprof.trace import Trace
 
-__all__ = ["compare", "convert", "load", "probe", "profile", "record", "run", "study", "whatif"]
+__all__ = ["compare", "convert", "load", "probe", "profile", "record", "run", "snapshot", "study", "whatif"]
 
 
 def load(path: Path | str) -> "Run":
@@ -51,6 +51,7 @@ def record(
     force: bool = False,
     gpu_window: str = DEFAULT_WINDOW,
     stacks: bool = True,
+    keep: str | None = None,
     environment: Mapping[str, str] | None = None,
     reporter: Reporter = SILENT,
 ) -> "Run":
@@ -68,11 +69,12 @@ def record(
         force: replace an earlier run in `out`.
         gpu_window: when GPUs are recorded: `2s/30s` is 2 s of every 30 s; `all`, or `off`.
         stacks: sample the Python stacks of ranks and their workers, from outside.
+        keep: keep the spans of the last so long only, such as `10m`, and the sums of all (`run.trace.run.whole_job`); default: all.
         environment: of the command (default: that of this process).
         reporter: where messages go (default: nowhere).
 
     Raises:
-        CommandError: no such program, or `out` cannot be made or would be overwritten; nothing was started.
+        CommandError: no such program, a bad option, or `out` cannot be made or would be overwritten; nothing was started.
 
     """
     from ioprof.recording.command import default_run_folder, record_command
@@ -80,8 +82,30 @@ def record(
     variables = os.environ if environment is None else environment
     words = [os.fspath(word) for word in command]
     folder = default_run_folder(variables) if out is None else Path(out)
-    found = record_command(words, folder, variables, force=force, gpu_window=gpu_window, stacks=stacks, reporter=reporter)
+    found = record_command(
+        words, folder, variables, force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, reporter=reporter
+    )
     return _shown(found)
+
+
+def snapshot(run: Path | str | int, *, out: Path | str | None = None, force: bool = False, reporter: Reporter = SILENT) -> "Run":
+    """What is recorded so far of a job that goes on, as a run folder of its own; as `ioprof snapshot RUN`.
+
+        ioprof.snapshot("runs/first", out="runs/first-noon").summary.verdict.text
+
+    Of a recording with `keep` that is the last minutes, and the sums of all. `run` is its run folder, or the id of a process of the
+    job; `out` is by default next to it, with the time in its name. `force` replaces an earlier run in `out`.
+
+    Raises:
+        CommandError: no recording goes on there, or `out` cannot be made or would be overwritten.
+
+    """
+    from ioprof.recording.snapshots import default_snapshot, snapshot
+    from ioprof.watching.target import only_target
+
+    target = only_target(str(run))
+    folder = default_snapshot(target.out or target.spool) if out is None else Path(out)
+    return _shown(snapshot(target.spool, folder, force, reporter))
 
 
 def profile(out: Path | str, force: bool = False) -> AbstractContextManager[None]:

@@ -108,7 +108,8 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "doctor": {"errors", "file_systems", "instrument", "ingest", "jpeg"},
     # The two ends.
     "ioprof": {"api", "instrument", "report", "trace"},  # the public names
-    "api": {"analysis", "converters", "errors", "instrument", "jobs", "recording", "replay", "report", "reporter", "trace"},
+    "api": {"analysis", "converters", "errors", "instrument", "jobs", "recording"}
+    | {"replay", "report", "reporter", "trace", "watching"},
     # One recording of any job, and the jobs that ioprof itself runs.
     "recording": {
         "analysis",

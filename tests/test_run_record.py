@@ -37,7 +37,7 @@ WORDING: Final = {"text", "action", "reason", "not_seen"}
 """Keys of sentences for people, whose wording may change."""
 ADDED: Final = {
     "ledger", "reason_code", "code", "signal", "job", "details", "unexplained_ratio", "cpu", "native", "overhead_reason",
-    "overhead_ratio_most",
+    "overhead_ratio_most", "whole_job",
     "storage_bytes_kernel", "storage_bytes_calls", "storage_bytes_faults", "storage_bytes_seen", "storage_coverage_ratio",
     "mapped_bytes_untimed", "bytes_socket", "bytes_pipe", "received", "unexplained",
     "libraries", "loading_rank", "doubts", "phase", "ceilings", "collectives", "replay", "prediction", "workers_share", "gain",

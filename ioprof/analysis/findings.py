@@ -21,6 +21,7 @@ def findings(trace: Trace, charged: pl.DataFrame, received: pl.DataFrame, made: 
     first_ns, last_ns = steps_bounds(trace)
     is_counted = of_data(trace, counted_reads(trace), first_ns)
     found, of_epochs = reads(trace, is_counted, DepthOverTime(first_ns, last_ns), numbered, made.total_ns, storage_bytes(trace))
-    return Findings(
-        loaders(received), workers_time(made), found, waiting(received), trend(charged, of_batch, of_epochs), skew(trace)
-    )
+    whole_job = trace.run.whole_job
+    has_all = whole_job is None or not whole_job.is_part  # else the first of its epochs is none that is known
+    over_epochs = trend(charged, of_batch, of_epochs) if has_all else None
+    return Findings(loaders(received), workers_time(made), found, waiting(received), over_epochs, skew(trace))

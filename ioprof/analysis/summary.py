@@ -101,6 +101,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         collectives=collective_sources(trace),
         findings=more,
         prediction=predicted_epochs(trace),
+        whole_job=run.whole_job,
     )
 
 
@@ -113,7 +114,11 @@ def _with_device(trace: Trace) -> RunRecord:
 
 
 def _later(trace: Trace, charged: Charges, evidence: Evidence, work: Making, received: pl.DataFrame) -> Evidence | None:
-    """The evidence of the steps after the first epoch, without what is known of the whole run alone. None: there are none."""
+    """The evidence of the steps after the first epoch, without what is known of the whole run alone. None: there are none, or the
+    first epoch was not kept.
+    """
+    if trace.run.whole_job is not None and trace.run.whole_job.is_part:
+        return None
     last = epochs(trace, received).filter(pl.col("epoch") == 0).group_by("rank").agg(until_ns=pl.col("end_ns").max())
     table = charged.steps.join(last, on="rank").filter(pl.col("start_ns") >= pl.col("until_ns")).drop("until_ns")
     if not len(_charged(table)) or len(table) == len(charged.steps):

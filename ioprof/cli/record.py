@@ -24,12 +24,15 @@ def record(
     gpu_window: Annotated[
         str, Option(help="When GPUs are recorded: 2s/30s is 2 s of every 30 s; or all, or off.")
     ] = gpu.DEFAULT_WINDOW,
+    keep: Annotated[
+        str | None, Option(help="Keep the last 10m (or 30s, 2h) only, and the sums of all.", metavar="TIME", show_default=False)
+    ] = None,
     stacks: Annotated[bool, Option("--stacks/--no-stacks", help="Sample the Python stacks of ranks and workers.")] = True,
 ) -> int:
     """Run any command, unchanged, report what its training waited for, and return its exit code."""
     share_memory_of_threads()
     folder = out or default_run_folder(os.environ)
-    run = ioprof.record(command, out=folder, force=force, gpu_window=gpu_window, stacks=stacks, reporter=reporter)
+    run = ioprof.record(command, out=folder, force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, reporter=reporter)
     if run.trace.run.part is None and not quiet:
         from ioprof.report.brief import brief_text  # after the job: it loads the libraries of the report
 

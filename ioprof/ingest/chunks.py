@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
+from ioprof.ingest.holes import data_parts
 from ioprof.ingest.untrusted_values import LATEST_NS
 from ioprof.layout import CHUNK_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.schema import KINDS, SOURCES
@@ -22,6 +23,7 @@ from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, HEADER_BYTES, ST
 _RECORD_BYTES: Final = RECORD_DTYPE.itemsize
 _SLOTS: Final = (CHUNK_BYTES - CHUNK_HEADER_BYTES) // _RECORD_BYTES
 _SLOTS_END: Final = CHUNK_HEADER_BYTES + _SLOTS * _RECORD_BYTES
+_MOST_CHUNKS: Final = 1 << 18
 _BLOCK_CHUNKS: Final = 64
 """4 MiB at a time, which is at most 74,816 spans."""
 TALLIES: Final = ("calls", "bytes", "short_calls", "short_ns", "fetched_bytes")
@@ -44,32 +46,42 @@ def read_blocks(file: BinaryIO, headers: "ChunkHeaders", damage: Counter[str]) -
     The next spans take the place of those before: what of them is needed for longer is to be copied. Fresh memory for each block
     took as long as decoding it.
     """
-    file.seek(HEADER_BYTES)
-    first, num_blocks = 0, min(_BLOCK_CHUNKS, len(headers.is_stale))
+    num_blocks = max(1, min(_BLOCK_CHUNKS, len(headers.is_stale)))
     memory, records = np.zeros(num_blocks * CHUNK_BYTES, np.uint8), np.zeros((num_blocks, _SLOTS), RECORD_DTYPE)
-    while num_bytes := _read_into(file, memory):
+    for start, end in _data_blocks(file, num_blocks * CHUNK_BYTES):
+        file.seek(start)
+        num_bytes = _read_into(file, memory[: -(-(end - start) // CHUNK_BYTES) * CHUNK_BYTES])
         if num_bytes % CHUNK_BYTES < CHUNK_HEADER_BYTES:  # the header of the last chunk is incomplete: ignore it
             num_bytes -= num_bytes % CHUNK_BYTES
         if num_bytes:
-            num_chunks = -(-num_bytes // CHUNK_BYTES)
+            first, num_chunks = (start - HEADER_BYTES) // CHUNK_BYTES, -(-num_bytes // CHUNK_BYTES)
             stale = headers.is_stale[first : first + num_chunks]
             block = Block(memory[: num_chunks * CHUNK_BYTES], num_bytes, records[:num_chunks], stale, damage)
             slots = block.span_slots(damage)
-            valid = _find_valid(block.records, slots, damage)
+            valid = find_valid(block.records, slots, damage)
             slots = slots if valid.all() else slots[valid]
-            yield Spans(block.records, slots, block.tids_at(slots), block.strings, num_chunks)
-            first += num_chunks
+            yield Spans(block.records, slots, block.tids_at(slots), block.strings)
 
 
 def _read_headers(file: BinaryIO) -> _Array:
-    """The headers of all chunks whose first 64 bytes are in the file."""
-    found = []
-    for index in range(1 << 18):
-        header = os.pread(file.fileno(), CHUNK_HEADER_BYTES, HEADER_BYTES + index * CHUNK_BYTES)
-        if len(header) < CHUNK_HEADER_BYTES:
-            break
-        found.append(header)
-    return np.frombuffer(b"".join(found), CHUNK_HEADER_DTYPE)
+    """The headers of all chunks whose first 64 bytes are in the file; those in holes of it are zeros."""
+    size = os.fstat(file.fileno()).st_size - HEADER_BYTES
+    num_chunks = min(_MOST_CHUNKS, max(0, (size + CHUNK_BYTES - CHUNK_HEADER_BYTES) // CHUNK_BYTES))
+    found = np.zeros(num_chunks, CHUNK_HEADER_DTYPE)
+    for start, end in _data_blocks(file, _MOST_CHUNKS * CHUNK_BYTES):
+        first, last = (start - HEADER_BYTES) // CHUNK_BYTES, -(-(end - HEADER_BYTES) // CHUNK_BYTES)
+        for index in range(first, min(last, num_chunks)):
+            header = os.pread(file.fileno(), CHUNK_HEADER_BYTES, HEADER_BYTES + index * CHUNK_BYTES)
+            if len(header) < CHUNK_HEADER_BYTES:
+                return found[:index]
+            found[index] = np.frombuffer(header, CHUNK_HEADER_DTYPE)[0]
+    return found
+
+
+def _data_blocks(file: BinaryIO, most_bytes: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of what to read at a time: whole chunks that are not in holes. What was dropped left holes (`dropping`)."""
+    for start, end in data_parts(file.fileno(), HEADER_BYTES, CHUNK_BYTES):
+        yield from ((first, min(end, first + most_bytes)) for first in range(start, end, most_bytes))
 
 
 def _read_into(file: BinaryIO, memory: _Array) -> int:
@@ -124,7 +136,6 @@ class Spans:
     tids: _Array
     """By place."""
     strings: list[tuple[int, bytes]]
-    num_chunks: int
 
 
 class Block:
@@ -150,6 +161,8 @@ class Block:
         self._others = np.zeros(len(self.records), bool)  # slots that hold a string or an owner record
         self._owners: list[tuple[int, int]] = []
         self.strings: list[tuple[int, bytes]] = []
+        self.string_slots: list[int] = []
+        """Their slots, with those of their bytes."""
         self._find_strings_and_owners()
 
     def span_slots(self, damage: Counter[str]) -> _Array:
@@ -192,6 +205,7 @@ class Block:
                 self.strings.append((number, self._data[start : start + length].tobytes()))
                 end = place + 1 + _num_slots(length)
                 self._others[place:end] = True
+                self.string_slots += range(place, end)
             elif number == -1 and length == -1 and batch > 0:
                 self._owners.append((place, batch))
                 self._others[place] = True
@@ -201,7 +215,7 @@ def _num_slots(length: int) -> int:
     return -(-length // _RECORD_BYTES)
 
 
-def _find_valid(records: _Array, slots: _Array, damage: Counter[str]) -> _Array:
+def find_valid(records: _Array, slots: _Array, damage: Counter[str]) -> _Array:
     """Which of these slots are valid spans: known kind, and start before end."""
     known = records["kind"][slots] <= len(KINDS)
     starts, ends, sources = (records[name][slots] for name in ("start_ns", "end_ns", "source"))

@@ -10,6 +10,7 @@ from ioprof.clock import Anchor
 from ioprof.errors import RunError
 from ioprof.ingest.clock_alignment import ClockAlignment
 from ioprof.ingest.clock_offset import Clock, Messages
+from ioprof.ingest.job_sums import merged_jobs
 from ioprof.run_record import (
     CaptureRecord,
     ClockAnchor,
@@ -189,6 +190,7 @@ def _facts(parts: list[_Part], name: str, alignment: ClockAlignment) -> RunRecor
         processes=tuple(processes),
         capture=_capture(parts, alignment),
         parts=tuple(_own_facts(part, first) for part in parts),
+        whole_job=merged_jobs([part.run.whole_job for part in parts]),
     )
 
 

@@ -20,6 +20,7 @@ from ioprof.ingest.clock_alignment import ClockAlignment, best_anchors
 from ioprof.ingest.clock_messages import read_clock_messages
 from ioprof.ingest.clock_offset import Clock
 from ioprof.ingest.collectives import add_collectives
+from ioprof.ingest.job_window import JobWindow, in_window, without_begun_steps
 from ioprof.ingest.joining import FetchIndex, assign_batches, drop_duplicate_faults
 from ioprof.ingest.killed_workers import killed_workers
 from ioprof.ingest.kineto import add_windows
@@ -56,10 +57,16 @@ class Spool:
         self._processes = processes_of(captures)
         whole = [capture for process in self._processes for capture in process.captures]
         ranks = [process.rank for process in self._processes for _ in process.captures]
+        window = JobWindow.of(folder)
+        if window is not None:
+            for capture in whole:
+                window.limit(capture)
         with ThreadPoolExecutor(_THREADS) as threads:
             for capture, rank, surveyed in zip(whole, ranks, threads.map(survey, whole), strict=True):
                 hold(capture, surveyed, rank, self._numbering)
         sidecar = read_sidecar_files(folder, self._processes, self._numbering)
+        if window is not None:
+            sidecar = _in_window(sidecar, window.since_ns)
         self._fetches = FetchIndex(capture.held for capture in whole)
         held = [(capture.host, capture.held) for capture in whole] + sidecar.spans
         tables = held + [(each.host, each.spans) for each in sidecar.collectives]
@@ -76,8 +83,22 @@ class Spool:
         counters, stacks = (self._alignment.align_counters(sampled) for sampled in (sidecar.counters, sidecar.stacks))
         found = add_windows(Trace(facts, table, self._numbering.files_table(), counters, stacks), folder)
         collectives = [replace(each, spans=self._alignment.align(each.host, each.spans)) for each in sidecar.collectives]
+        if window is not None:
+            found = self._with_whole_job(found, window, whole)
         self.held = add_collectives(found, collectives)
         """The trace without the spans that `blocks` reads."""
+
+    def _with_whole_job(self, found: Trace, window: JobWindow, captures: list[Capture]) -> Trace:
+        """The trace without what is not in the window, and with what is known of the rest of the job."""
+        spans, num_steps = found.spans, 0
+        whole_job = window.facts(captures, 0)
+        if whole_job.is_part:
+            since_ns = self._alignment.align_time(window.state.host, window.since_ns or 0)
+            spans, num_steps = without_begun_steps(in_window(spans, since_ns))
+        run = found.run.replace(whole_job=whole_job.replace(steps_left_out=num_steps))
+        if whole_job.is_part:
+            run = run.replace(times=None)
+        return replace(found, run=run, spans=spans)
 
     @property
     def num_spans(self) -> int:
@@ -129,6 +150,17 @@ class Spool:
             capture=recorded,
             failures=(*run.failures, *killed_workers(described)),
         )
+
+
+def _in_window(sidecar: SidecarData, since_ns: int | None) -> SidecarData:
+    """What was recorded from outside in the window. Its hosts share one clock: it is that of the host that records."""
+    return replace(
+        sidecar,
+        spans=[(host, in_window(spans, since_ns)) for host, spans in sidecar.spans],
+        counters=in_window(sidecar.counters, since_ns, "time_ns"),
+        stacks=in_window(sidecar.stacks, since_ns, "time_ns"),
+        collectives=tuple(replace(each, spans=in_window(each.spans, since_ns)) for each in sidecar.collectives),
+    )
 
 
 def _aligned_times(run: RunRecord, alignment: ClockAlignment) -> CommandTimes | None:

@@ -8,7 +8,7 @@ spans of the kinds that are held in memory; then for the rest. Times are those o
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import polars as pl
 
 from ioprof.clock import Anchor
 from ioprof.ingest.chunks import TALLIES, ChunkHeaders, Spans, read_blocks, read_headers
+from ioprof.ingest.job_sums import JobSums
 from ioprof.ingest.numbering import Numbering, StringIds
 from ioprof.ingest.untrusted_values import anchor_of, damage_facts, nullable, text, valid_ids
 from ioprof.layout import FILE_HEADER_DTYPE, RECORD_DTYPE
@@ -54,6 +55,12 @@ class Capture:
     names: StringIds = field(default_factory=StringIds)
     damage: Counter[str] = field(default_factory=Counter)
     """Number of occurrences of each kind of invalid data."""
+    since_ns: int | None = None
+    """Spans that began before are left out; None: none are. See `job_window`."""
+    sums: JobSums | None = None
+    """Where all spans are summed up, also those that are left out; None: nowhere."""
+    shift_ns: int = 0
+    """What the times of `sums` are later than those of the file."""
 
     @property
     def tallies(self) -> dict[str, int]:
@@ -145,6 +152,8 @@ class Process:
         captures = [capture for capture in self.captures if capture.sees_reads]
         if not captures:
             return None
+        if any(capture.since_ns is not None for capture in captures):  # they count since the process began
+            return ReadCounters(spans=sum(capture.num_spans for capture in captures))
         compared = [capture.header for capture in captures if capture.header["io_time_ns"] > 0]
         io_counters = ("io_rchar", "io_syscr", "io_read_bytes", "seen_bytes", "seen_calls")
         noted = {word for capture in captures for bit, word in enumerate(NOTED) if int(capture.header["noted"]) >> bit & 1}
@@ -203,17 +212,17 @@ class Survey:
 
 def survey(capture: Capture) -> Survey:
     """Read an opened capture file: all but its dense spans. Sets what the capture knows of its spans, except for `held`."""
-    found, num_chunks = Survey(), 0
+    found = Survey()
     try:
         with open(capture.path, "rb") as file:
             capture.headers = read_headers(file)
             capture.files.limit = capture.names.limit = capture.headers.num_slots - 1
             for block in read_blocks(file, capture.headers, capture.damage):
-                num_chunks += block.num_chunks
                 for number, data in block.strings:
                     if number in found.strings:
                         capture.damage["two strings with the same id"] += 1
                     found.strings.setdefault(number, data)
+                block = _in_window(capture, block, capture.sums)
                 if len(block.places):
                     _add_times(capture, block)
                     capture.files.count(block.records["file"][block.places])
@@ -224,7 +233,7 @@ def survey(capture: Capture) -> Survey:
         capture.damage[f"cannot be read: {error.strerror}"] += 1
         capture.num_spans, capture.first_ns, capture.last_ns, capture.headers = 0, None, None, ChunkHeaders()
         return Survey()
-    _check_header(capture, num_chunks)
+    _check_header(capture, len(capture.headers.is_stale))
     return found
 
 
@@ -235,6 +244,16 @@ def hold(capture: Capture, found: Survey, rank: int | None, numbering: Numbering
     capture.damage["a span refers to a string that does not exist"] += missing
     tables = [_table(capture, rank, records, slice(None), tids, numbering) for records, tids in found.held]
     capture.held = pl.concat([empty_table(SPAN_COLUMNS), *tables])
+
+
+def _in_window(capture: Capture, block: Spans, sums: JobSums | None = None) -> Spans:
+    """The spans that are not left out; all of them are added to `sums`."""
+    if sums is not None:
+        sums.add(block.records[block.places], capture.shift_ns)
+    if capture.since_ns is None:
+        return block
+    is_in = block.records["start_ns"][block.places] >= capture.since_ns
+    return replace(block, places=block.places[is_in], tids=block.tids[is_in])
 
 
 def _add_times(capture: Capture, block: Spans) -> None:
@@ -250,6 +269,7 @@ def dense_spans(capture: Capture, rank: int | None, numbering: Numbering) -> Ite
         return
     with open(capture.path, "rb") as file:
         for block in read_blocks(file, capture.headers, Counter()):
+            block = _in_window(capture, block)
             is_dense = _IS_DENSE[block.records["kind"][block.places]]
             if is_dense.any():
                 yield _table(capture, rank, block.records, block.places[is_dense], block.tids[is_dense], numbering)
@@ -260,6 +280,7 @@ def storage_reads(capture: Capture) -> Iterator[_Array]:
     read, storage = KINDS.index("read") + 1, SOURCES.index("storage") + 1
     with open(capture.path, "rb") as file:
         for block in read_blocks(file, capture.headers, Counter()):
+            block = _in_window(capture, block)
             kinds, sources = block.records["kind"][block.places], block.records["source"][block.places]
             yield block.records[block.places[(kinds == read) & (sources == storage)]]
 

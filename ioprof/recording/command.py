@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ioprof.errors import CommandError
-from ioprof.instrument import gpu, preload
+from ioprof.instrument import gpu, preload, recorder
 from ioprof.process import signal_name
 from ioprof.recording.gathering import gather_tasks
+from ioprof.recording.keeping import check_keeping, parse_keep
 from ioprof.recording.lifecycle import Recording, initial_record
 from ioprof.recording.parts import name_of_job
 from ioprof.recording.run_folder import check_output
@@ -39,19 +40,24 @@ def record_command(
     force: bool = False,
     gpu_window: str = gpu.DEFAULT_WINDOW,
     stacks: bool = True,
+    keep: str | None = None,
     reporter: Reporter = SILENT,
 ) -> "Run":
     """Run `command` with `environment`, forward signals to it, and make the run folder `out`, also if the command failed.
 
     The command's exit code is in run.json; 128 + N where signal N ended it. Raises `CommandError`, before the command starts, for a
-    program that is not there (exit code 127), a bad `gpu_window`, and an `out` that cannot be made or would be overwritten.
+    program that is not there (exit code 127), a bad `gpu_window` or `keep`, and an `out` that cannot be made or would be
+    overwritten.
     """
     if shutil.which(command[0], path=environment.get("PATH")) is None:
         raise CommandError(f"{command[0]}: no such program; give its path", exit_code=_NOT_FOUND)
     gpu.plan(gpu_window)
+    keep_ns = None if keep is None else parse_keep(keep)
     check_output(out, force)
+    if keep_ns is not None:
+        check_keeping(recorder.uses_native())
     run = initial_record(command, out, environment)
-    with Recording(out, force, run, environment, stacks=stacks, reporter=reporter) as recording:
+    with Recording(out, force, run, environment, stacks=stacks, keep_ns=keep_ns, reporter=reporter) as recording:
         with forwarded_signals() as forwarder, recording.external_samplers():
             job_environment = {**recording.environment, preload.GPU_WINDOW_VARIABLE: gpu_window}
             code = _wait(subprocess.Popen(command, env=job_environment), forwarder)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ioprof.errors import CommandError, IoprofError
+from ioprof.recording.keeping import repeat_drops
 from ioprof.recording.parts import Part, parts_folder, parts_in, whole_of
 from ioprof.recording.pending_run import interrupted_recording, is_abandoned, is_pending
 from ioprof.recording.run_folder import check_output, create_output
@@ -81,6 +82,7 @@ def _complete(folder: Path, out: Path | None, force: bool) -> "Run":
     if out is not None:
         check_output(out, force)
         create_output(out, force)
+    repeat_drops(found.spool)
     run = found.run if found.run.status != "running" else found.run.replace(status="failed", failures=(_UNKNOWN_END,))
     return make_run_folder(found.spool, whole, run)
 

@@ -12,6 +12,7 @@ from ioprof.instrument import preload
 from ioprof.instrument.kernel_clocks import clock_facts, wall_error_ns
 from ioprof.recording.external_samplers import ExternalSamplers, capture_record, with_cold_costs, with_costs
 from ioprof.recording.host_facts import CpuMeter, host_record, recorded_variables, versions
+from ioprof.recording.keeping import Keeper
 from ioprof.recording.parts import own_part, part_folder
 from ioprof.recording.pending_run import JOB, PendingRun, interrupted_recording
 from ioprof.reporter import SILENT, Reporter
@@ -43,7 +44,7 @@ class Recording:
 
     An error in the block becomes one that names the folder of the capture files. `run` is what is known of the run so far.
     With `in_parts`, if a launcher started this command several times, each makes a part of the run, in a folder next to `out`.
-    Without `stacks` no Python stacks are sampled.
+    Without `stacks` no Python stacks are sampled. With `keep_ns` only the last so many nanoseconds are kept, and the sums of all.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Recording:
         *,
         in_parts: bool = True,
         stacks: bool = True,
+        keep_ns: int | None = None,
         reporter: Reporter = SILENT,
     ) -> None:
         self.environment: dict[str, str] = {}
@@ -66,6 +68,7 @@ class Recording:
         self._pending = PendingRun(out if self.part is None else part_folder(out, self.part), force, own)
         self._base_environment, self._reporter = environment, reporter
         self._samplers = ExternalSamplers(stacks=stacks)
+        self._keep_ns = keep_ns
         self._meter, self._anchor = CpuMeter(), clock.anchor()
 
     @property
@@ -86,12 +89,25 @@ class Recording:
     @contextmanager
     def external_samplers(self) -> Iterator[None]:
         """Record page faults and samples of what this thread starts in the block, and when it began and ended."""
-        with self._samplers.recording(self.spool):
+        with self._samplers.recording(self.spool), self._keeping():
             start_ns = clock.monotonic_ns()
             try:
                 yield
             finally:
                 self.add(times=CommandTimes(start_ns, clock.monotonic_ns()))
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        if self._keep_ns is None:
+            yield
+            return
+        keeper = Keeper(self.spool, self._keep_ns).start()
+        try:
+            yield
+        finally:
+            keeper.stop(clock.monotonic_ns())
+            for error in keeper.errors:
+                self._reporter.say(f"--keep: at some time nothing could be dropped: {error}")
 
     def add(self, **fields: Record | None) -> None:
         """Set fields of the run that became known since it started; also kept if the recording fails."""

@@ -136,6 +136,12 @@ def interrupted_recording(folder: Path) -> InterruptedRecording:
     return InterruptedRecording(spool, RunRecord.of(job), None if out is None else Path(str(out)))
 
 
+def recorded_so_far(spool: Path) -> RunRecord:
+    """What is known of the run whose spool this is; it may go on. `CommandError`: it cannot be read."""
+    job = _read(spool / JOB)
+    return RunRecord.of({name: value for name, value in job.items() if name not in ("launcher", "out")})
+
+
 def is_pending(folder: Path) -> bool:
     """Whether this is the run folder of a recording that is going on, or that was interrupted."""
     return (folder / MARKER).is_file()

@@ -17,6 +17,7 @@ from ioprof.report.prediction import gain_text
 from ioprof.report.statements import cause_rows, failures, setting, title
 from ioprof.report.text import Report
 from ioprof.report.units import clean, duration, percent, rate
+from ioprof.report.whole_job import window_text
 from ioprof.run_record import Advice, CauseShare, Summary
 
 WIDTH: Final = 80
@@ -32,6 +33,8 @@ def brief_text(summary: Summary, steps: pl.DataFrame) -> RenderableType:
     """What fits on one screen; `summary_text` has the rest."""
     blocks: list[RenderableType] = [Text(f"FAILED: {line}", style="bold red") for line in failures(summary)[:2]]
     blocks += [Text(headline(summary), style="bold"), _setting(summary)]
+    if window := window_text(summary):
+        blocks.append(Text(f"{window[:1].upper()}{window[1:]}."))
     if any(entry.share for entry in summary.steps.causes):
         blocks += [Text(""), _bars(summary)]
     if summary.verdict.advice:

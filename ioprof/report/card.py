@@ -11,6 +11,7 @@ from ioprof.report.palette import cause_styles
 from ioprof.report.prediction import gain_text
 from ioprof.report.statements import cause_rows, failures, setting, title
 from ioprof.report.units import clean
+from ioprof.report.whole_job import window_text
 from ioprof.run_record import Summary
 
 _LEAST_NAMED: Final = 0.005
@@ -49,6 +50,7 @@ def run_card(summary: Summary) -> str:
     limits = ", ".join([*(["unsure"] if summary.verdict.doubts else []), *(entry.name for entry in caveats(summary))])
     return _card(
         *(element("p", line, class_="bad") for line in failures(summary)[:2]),
+        *([element("p", f"Of {window}.")] if (window := window_text(summary)) else []),
         element("p", element("strong", headline(summary))),
         element("p", f"{title(summary)}: {setting(summary)}", class_="quiet"),
         element("div", *parts, class_="stack") if shown else None,

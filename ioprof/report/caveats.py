@@ -8,6 +8,7 @@ from ioprof.analysis.options import JobOptions, options_of
 from ioprof.analysis.storage_bytes import are_untimed, untimed_text
 from ioprof.report.statements import COMPLETE, device, is_emulated
 from ioprof.report.units import amount, clean, count, duration, percent
+from ioprof.report.whole_job import length, part_text, window_text
 from ioprof.run_record import FailureCode, JobKind, Reason, Summary
 
 FEWEST_STEADY_STEPS: Final = 20
@@ -50,13 +51,28 @@ def caveats(summary: Summary) -> tuple[Caveat, ...]:
 
 def _incomplete(summary: Summary) -> Caveat | None:
     status = summary.run.status or "unknown"
-    if status == COMPLETE:
+    if status == COMPLETE or (summary.whole_job is not None and not summary.whole_job.ended):
         return None
     return Caveat(
         "run not complete",
         f"the run's status is {clean(status)} after {count(summary.steps.count)} steps",
         "the job was interrupted, failed or killed; spans up to that moment are kept",
         "read the failures above, correct them, and record the job again with a new --out",
+    )
+
+
+def _part_of_job(summary: Summary) -> Caveat | None:
+    found = summary.whole_job
+    if found is None or not window_text(summary):
+        return None
+    left_out = f"; {count(found.steps_left_out)} steps of it whose batches were begun before are left out"
+    return Caveat(
+        "part of the job" if found.is_part else "snapshot",
+        f"the figures are of {part_text(found)}" + (left_out if found.steps_left_out else ""),
+        f"only the last {length(found.keep_s)} were to be kept" if found.is_part else "it was written while the job went on",
+        "give a longer --keep, or none, to see more; whole_job in run.json has the sums by minute"
+        if found.is_part
+        else "see the run folder of the recording when the job has ended",
     )
 
 
@@ -278,6 +294,7 @@ def _cache_option(summary: Summary, state: str) -> str:
 
 RULES: Final[tuple[Callable[[Summary], Caveat | None], ...]] = (
     _incomplete,
+    _part_of_job,
     _process_killed,
     _busy_machine,
     _few_steps,

@@ -15,6 +15,7 @@ from ioprof.report.page.answer import headline
 from ioprof.report.prediction import gain_text, replay_note
 from ioprof.report.statements import cause_rows, failures, setting, statements, title, unseen, with_basis
 from ioprof.report.units import MISSING, clean, duration, percent
+from ioprof.report.whole_job import window_text
 from ioprof.run_record import Summary
 
 MOST_LINES: Final = 60
@@ -36,6 +37,7 @@ def markdown(summary: Summary, steps: pl.DataFrame) -> str:
         [f"> **failed:** {escape(line)}" for line in failures(summary)[:_MOST_FAILURES]],
         [escape(summary.verdict.text)],
         [f"{escape(title(summary))}: {escape(setting(summary))}"],
+        [f"These figures are of {escape(window_text(summary))}."] if window_text(summary) else [],
         ["### Evidence"],
         list(_causes(summary)),
         [f"- {escape(line)}" for line in _facts(summary, steps)],

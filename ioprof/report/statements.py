@@ -10,6 +10,7 @@ from ioprof.report.cpu_statements import cpu_text
 from ioprof.report.epoch_statements import epochs_text
 from ioprof.report.finding_statements import finding_lines
 from ioprof.report.units import MISSING, amount, clean, count, duration, percent, rate, shares
+from ioprof.report.whole_job import window_text
 from ioprof.run_record import CauseShare, DatasetRecord, Demand, Reason, Summary
 
 COMPLETE: Final = "complete"
@@ -53,6 +54,7 @@ class CauseRow:
 def statements(summary: Summary) -> tuple[Statement, ...]:
     """The lines below the table of causes, in the order in which every report shows them."""
     return (
+        *([Statement("these figures", window_text(summary), "measured")] if window_text(summary) else []),
         _throughput(summary),
         _steps(summary),
         *_stages(summary),
@@ -117,11 +119,12 @@ def seconds(value: float | None) -> str:
 def failures(summary: Summary) -> tuple[str, ...]:
     """What went wrong with the run, one sentence each; empty if it came to its end."""
     status = summary.run.status or "unknown"
+    is_snapshot = summary.whole_job is not None and not summary.whole_job.ended
     sentences = [
         clean(failure.what if failure.rank is None else f"rank {failure.rank}: {failure.what}", 300)
         for failure in summary.run.failures
     ]
-    if status == COMPLETE and not sentences:
+    if (status == COMPLETE or is_snapshot) and not sentences:
         return ()
     return (f"the run did not complete (status: {clean(status)}); the numbers cover what was recorded", *first_of(sentences))
 

@@ -2,6 +2,7 @@
 
 record.py         how records are read from JSON of any origin, and written back without loss
 run_json.py       run.json: `RunRecord`, with the parts in job_json.py and capture_json.py
+whole_job_json.py what is known of all of a job whose run is its last minutes
 summary_json.py   summary.json: `Summary` and its parts, with verdict_json.py; summary_upgrade.py reads those of schema 1
 reasons.py        codes for why something is missing or failed, and the sentence of each
 json_schema.py    docs/run.schema.json and docs/summary.schema.json, derived from the types
@@ -97,6 +98,7 @@ from ioprof.run_record.summary_json import (
     Throughput,
 )
 from ioprof.run_record.verdict_json import Advice, Ceilings, JobChange, Residual, Verdict
+from ioprof.run_record.whole_job_json import JobMinutes, KindSums, WholeJob
 
 __all__ = [
     "Advice",
@@ -143,6 +145,8 @@ __all__ = [
     "ImageRecord",
     "JobChange",
     "JobKind",
+    "JobMinutes",
+    "KindSums",
     "LearningRecord",
     "Ledger",
     "LoaderTime",
@@ -191,6 +195,7 @@ __all__ = [
     "UsedStorage",
     "Verdict",
     "Waiting",
+    "WholeJob",
     "WorkPart",
     "WorkersTime",
     "merge",

@@ -23,6 +23,7 @@ from ioprof.run_record.job_json import (
 )
 from ioprof.run_record.reasons import FailureCode, JobKind, failure_code, signal_in
 from ioprof.run_record.record import ESSENTIAL, MOST_LEVELS, Count, Integer, Record, Time, is_too_deep, parse
+from ioprof.run_record.whole_job_json import WholeJob
 from ioprof.schema import READ_RUN_SCHEMAS, RUN_SCHEMA
 
 _UNBOUNDED_NS = 1 << 62
@@ -292,7 +293,7 @@ class RunRecord(Record, frozen=True):
     schema: str = RUN_SCHEMA
     name: Annotated[str | None, ESSENTIAL] = None
     status: Annotated[str | None, ESSENTIAL] = None
-    """`running`, `complete`, `interrupted` or `failed`."""
+    """`running` (a snapshot of a job that went on), `complete`, `interrupted` or `failed`."""
     failures: Annotated[tuple[Failure, ...], ESSENTIAL] = ()
     command: str | None = None
     """The command line, quoted for a shell."""
@@ -323,6 +324,8 @@ class RunRecord(Record, frozen=True):
     parts: tuple[PartRecord, ...] = ()
     processes: Annotated[tuple[ProcessRecord, ...], ESSENTIAL] = ()
     storage: tuple[UsedStorage, ...] = ()
+    whole_job: WholeJob | None = None
+    """Null: the run is all of the job. Else its spans are those of the last part of the job (`--keep`), or it is a snapshot."""
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:

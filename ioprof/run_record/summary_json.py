@@ -16,6 +16,7 @@ from ioprof.run_record.replay_json import CauseGain, ReplayRecord
 from ioprof.run_record.run_json import Failure
 from ioprof.run_record.summary_upgrade import of_second_schema
 from ioprof.run_record.verdict_json import Ceilings, Verdict
+from ioprof.run_record.whole_job_json import WholeJob
 from ioprof.schema import READ_SUMMARY_SCHEMAS, SUMMARY_SCHEMA
 
 
@@ -467,6 +468,8 @@ class Summary(Record, frozen=True):
     """Null: the run did not ask for one (`--predict-epochs`), or made no two epochs."""
     replay: ReplayRecord | None = None
     """Null: no replay was made, as by versions before 2026-11-23."""
+    whole_job: WholeJob | None = None
+    """Null: all figures are of the whole job. Else all others are of its last part alone, and what is known of the rest is here."""
 
     def to_json(self) -> str:
         """The text of summary.json; the same summary gives the same text."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ioprof.errors import CommandError
+from ioprof.ingest.dropping import file_header
 from ioprof.instrument.variables import SPOOL_VARIABLE
 from ioprof.recording.parts import parts_folder
 from ioprof.recording.pending_run import JOB, is_pending, pending_spool, recorder_alive
@@ -49,6 +50,24 @@ def targets(run_or_pid: str) -> list[Target]:
     if (folder / JOB).is_file():
         return [Target(folder, _out_of(folder))]
     raise CommandError(f"{folder}: nothing is recorded there; start a job with: ioprof record --out {folder} -- COMMAND")
+
+
+def only_target(run_or_pid: str) -> Target:
+    """The one recording of a run folder or process that goes on. `CommandError`: there is none, or there are several."""
+    found = targets(run_or_pid)
+    if len(found) > 1:
+        these = ", ".join(str(each.out or each.spool) for each in found[:4])
+        raise CommandError(f"{run_or_pid}: is recorded in {len(found)} parts on this host; name one of them: {these}")
+    (target,) = found
+    if not target.is_recorded and not target.has_living(_recording_pids(target.spool)):
+        where = target.out or target.spool
+        raise CommandError(f"{where}: the job and its ioprof have ended; make the run folder with: ioprof gather {where}")
+    return target
+
+
+def _recording_pids(spool: Path) -> set[int]:
+    headers = (file_header(path) for path in spool.glob("*.ring"))
+    return {int(header["pid"]) for header in headers if header is not None and not header["closed"]}
 
 
 def _of_process(pid: int) -> Target:

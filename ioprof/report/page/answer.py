@@ -9,6 +9,7 @@ from ioprof.report.prediction import gain_text
 from ioprof.report.sections import CAUSE_MEANINGS, badge, term
 from ioprof.report.statements import cause_rows, failures, is_emulated, is_on_cpu, setting, title
 from ioprof.report.units import MISSING, clean, duration, percent, rate
+from ioprof.report.whole_job import window_text
 from ioprof.run_record import Advice, CauseShare, Summary
 
 MOST_CHANGES: Final = 3
@@ -44,7 +45,12 @@ def headline(summary: Summary) -> str:
 def header(summary: Summary) -> Html:
     """The name of the run, what it was, and the contents."""
     started = summary.run.started
-    about = [setting(summary), f"Started {clean(started)}" if started else ""]
+    window = window_text(summary)
+    about = [
+        f"{window[:1].upper()}{window[1:]}" if window else "",
+        setting(summary),
+        f"Started {clean(started)}" if started else "",
+    ]
     links = (element("a", word, href=f"#{name}") for name, word in _SECTIONS)
     return element(
         "header",
