@@ -49,8 +49,7 @@ def read_blocks(file: BinaryIO, headers: "ChunkHeaders", damage: Counter[str]) -
     num_blocks = max(1, min(_BLOCK_CHUNKS, len(headers.is_stale)))
     memory, records = np.zeros(num_blocks * CHUNK_BYTES, np.uint8), np.zeros((num_blocks, _SLOTS), RECORD_DTYPE)
     for start, end in _data_blocks(file, num_blocks * CHUNK_BYTES):
-        file.seek(start)
-        num_bytes = _read_into(file, memory[: -(-(end - start) // CHUNK_BYTES) * CHUNK_BYTES])
+        num_bytes = _read_into(file, start, memory[: -(-(end - start) // CHUNK_BYTES) * CHUNK_BYTES])
         if num_bytes % CHUNK_BYTES < CHUNK_HEADER_BYTES:  # the header of the last chunk is incomplete: ignore it
             num_bytes -= num_bytes % CHUNK_BYTES
         if num_bytes:
@@ -84,10 +83,12 @@ def _data_blocks(file: BinaryIO, most_bytes: int) -> Iterator[tuple[int, int]]:
         yield from ((first, min(end, first + most_bytes)) for first in range(start, end, most_bytes))
 
 
-def _read_into(file: BinaryIO, memory: _Array) -> int:
-    """Fill the memory as far as the file goes, with zeros in the rest of its last chunk; returns how many bytes were read."""
+def _read_into(file: BinaryIO, start: int, memory: _Array) -> int:
+    """Fill the memory from `start` as far as the file goes, with zeros in the rest of its last chunk; returns how many bytes were
+    read. By `preadv`, since looking for holes moves the position of the descriptor.
+    """
     num_bytes = 0
-    while num_bytes < len(memory) and (count := file.readinto(memory[num_bytes:])):  # type: ignore[attr-defined]
+    while num_bytes < len(memory) and (count := os.preadv(file.fileno(), [memoryview(memory[num_bytes:])], start + num_bytes)):
         num_bytes += count
     memory[num_bytes : -(-num_bytes // CHUNK_BYTES) * CHUNK_BYTES] = 0
     return num_bytes
