@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 from captures import PROGRAMS
 from network_hosts import ADDRESSES, AHEAD_S, linked_hosts, on_host
+from repeated import again_when_wrong, comparing_times
 
 from ioprof.analysis.epoch_prediction import predicted_epochs
 from ioprof.ingest.clock_messages import read_clock_messages
@@ -133,6 +134,7 @@ def test_the_slow_rank_is_named(four_ranks: Path) -> None:
     assert waited["details"][0]["name"].startswith("rank 3")
 
 
+@again_when_wrong
 def test_an_all_reduce_has_the_bandwidth_of_the_link(hosts: None, tmp_path: Path) -> None:
     """`probe --network` in a task on each host: 2L(p-1)/p / t is within 15 % of what the link gives, printed by one task."""
     line = [*IOPROF, "probe", str(tmp_path), "--network", "--json"]
@@ -142,8 +144,9 @@ def test_an_all_reduce_has_the_bandwidth_of_the_link(hosts: None, tmp_path: Path
     assert "" == second
     assert (2, "gloo") == (found["ranks"], found["backend"])
     link = RATE_MBIT * 1e6 / 8
-    for kind in ("messages", "all_reduces"):
-        assert 0.85 * link <= found[kind][-1]["bytes_per_s"] <= 1.05 * link, found
+    with comparing_times():
+        for kind in ("messages", "all_reduces"):
+            assert 0.85 * link <= found[kind][-1]["bytes_per_s"] <= 1.05 * link, found
 
 
 def test_emulated_devices_of_two_hosts_exchange_at_one_time(hosts: None, tmp_path: Path) -> None:
