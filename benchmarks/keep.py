@@ -34,7 +34,7 @@ def main() -> None:
         folder = Path(temporary)
         generate(folder / "tree", GenerateOptions(images=400, classes=4))
         command = [sys.executable, "-m", "ioprof", "record", "--quiet", "--keep", keep, "--out", str(folder / "run"), "--"]
-        begin_s, snapped = time.monotonic(), False
+        begin_s, snapshot = time.monotonic(), None
         with subprocess.Popen([*command, sys.executable, str(JOB), str(folder / "tree"), "2", "1000000"]) as recording:
             while not (folder / "run/recording.json").exists():
                 time.sleep(0.05)
@@ -45,15 +45,16 @@ def main() -> None:
                 if not sizes or passed_s - sizes[-1][0] >= 5:
                     rings = allocated_bytes(spool.glob("*.ring"))
                     sizes.append((passed_s, rings, allocated_bytes(spool.iterdir()) - rings, _apparent(spool)))
-                if not snapped and passed_s > float(seconds) / 2:
-                    snapped = True
-                    _ioprof("snapshot", str(folder / "run"), "--out", str(folder / "middle"))
+                if snapshot is None and passed_s > float(seconds) / 2:  # not waited for: what is dropped meanwhile is to be seen
+                    snapshot = _snapshot(folder)
                 time.sleep(0.5)
             cpu_s = _cpu_s(recording.pid)
             recording.terminate()
             while recording.poll() is None and (spool / "job.json").exists():
                 seen += _records(live)
                 time.sleep(0.2)
+        assert snapshot is not None
+        assert snapshot.wait() == 0
         for passed_s, rings, others, apparent in sizes:
             kept, written, more = (f"{size / 1e6:.2f} MB" for size in (rings, apparent, others))
             print(f"{passed_s:6.0f} s: capture files {kept} of {written} written, other files {more}")
@@ -110,8 +111,9 @@ def _apparent(spool: Path) -> int:
     return sum(path.stat().st_size for path in spool.glob("*.ring"))
 
 
-def _ioprof(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "ioprof", *arguments], check=True, stdout=subprocess.DEVNULL)
+def _snapshot(folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "ioprof", "snapshot", str(folder / "run"), "--out", str(folder / "middle")]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":
