@@ -88,7 +88,7 @@ def _read_into(file: BinaryIO, start: int, memory: _Array) -> int:
     read. By `preadv`, since looking for holes moves the position of the descriptor.
     """
     num_bytes = 0
-    while num_bytes < len(memory) and (count := os.preadv(file.fileno(), [memoryview(memory[num_bytes:])], start + num_bytes)):
+    while num_bytes < len(memory) and (count := os.preadv(file.fileno(), [memory[num_bytes:]], start + num_bytes)):  # type: ignore[list-item]
         num_bytes += count
     memory[num_bytes : -(-num_bytes // CHUNK_BYTES) * CHUNK_BYTES] = 0
     return num_bytes
