@@ -8,7 +8,6 @@
     raw          one packed file and its index, by map or by reads     the order of files and lmdb
     indexed      records in files of other programs, by an index       the order of files and lmdb
     dali         DALI's own readers, threads and decoders              an order of DALI's
-    threads      any layout, by threads instead of processes           the order of the layout's own loader
 
 To add one: a file with a subclass of `records.Records`, or a `base.Backend` of its own, and its line in `LOADERS`. Then
 tests/test_loader_contract.py, which states what a loader must do, runs on it.
@@ -33,7 +32,6 @@ LOADERS: Final = {
     "raw": "packed:RawRecords",
     "indexed": "packed:IndexedRecords",
     "dali": "dali_loader:DaliBackend",
-    "threads": "threads:ThreadsBackend",
 }
 """Name of each loader, and its `base.Backend`."""
 

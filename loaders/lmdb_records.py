@@ -19,7 +19,6 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from threading import Lock
 from typing import ClassVar, Final, Protocol
 
 import lmdb
@@ -35,7 +34,6 @@ from ioprof.loaders.lmdb_readahead import Readahead, choose
 from ioprof.loaders.records import Records
 
 _KEY: Final = "%08d_"
-_OPENING: Final = Lock()
 
 
 class Values(Protocol):
@@ -108,12 +106,11 @@ class LmdbRecords(Records):
     def _entries(self) -> list[int]:
         entries = []
         for folder in self._folders:
-            with _OPENING:  # a process may have an environment open once only
-                environment = open_environment(folder)
-                try:
-                    entries.append(int(environment.stat()["entries"]))
-                finally:
-                    environment.close()
+            environment = open_environment(folder)
+            try:
+                entries.append(int(environment.stat()["entries"]))
+            finally:
+                environment.close()
         return entries
 
     def _shard(self, index: int) -> int:

@@ -53,7 +53,7 @@ class _Samples(NamedTuple):
     left_out: tuple[str, ...]
 
 
-class MadeBatch(NamedTuple):
+class _MadeBatch(NamedTuple):
     """A batch on its way to the rank. Labels are no tensor: each one costs a connection to the worker, to fetch its descriptor."""
 
     number: int
@@ -120,7 +120,7 @@ class TorchLoader:
             BatchMaker(records, options),
             sampler=_Requests(records, options),
             batch_size=None,
-            collate_fn=collate,  # type: ignore[arg-type]  # takes what the dataset returns where batch_size is None
+            collate_fn=_collate,  # type: ignore[arg-type]  # takes what the dataset returns where batch_size is None
             num_workers=options.workers,
             prefetch_factor=options.prefetch if options.workers else None,
             worker_init_fn=_prepare_worker if options.workers else None,
@@ -156,7 +156,7 @@ class TorchLoader:
                 return f"lost a loader worker: pid {worker.pid} {_ended(worker.exitcode)}"
         return None
 
-    def _deliver(self, batches: "Iterator[MadeBatch | WorkerFailure]") -> Iterator[Batch]:
+    def _deliver(self, batches: "Iterator[_MadeBatch | WorkerFailure]") -> Iterator[Batch]:
         for number in range(self._options.first_batch, self._options.num_batches):
             begin_ns = monotonic_ns()
             batch = next(batches)
@@ -193,8 +193,7 @@ def _prepare_worker(_worker: int) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
-def collate(samples: "_Samples | WorkerFailure") -> MadeBatch | WorkerFailure:
-    """The samples as one batch; a failure stays what it is."""
+def _collate(samples: _Samples | WorkerFailure) -> _MadeBatch | WorkerFailure:
     if isinstance(samples, WorkerFailure):
         return samples
     number, images_and_labels, left_out = samples
@@ -203,7 +202,7 @@ def collate(samples: "_Samples | WorkerFailure") -> MadeBatch | WorkerFailure:
         whole = images.numpy()
         for place, (image, _) in enumerate(images_and_labels):
             whole[place] = image
-        return MadeBatch(number, images, np.array([label for _, label in images_and_labels]), monotonic_ns(), left_out)
+        return _MadeBatch(number, images, np.array([label for _, label in images_and_labels]), monotonic_ns(), left_out)
     except Exception as error:
         return _failure(number, error)
 
@@ -214,7 +213,7 @@ def _empty(shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=torch.uint8)
     num_bytes = int(np.prod(shape))
     try:
-        storage = torch.UntypedStorage._new_shared(num_bytes)  # noqa: SLF001  as torch's defaultcollate does
+        storage = torch.UntypedStorage._new_shared(num_bytes)  # noqa: SLF001  as torch's default_collate does
     except (RuntimeError, OSError) as error:
         raise LoaderError(_no_shared_memory(f"a batch takes {num_bytes / 1e6:,.1f} MB of it", error)) from None
     return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)  # type: ignore[call-overload, no-any-return]

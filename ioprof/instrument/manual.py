@@ -21,8 +21,8 @@ from ioprof.instrument.hooks.observers import transforming as transforming
 from ioprof.instrument.span import emit
 
 __all__ = [
-    "begin_steps", "consumed_batch", "current_batch", "end_step", "flush", "making_batch", "new_batch", "start_rank", "stop",
-    "transforming", "unrecorded_collectives", "validating", "wait_for_batch",
+    "begin_steps", "consumed_batch", "current_batch", "end_step", "flush", "start_rank", "stop", "transforming",
+    "unrecorded_collectives", "validating", "wait_for_batch",
 ]  # fmt: skip
 
 
@@ -51,35 +51,6 @@ def current_batch() -> int:
     """Number of the batch that this thread is fetching; -1: it is fetching none, or its number is not known."""
     state = hooks.installed()
     return -1 if state is None else state.per_thread.current.batch
-
-
-def new_batch(default: int) -> int:
-    """The number of a batch that a thread of this process will make, unlike that of any other batch; `default` without hooks."""
-    state = hooks.installed()
-    if state is None or not state.is_on:
-        return default
-    from ioprof.instrument.hooks.handover import take_number
-
-    state.start_rank()
-    return take_number(state)
-
-
-@contextmanager
-def making_batch(number: int) -> Iterator[None]:
-    """A thread makes a batch in this block, for the training loop of its process: a `fetch` span."""
-    state = hooks.installed()
-    if state is None or not state.is_on:
-        yield
-        return
-    thread = state.per_thread.current
-    thread.begin_batch(number)
-    start_ns = monotonic_ns()
-    try:
-        yield
-    finally:
-        end_ns = monotonic_ns()
-        thread.end_batch()
-        emit("fetch", start_ns, end_ns, batch=number)
 
 
 @contextmanager
