@@ -86,7 +86,7 @@ def test_threads_end_with_the_loop(tree: Path, tmp_path: Path) -> None:
 
 @needs_library
 def test_each_read_leads_to_its_batch(tree: Path, tmp_path: Path) -> None:
-    """Every batch has a wait, a fetch, reads and decodes; reads, in the time and thread of that fetch; each file once in the epoch and once in the evaluation."""
+    """Reads lie in the thread and time of their batch's fetch; each file is read once in the epoch and once in the evaluation."""
     dataset = made(tree, tmp_path / "data", layout="files")
     words = (
         "--loader",
@@ -101,7 +101,7 @@ def test_each_read_leads_to_its_batch(tree: Path, tmp_path: Path) -> None:
         "--out",
         "run",
     )
-    finished = jobs.ioprof("run", dataset.path, *words, "--device", "cpu", cwd=tmp_path)
+    finished = jobs.ioprof("run", dataset.path, *words, "--device", "cpu", "--out", "run", cwd=tmp_path)
     assert 0 == finished.code, finished.err
     trace = Trace.load(tmp_path / "run")
     made_batches = {
