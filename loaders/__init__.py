@@ -7,6 +7,7 @@
     parquet      row groups of Parquet shards, each read as a whole     an order that depends on ranks and workers
     raw          one packed file and its index, by map or by reads     the order of files and lmdb
     indexed      records in files of other programs, by an index       the order of files and lmdb
+    threads      any of these layouts, by threads of the rank           the order of the layout's own loader
     dali         DALI's own readers, threads and decoders              an order of DALI's
 
 To add one: a file with a subclass of `records.Records`, or a `base.Backend` of its own, and its line in `LOADERS`. Then
@@ -31,6 +32,7 @@ LOADERS: Final = {
     "parquet": "parquet_groups:ParquetRecords",
     "raw": "packed:RawRecords",
     "indexed": "packed:IndexedRecords",
+    "threads": "thread_loader:ThreadBackend",
     "dali": "dali_loader:DaliBackend",
 }
 """Name of each loader, and its `base.Backend`."""
@@ -50,7 +52,7 @@ def check_loader(name: str, dataset: Dataset | None, options: LoaderOptions) -> 
     kind = backend_kind(name)
     if options.lmdb_read not in LMDB_READS:
         raise CommandError(f"--lmdb-read {options.lmdb_read}: unknown; choose one of {', '.join(LMDB_READS)}")
-    if options.lmdb_read != LMDB_READS[0] and name not in ("lmdb", "raw"):
+    if options.lmdb_read != LMDB_READS[0] and name not in ("lmdb", "raw", "threads"):
         raise CommandError(f"--lmdb-read {options.lmdb_read}: is about --loader lmdb, and this is {name}; leave it out")
     if options.lmdb_readahead not in READAHEADS:
         raise CommandError(f"--lmdb-readahead {options.lmdb_readahead}: unknown; choose one of {', '.join(READAHEADS)}")

@@ -33,7 +33,7 @@ class LoaderOptions:
     rank: int = 0
     num_ranks: int = 1
     workers: int = 2
-    """Worker processes of this rank (of `dali`: its threads); 0: the batches are made where they are used."""
+    """Worker processes of this rank (of `threads` and `dali`: threads); 0: the batches are made where they are used."""
     prefetch: int = 2
     """Batches that each worker may have under way or ready."""
     seed: int = 0

@@ -53,7 +53,7 @@ class _Samples(NamedTuple):
     left_out: tuple[str, ...]
 
 
-class _MadeBatch(NamedTuple):
+class MadeBatch(NamedTuple):
     """A batch on its way to the rank. Labels are no tensor: each one costs a connection to the worker, to fetch its descriptor."""
 
     number: int
@@ -86,6 +86,26 @@ class BatchMaker(Dataset[Any]):
             if len(left_out) == len(made):
                 raise DatasetError(f"batch {request.number}: all of its images are left out as corrupt ({left_out[0]})")
             return _Samples(request.number, [sample for sample in made if not isinstance(sample, str)], left_out)
+        except Exception as error:
+            return _failure(request.number, error)
+
+    def assemble(self, request: BatchRequest) -> "MadeBatch | WorkerFailure":
+        """The whole batch, each sample written to its place as it is made: for a thread of the rank."""
+        try:
+            records = self._records.of_batch(request)
+            crop, size = self._options.crop, len(request.indices)
+            images, labels = torch.empty((size, 3, crop, crop), dtype=torch.uint8), np.empty(size, np.int64)
+            whole, count, left_out = images.numpy(), 0, []
+            for index in request.indices:
+                made = self._sample(index, request, records)
+                if isinstance(made, str):
+                    left_out.append(made)
+                else:
+                    whole[count], labels[count] = made
+                    count += 1
+            if not count:
+                raise DatasetError(f"batch {request.number}: all of its images are left out as corrupt ({left_out[0]})")
+            return MadeBatch(request.number, images[:count], labels[:count], monotonic_ns(), tuple(left_out))
         except Exception as error:
             return _failure(request.number, error)
 
@@ -156,7 +176,7 @@ class TorchLoader:
                 return f"lost a loader worker: pid {worker.pid} {_ended(worker.exitcode)}"
         return None
 
-    def _deliver(self, batches: "Iterator[_MadeBatch | WorkerFailure]") -> Iterator[Batch]:
+    def _deliver(self, batches: "Iterator[MadeBatch | WorkerFailure]") -> Iterator[Batch]:
         for number in range(self._options.first_batch, self._options.num_batches):
             begin_ns = monotonic_ns()
             batch = next(batches)
@@ -193,7 +213,7 @@ def _prepare_worker(_worker: int) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
-def _collate(samples: _Samples | WorkerFailure) -> _MadeBatch | WorkerFailure:
+def _collate(samples: _Samples | WorkerFailure) -> MadeBatch | WorkerFailure:
     if isinstance(samples, WorkerFailure):
         return samples
     number, images_and_labels, left_out = samples
@@ -202,7 +222,7 @@ def _collate(samples: _Samples | WorkerFailure) -> _MadeBatch | WorkerFailure:
         whole = images.numpy()
         for place, (image, _) in enumerate(images_and_labels):
             whole[place] = image
-        return _MadeBatch(number, images, np.array([label for _, label in images_and_labels]), monotonic_ns(), left_out)
+        return MadeBatch(number, images, np.array([label for _, label in images_and_labels]), monotonic_ns(), left_out)
     except Exception as error:
         return _failure(number, error)
 

@@ -83,12 +83,12 @@ def test_causes_of_every_step_sum_to_its_wall_time(datasets, two_epochs, layout)
 
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
 def test_batches_of_threads_are_followed_from_read_to_step(datasets, layout, tmp_path):
-    """Two threads of the rank make all batches, each read, decoded and collated in the thread that fetches it."""
+    """Two threads of the rank make all batches, each read, decoded and transformed in the thread that fetches it."""
     arguments = ("--loader", "threads", "--workers", 2, "--epochs", 2, "--batch-size", 8, "--out", "run")
     finished = jobs.ioprof("run", datasets / layout, *arguments, cwd=tmp_path)
     assert 0 == finished.code, finished.err
     spans = spans_of(tmp_path / "run").filter(pl.col("batch").is_not_null())
-    of_batch = {kind: spans.filter(pl.col("kind") == kind) for kind in ("wait", "fetch", "read", "decode", "transform", "collate")}
+    of_batch = {kind: spans.filter(pl.col("kind") == kind) for kind in ("wait", "fetch", "read", "decode", "transform")}
     made = of_batch["fetch"].select("batch", "pid", "tid")
     assert 20 == len(made) == made["batch"].n_unique()
     assert (1, 2) == (made["pid"].n_unique(), made["tid"].n_unique())

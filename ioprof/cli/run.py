@@ -60,7 +60,7 @@ def run(
     batch_size: Annotated[int | None, Option(min=1, help=f"Samples per step and rank. Without it: {DEFAULT_BATCH_SIZE}.")] = None,
     global_batch_size: _GlobalBatchSize = None,
     workers: Annotated[
-        int | None, Option(min=0, help=f"Loader processes per rank. Without it: {DEFAULT_WORKERS}; null has none.")
+        int | None, Option(min=0, help=f"Loader processes per rank (of threads: threads). Without it: {DEFAULT_WORKERS}.")
     ] = None,
     steps: Annotated[int | None, Option(min=1, help="Steps to train. Without it: one epoch.")] = None,
     epochs: Annotated[int | None, Option(min=1, help="Epochs to train, instead of --steps.")] = None,

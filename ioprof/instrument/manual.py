@@ -21,7 +21,8 @@ from ioprof.instrument.hooks.observers import transforming as transforming
 from ioprof.instrument.span import emit
 
 __all__ = [
-    "begin_steps", "consumed_batch", "current_batch", "end_step", "flush", "start_rank", "stop", "transforming",
+    "begin_steps", "consumed_batch", "current_batch", "end_step", "flush", "making_batch",
+    "new_batch_number", "start_rank", "stop", "transforming",
     "unrecorded_collectives", "validating", "wait_for_batch",
 ]  # fmt: skip
 
@@ -71,6 +72,33 @@ def wait_for_batch(number: int) -> Iterator[None]:
     finally:
         thread.end_batch()
     end_wait(state, thread, start_ns, monotonic_ns(), number)
+
+
+def new_batch_number(default: int) -> int:
+    """A number for a batch that a thread of this process will make, which no other batch has; `default` without hooks."""
+    state = hooks.installed()
+    if state is None or not state.is_on:
+        return default
+    from ioprof.instrument.hooks.handover import take_number
+
+    return take_number(state)
+
+
+@contextmanager
+def making_batch(number: int) -> Iterator[None]:
+    """Make the batch of that number in this block, for the training loop in another thread: a `fetch` span."""
+    state = hooks.installed()
+    if state is None or not state.is_on:
+        yield
+        return
+    thread = state.per_thread.current
+    thread.begin_batch(number)
+    start_ns = monotonic_ns()
+    try:
+        yield
+    finally:
+        emit("fetch", start_ns, monotonic_ns(), batch=number)
+        thread.end_batch()
 
 
 def begin_steps(first: int = 0) -> None:

@@ -134,7 +134,7 @@ def _config(options: RunOptions, manifest: Dataset | None) -> JobConfig:
         workers=_num_workers(loader, options.workers),
         steps=options.steps or 0,
         seed=options.seed,
-        lmdb_read=options.lmdb_read,
+        lmdb_read="pread" if loader == "threads" else options.lmdb_read,
         lmdb_readahead=options.lmdb_readahead,
         decode=options.decode,
         on_corrupt=options.on_corrupt,

@@ -92,7 +92,9 @@ class Loop:
         totals = torch.zeros(4, dtype=torch.float64)
         with manual.validating():
             learns = True
-            for batch in make_loader(dataset.layout, dataset, config.evaluation_options(self.rank, num_batches)):
+            # Processes must not be forked while threads of a loader run.
+            loader = config.loader if config.loader == "threads" else dataset.layout
+            for batch in make_loader(loader, dataset, config.evaluation_options(self.rank, num_batches)):
                 self.left_out |= dict.fromkeys(batch.left_out)
                 numbered = batch._replace(number=manual.consumed_batch(batch.number))
                 samples, predictions, loss, correct = self.accelerator.evaluate(numbered, step)
