@@ -295,3 +295,37 @@ def test_a_rank_that_falls_behind() -> None:
     assert (0, 0.0, 0.0) == (early.rank, early.last_ratio, early.behind_s)
     uncertain = found(timeline(drawing, clocks={"uncertainty_ns": 25})).skew
     assert (0.25, 7.5e-9) == (uncertain[0].last_ratio, pytest.approx(uncertain[0].behind_s))
+
+
+@pytest.mark.parametrize(
+    ("size", "large", "is_named"),
+    [
+        pytest.param(1, 0, True, id="a byte"),
+        pytest.param(4095, 0, True, id="less than a page"),
+        pytest.param(4096, 0, True, id="a page"),
+        pytest.param(8192, 0, True, id="the default buffer"),
+        pytest.param(8193, 0, False, id="more than the default buffer"),
+        pytest.param(4096, 100_000, False, id="a page, as the beginning of a file that is read in large pieces"),
+        pytest.param(512, 100_000, True, id="headers between large pieces"),
+    ],
+)
+def test_small_reads_are_named_up_to_the_default_buffer(size: int, large: int, is_named: bool) -> None:
+    """By their exact size, not by the class of sizes that they are listed in."""
+    spans = [
+        line
+        for place in range(300)
+        for line in (
+            {"kind": "read", "start_ns": place * MS, "end_ns": place * MS + MS // 2, "bytes": size},
+            {"kind": "read", "start_ns": place * MS + MS // 2, "end_ns": place * MS + MS - 1, "bytes": large},
+        )
+        if line["bytes"]
+    ]
+    drawn = timeline("step 0\nwait 0\nfetch w0 0\nread w0 0")
+    template = {kind: drawn.spans.filter(pl.col("kind") == kind).row(0, named=True) for kind in ("step", "wait", "fetch", "read")}
+    whole = {"start_ns": 0, "end_ns": 300 * MS}
+    rows = [{**template[kind], **whole} for kind in ("step", "wait", "fetch")] + [template["read"] | line for line in spans]
+    trace = Trace(drawn.run, pl.DataFrame(rows, schema=drawn.spans.schema), drawn.files)
+    patterns = [pattern for pattern in found(trace).reads.patterns if pattern.code == "small reads"]
+    assert is_named == bool(patterns)
+    if is_named:
+        assert f"300 reads moved {size:,} bytes each" in patterns[0].seen

@@ -35,6 +35,36 @@ def test_a_worker_that_always_works_is_judged_by_all_of_its_time():
     assert "70.0% of their work on decode, 30.0% on collate" in found.verdict.text
 
 
+@pytest.mark.parametrize(
+    ("collate", "wait", "compute", "share"),
+    [
+        (".......###" * 3, ".......000.......111.......222", "#######...0000000...1111111...", "70.0%"),
+        ("........##" * 3, "........00........11........22", "########..00000000..11111111..", "80.0%"),
+    ],
+)
+def test_a_stage_at_the_end_of_unnamed_work_is_not_the_bound(collate, wait, compute, share):
+    """Most of what the worker does is in no stage: it is the dataset's own code, though the waits overlap with collate alone."""
+    steps = "0" * 10 + "1" * 10 + "2" * 10
+    drawing = f"step {steps}\nwait {wait}\nfetch w0 {steps}\ncollate w0 {collate}\ncompute {compute}"
+    found = summarise(timeline(drawing, **FACTS)).verdict
+    assert found.bound_by == "loader"
+    assert f"{share} of their work on the dataset's own code and the loader's" in found.text
+    assert not [entry for entry in found.advice if "collat" in entry.action]
+
+
+def test_a_rare_slow_read_of_an_idle_worker_is_the_bound():
+    """Its own code takes more of the worker's time, but is done long before its batch is asked for."""
+    drawing = """
+        step       0000011111222223333344444444444444
+        wait       .....................44444444.....
+        fetch w0   000.111..222..333..44444444444....
+        read w0    ......................#######.....
+        compute    #####00000111112222233...........#
+    """
+    found = summarise(timeline(drawing, **FACTS))
+    assert "storage" == found.verdict.bound_by
+
+
 def test_a_rank_that_begins_late_is_judged_by_what_made_it_late():
     """Rank 0 waits in the exchange while rank 1 computes, because rank 1 got its batch late: decode, not an uneven load."""
     drawing = """

@@ -83,6 +83,8 @@ class Evidence:
     """The job's loaders, most waiting first."""
     longest_batch_s: float = 0.0
     """The longest time in which a batch was made."""
+    unnamed_ns: int = 0
+    """What the workers spent on none of the stages of `making` while they fetched: the dataset's own code, and the loader's."""
 
     @property
     def options(self) -> JobOptions:
@@ -146,6 +148,12 @@ class Evidence:
         """Whether the workers fetch nearly all of the time: then what the loop waits for is their work, however it reaches it."""
         found = self.ceilings
         return found is not None and not found.is_serial and found.supply_s >= LEAST_BUSY_RATIO * found.step_s
+
+    @property
+    def unnamed_ratio(self) -> float:
+        """Part of the workers' time that no stage of `making` names, 0 to 1."""
+        total_ns = self.unnamed_ns + sum(self.making.values())
+        return self.unnamed_ns / total_ns if total_ns else 0.0
 
     @property
     def has_loader(self) -> bool:

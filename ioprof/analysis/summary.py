@@ -76,6 +76,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         more.reads.files,
         more.loaders,
         int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,
+        work.total_ns - sum(work.stages.values()),
     )
     later = _later(trace, charged, evidence, work, received)
     answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)
@@ -121,7 +122,10 @@ def _later(trace: Trace, charged: Charges, evidence: Evidence, work: Making, rec
     still = waited["storage"] / before.seconds if before and before.seconds else 0.0
     ratio = len(table) / len(charged.steps)
     making = {cause: round(took_ns * (still if cause == "storage" else ratio)) for cause, took_ns in evidence.making.items()}
-    return replace(evidence, steps=found, making=making, wall_s=_span_s(table) or 0.0, warmup_ratio={}, code=())
+    unnamed_ns = round(evidence.unnamed_ns * ratio)
+    return replace(
+        evidence, steps=found, making=making, wall_s=_span_s(table) or 0.0, warmup_ratio={}, code=(), unnamed_ns=unnamed_ns
+    )
 
 
 def _own(charged: Charges) -> dict[str, float]:

@@ -16,6 +16,10 @@ IDLE_RATIO: Final = 0.10
 """Share of the steps' time from which on an idle accelerator makes something else the bound."""
 _LEAST_OF_LOADER: Final = 0.6
 """Part of the waiting for batches from which on one of several loaders is named for it."""
+_MOSTLY_UNNAMED: Final = 0.5
+"""Part of the workers' time without a named stage from which on the longest of the named ones is not what makes batches late."""
+_LEAST_OF_WORK: Final = 0.1
+"""Part of the workers' time below which a stage is not named for waits, if most of their time has no name."""
 
 
 def verdict(evidence: Evidence) -> Verdict:
@@ -61,7 +65,8 @@ def _bound_by(shares: dict[str, float], evidence: Evidence) -> tuple[str, bool]:
     itself spent that time on reading and decoding, of which all causes count as one too.
 
     The wait for a batch is named for the stage that takes most of all the workers' time, not of the part of it that lies in a wait:
-    where workers are always busy a wait begins late in their work, and so overlaps with the last stages only.
+    where workers are always busy a wait begins late in their work, and so overlaps with the last stages only. If most of
+    the workers' time is in no stage, that is `loader`, unless the workers are often idle, so that a wait sees all of the work.
     """
     if shares.get("compute", 0.0) > 1 - IDLE_RATIO:
         return "compute", False
@@ -73,7 +78,11 @@ def _bound_by(shares: dict[str, float], evidence: Evidence) -> tuple[str, bool]:
         return max(others, key=lambda cause: others[cause]), False
     made = sum(waits.get(cause, 0.0) for cause in making)
     if making and (made >= 0.5 * sum(waits.values()) or (evidence.workers_are_busy and made > waits.get("loader", 0.0))):
-        return max(making, key=lambda cause: making[cause]), False
+        if evidence.unnamed_ratio <= _MOSTLY_UNNAMED:
+            return max(making, key=lambda cause: making[cause]), False
+        seen = max(making, key=lambda cause: waits.get(cause, 0.0))
+        of_work = making[seen] / (evidence.unnamed_ns + sum(making.values()))
+        return "loader" if evidence.workers_are_busy or of_work < _LEAST_OF_WORK else seen, False
     if evidence.workers_are_busy:  # a batch that arrives late was made late
         waits = {cause: share for cause, share in waits.items() if cause != "delivery"}
     return max(waits, key=lambda cause: waits[cause]), False
@@ -104,7 +113,7 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         computed = "the model computed (on the CPU)" if is_on_cpu else f"the {devices} computed"
         text = f"Compute-bound: {computed} for {shares['compute']:.1%} of the steps' time{_next(shares)}."
         return text + keep if evidence.has_loader else text
-    if bound in evidence.making:
+    if bound in evidence.making or (bound == "loader" and _is_hidden(evidence, shares)):
         waited = sum(share for cause, share in shares.items() if cause in LEAVES)
         return (
             f"{BOUND_NAMES[bound]}-bound: {idle}, and {waited:.1%} went to waiting for batches{evidence.most(bound)}"
@@ -126,14 +135,21 @@ def _next(shares: dict[str, float], bound: str = "compute") -> str:
 
 def _stages(evidence: Evidence) -> str:
     """The stages of making a batch, the longest first, as shares of the workers' time, as in the table of causes."""
-    total_ns = sum(evidence.making.values())
+    work = {**evidence.making, **({"loader": evidence.unnamed_ns} if evidence.unnamed_ratio > _MOSTLY_UNNAMED else {})}
+    total_ns = sum(work.values())
     told = {cause: entry.workers_share for cause, entry in evidence.charged.items() if entry.workers_share is not None}
-    found = {cause: told.get(cause, took_ns / total_ns) for cause, took_ns in evidence.making.items()}
+    found = {cause: told.get(cause, took_ns / total_ns) for cause, took_ns in work.items()}
     stages = sorted((cause for cause in found if found[cause] >= 0.01), key=lambda cause: -found[cause])
     return ", ".join(
-        f"{found[cause]:.1%} {'of their work on' if place == 0 else 'on'} {cause.replace('_', ' ')}"
+        f"{found[cause]:.1%} {'of their work on' if place == 0 else 'on'} {_STAGE_NAMES.get(cause, cause)}"
         for place, cause in enumerate(stages)
     )
+
+
+def _is_hidden(evidence: Evidence, shares: dict[str, float]) -> bool:
+    """Whether most of the workers' time has no name, and most of the waiting for batches overlaps with named stages."""
+    waits, _ = _groups(shares, evidence)
+    return evidence.unnamed_ratio > _MOSTLY_UNNAMED and waits.get("loader", 0.0) < 0.5 * sum(waits.values())
 
 
 def _of_stragglers(evidence: Evidence, causes: Collection[str]) -> str:
@@ -183,6 +199,7 @@ _MEANING: Final = {
     "gc": "Python's garbage collector",
     "host": "the ranks' own Python, which no span covers",
 }
+_STAGE_NAMES: Final = {"page_cache": "page cache", "loader": "the dataset's own code and the loader's"}
 _OWN_MEANING: Final = {
     "storage": "reads from storage",
     "page_cache": "reads served from memory",
@@ -341,6 +358,8 @@ def _delivery(evidence: Evidence) -> _Lines:
 
 def _loader(evidence: Evidence) -> _Lines:
     spent = f"a step waits {_ms(evidence.seconds_per_step('loader'))} for worker time that no read, decode or transform covers"
+    if _is_hidden(evidence, evidence.shares):
+        spent = f"no read, decode or transform covers {evidence.unnamed_ratio:.1%} of the workers' time"
     detail, line = evidence.largest_detail("loader", LEAST_NAMED_RATIO), evidence.largest_line("loader")
     if detail and detail.name == SAMPLER:
         yield (
