@@ -218,13 +218,6 @@ def test_times_of_reads_by_source_size_and_file() -> None:
     assert ("/data/a", 120_000, 0.05) == (first.path, first.max_offset, pytest.approx(first.max_s))
 
 
-@pytest.mark.parametrize(("size", "is_small"), [(100, True), (4096, True), (8192, True), (8193, False), (100_000, False)])
-def test_small_reads_are_named(size: int, is_small: bool) -> None:
-    """Up to 8 kB each, pages of 4,096 bytes among them."""
-    codes = [pattern.code for pattern in found(reading([5.0] * 300, [size] * 300)).reads.patterns]
-    assert (["small reads"] if is_small else []) == codes
-
-
 def test_page_faults_at_random_places_want_no_readahead() -> None:
     """Each fetched 128 kB."""
     random = np.random.default_rng(0)
@@ -302,3 +295,37 @@ def test_a_rank_that_falls_behind() -> None:
     assert (0, 0.0, 0.0) == (early.rank, early.last_ratio, early.behind_s)
     uncertain = found(timeline(drawing, clocks={"uncertainty_ns": 25})).skew
     assert (0.25, 7.5e-9) == (uncertain[0].last_ratio, pytest.approx(uncertain[0].behind_s))
+
+
+@pytest.mark.parametrize(
+    ("size", "large", "is_named"),
+    [
+        pytest.param(1, 0, True, id="a byte"),
+        pytest.param(4095, 0, True, id="less than a page"),
+        pytest.param(4096, 0, True, id="a page"),
+        pytest.param(8192, 0, True, id="the default buffer"),
+        pytest.param(8193, 0, False, id="more than the default buffer"),
+        pytest.param(4096, 100_000, False, id="a page, as the beginning of a file that is read in large pieces"),
+        pytest.param(512, 100_000, True, id="headers between large pieces"),
+    ],
+)
+def test_small_reads_are_named_up_to_the_default_buffer(size: int, large: int, is_named: bool) -> None:
+    """By their exact size, not by the class of sizes that they are listed in."""
+    spans = [
+        line
+        for place in range(300)
+        for line in (
+            {"kind": "read", "start_ns": place * MS, "end_ns": place * MS + MS // 2, "bytes": size},
+            {"kind": "read", "start_ns": place * MS + MS // 2, "end_ns": place * MS + MS - 1, "bytes": large},
+        )
+        if line["bytes"]
+    ]
+    drawn = timeline("step 0\nwait 0\nfetch w0 0\nread w0 0")
+    template = {kind: drawn.spans.filter(pl.col("kind") == kind).row(0, named=True) for kind in ("step", "wait", "fetch", "read")}
+    whole = {"start_ns": 0, "end_ns": 300 * MS}
+    rows = [{**template[kind], **whole} for kind in ("step", "wait", "fetch")] + [template["read"] | line for line in spans]
+    trace = Trace(drawn.run, pl.DataFrame(rows, schema=drawn.spans.schema), drawn.files)
+    patterns = [pattern for pattern in found(trace).reads.patterns if pattern.code == "small reads"]
+    assert is_named == bool(patterns)
+    if is_named:
+        assert f"300 reads moved {size:,} bytes each" in patterns[0].seen

@@ -88,7 +88,19 @@ def test_threads_end_with_the_loop(tree: Path, tmp_path: Path) -> None:
 def test_each_read_leads_to_its_batch(tree: Path, tmp_path: Path) -> None:
     """Reads lie in the thread and time of their batch's fetch; each file is read once in the epoch and once in the evaluation."""
     dataset = made(tree, tmp_path / "data", layout="files")
-    words = ("--loader", "threads", "--epochs", 1, "--no-stacks", "--batch-size", BATCH, "--eval-data", dataset.path, "--out", "run")
+    words = (
+        "--loader",
+        "threads",
+        "--epochs",
+        1,
+        "--no-stacks",
+        "--batch-size",
+        BATCH,
+        "--eval-data",
+        dataset.path,
+        "--out",
+        "run",
+    )
     finished = jobs.ioprof("run", dataset.path, *words, "--device", "cpu", cwd=tmp_path)
     assert 0 == finished.code, finished.err
     trace = Trace.load(tmp_path / "run")

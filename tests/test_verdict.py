@@ -53,6 +53,19 @@ def test_workers_that_always_work_in_no_named_stage_are_not_bound_by_the_stage_t
     assert not [advice.action for advice in found.verdict.advice if "waits 0.00" in advice.action]
 
 
+def test_a_rare_slow_read_of_an_idle_worker_is_the_bound():
+    """Its own code takes more of the worker's time, but is done long before its batch is asked for."""
+    drawing = """
+        step       0000011111222223333344444444444444
+        wait       .....................44444444.....
+        fetch w0   000.111..222..333..44444444444....
+        read w0    ......................#######.....
+        compute    #####00000111112222233...........#
+    """
+    found = summarise(timeline(drawing, **FACTS))
+    assert "storage" == found.verdict.bound_by
+
+
 def test_a_rank_that_begins_late_is_judged_by_what_made_it_late():
     """Rank 0 waits in the exchange while rank 1 computes, because rank 1 got its batch late: decode, not an uneven load."""
     drawing = """

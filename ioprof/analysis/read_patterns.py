@@ -25,7 +25,10 @@ _PAGE_BYTES: Final = 4096
 _LEAST_READS: Final = 200
 """Reads, opens or faults below which no pattern is named."""
 _SMALL_BYTES: Final = 8192
-"""Up to which reads are small, on average in a class of sizes."""
+"""Largest read that is small, with the buffer that Python's `open` uses by default."""
+_LEAST_MOVED: Final = 0.5
+"""Of all bytes of calls, what small reads must move for those from a page on to count: a file read in large pieces may begin with
+a full buffer."""
 _LEAST_SHARE: Final = 0.05
 """Of the time in which batches were made, from which on small reads and opens are named."""
 _LEAST_OPENS: Final = 5
@@ -53,6 +56,8 @@ class _Sums:
         """Faults that do not continue where the one before was."""
         self.faults = 0
         self.fault_bytes = 0
+        self.small: list[pl.DataFrame] = []
+        """Calls of up to `_SMALL_BYTES`, by whether they asked for less than a page."""
 
 
 def of_data(trace: Trace, is_counted: pl.Expr, first_ns: int) -> pl.Expr:
@@ -99,6 +104,12 @@ def _add(sums: _Sums, rows: pl.DataFrame, depth: DepthOverTime, epochs: pl.DataF
     sums.groups.append(
         rows.group_by("source", size_class=size_class, time_class=duration_class(pl.col("took_ns"))).agg(
             accesses=pl.len(), bytes=pl.col("size").sum(), took_ns=pl.col("took_ns").sum(), max_ns=pl.col("took_ns").max()
+        )
+    )
+    calls = rows.filter(pl.col("kind") != "fault", pl.col("size") <= _SMALL_BYTES)
+    sums.small.append(
+        calls.group_by(below_page=pl.col("size") < _PAGE_BYTES).agg(
+            accesses=pl.len(), bytes=pl.col("size").sum(), took_ns=pl.col("took_ns").sum()
         )
     )
     slowest = pl.col("offset").get(pl.col("took_ns").arg_max())
@@ -175,8 +186,10 @@ def _named(files: pl.DataFrame, trace: Trace) -> tuple[FileReads, ...]:
 def _patterns(
     sums: _Sums, groups: pl.DataFrame, files: pl.DataFrame, epochs: pl.DataFrame, made_ns: int, fetched: StorageBytes | None
 ) -> Iterator[ReadPattern]:
-    total = {column: pl.col(column).sum().over("size_class") for column in ("bytes", "accesses")}
-    small = groups.filter(total["bytes"] <= _SMALL_BYTES * total["accesses"])
+    asked = int(groups["bytes"].sum()) - sums.fault_bytes
+    small = pl.concat(sums.small)
+    if int(small["bytes"].sum()) < _LEAST_MOVED * asked:
+        small = small.filter("below_page")
     accesses, spent_ns = int(small["accesses"].sum()), int(small["took_ns"].sum())
     if sums.faults < 0.5 * accesses and accesses >= _LEAST_READS and spent_ns >= _LEAST_SHARE * max(made_ns, 1):
         mean = int(small["bytes"].sum()) / accesses
@@ -210,7 +223,6 @@ def _patterns(
                 f"{each / 1e3:,.0f} kB",
                 "if samples are smaller than that, switch readahead off for the map (madvise, MADV_RANDOM), or use pread()",
             )
-    asked = int(groups["bytes"].sum()) - sums.fault_bytes
     if fetched is not None and asked > 0 and fetched.by_calls > _MOST_AMPLIFICATION * asked and fetched.by_calls > 1 << 24:
         yield ReadPattern(
             "readahead of ranges",
