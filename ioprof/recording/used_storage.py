@@ -33,7 +33,10 @@ def with_storage(trace: Trace) -> Trace:
     folders = read.group_by("folder", maintain_order=True).agg(pl.col("path").first(), pl.col("bytes").sum())
     folders = folders.sort("bytes", descending=True, maintain_order=True).head(_MOST_FOLDERS)
     numbers = [_mount_number(Path(path)) for path in folders["path"]]
-    known = {number: _of_mount(number, Path(path)) for number, path in zip(numbers, folders["path"], strict=True) if number}
+    known: dict[int, PathStorage] = {}
+    for number, path in zip(numbers, folders["path"], strict=True):
+        if number and number not in known:
+            known[number] = _of_mount(number, Path(path))
     used = folders.with_columns(
         file_system=pl.Series([known[number].file_system if number else None for number in numbers], dtype=pl.String),
         device=pl.Series([device_of(known[number]) if number else None for number in numbers], dtype=pl.String),

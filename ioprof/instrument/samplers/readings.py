@@ -1,5 +1,6 @@
 """Types of the values that sources of samples return: per subject, values by the names in `ioprof.series`."""
 
+import os
 from typing import Final
 
 Subject = tuple[int | None, int]
@@ -12,7 +13,16 @@ HOST: Final[Subject] = (None, 0)
 """The subject of series that belong to no process."""
 
 
+_USUAL_BYTES: Final = 16384
+
+
 def read_bytes(path: str) -> bytes:
     """The content of a file of /proc or /sys; raises OSError if it is missing or not readable."""
-    with open(path, "rb", buffering=0) as file:
-        return file.readall() or b""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # fewer system calls than `open`
+    try:
+        content = os.read(descriptor, _USUAL_BYTES)
+        while more := os.read(descriptor, _USUAL_BYTES):
+            content += more
+        return content
+    finally:
+        os.close(descriptor)
