@@ -162,6 +162,21 @@ def test_a_damaged_tfrecord_is_a_bad_image(forms, tmp_path):
     assert ["checksum" in entry["reason"] for entry in dataset.quarantined] == [True]
 
 
+def test_a_parquet_file_with_names_that_are_no_text_is_refused(tmp_path):
+    """pyarrow does not look at the text of a column when it reads it."""
+    pyarrow = pytest.importorskip("pyarrow")
+    names = pyarrow.array([b"\xff\x80.jpg"], pyarrow.binary())
+    texts = pyarrow.Array.from_buffers(pyarrow.string(), 1, names.buffers())
+    image = pyarrow.StructArray.from_arrays([pyarrow.array([b"\xff\xd8\xff"], pyarrow.binary()), texts], ["bytes", "path"])
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data" / "train-00000-of-00001.parquet"
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"image": image, "label": [0]}), file)
+    with pytest.raises(
+        DatasetError, match=r"train-00000-of-00001.parquet: row group 0 has values that cannot be read .*get the file again"
+    ):
+        list(detect(tmp_path / "data", "train")[1].images)
+
+
 def test_pixels_of_caffe_become_an_image(tmp_path):
     """Blue first, in planes: a PNG of the same pixels, as RGB."""
     import lmdb

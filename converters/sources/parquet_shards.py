@@ -112,12 +112,15 @@ def _read_rows(parquet: Any, file: str, refusals: Refusals) -> Iterator[Row]:
                 f"{file}: a row group of more than {_MAX_GROUP_BYTES} bytes cannot be held in memory; write smaller ones"
             )
         table = _read_group(parquet, file, group, [label, path] if path else [label])
-        labels = table.column(label).to_pylist()
-        paths = (
-            [(entry or {}).get("path") for entry in table.column(path.partition(".")[0]).to_pylist()]
-            if path
-            else [None] * len(labels)
-        )
+        try:
+            labels = table.column(label).to_pylist()
+            paths = (
+                [(entry or {}).get("path") for entry in table.column(path.partition(".")[0]).to_pylist()]
+                if path
+                else [None] * len(labels)
+            )
+        except ValueError as error:  # such as a name that is no UTF-8, which pyarrow does not check before
+            raise damaged_file(error, f"{file}: row group {group} has values that cannot be read") from None
         for row, (value, name) in enumerate(zip(labels, paths, strict=True), start=first):
             if not isinstance(value, int) or not 0 <= value < 1 << 63:
                 what = f"{file}: row {row} has the label {str(value)[:20]}; a split without labels cannot be converted"
@@ -206,8 +209,13 @@ class ParquetReader:
         if row >= len(self._group):
             rows = len(self._group)
             raise DatasetError(f"{image.file}: row group {group} has {rows} rows, fewer than announced; get the file again")
-        data: bytes = self._group[row].as_py() or b""
-        return data
+        try:
+            data = self._group[row].as_py()
+        except ValueError as error:
+            raise damaged_file(error, f"{image.file}: row {image.offset} cannot be read") from None
+        if data is not None and not isinstance(data, bytes):
+            raise DatasetError(f"{image.file}: the image of row {image.offset} is {type(data).__name__}, not bytes")
+        return data or b""
 
     def close(self) -> None:
         """Close the shards."""
