@@ -53,6 +53,21 @@ def test_workers_that_always_work_in_no_named_stage_are_not_bound_by_the_stage_t
     assert not [advice.action for advice in found.verdict.advice if "waits 0.00" in advice.action]
 
 
+def test_a_batch_that_takes_longer_to_make_than_to_use_is_no_matter_of_delivery():
+    """Of 19 ticks a worker makes a batch for 16, and it is on its way for 3; the loop needs 14 for it."""
+    number, ticks = 6, 19
+    fetch = "".join(str(batch) * 16 + "..." for batch in range(number)) + "." * ticks
+    decode = ("#" * 16 + "...") * number + "." * ticks
+    wait = "".join("." * 14 + str(batch) * 5 for batch in range(number)) + "." * ticks
+    compute = "." * ticks + "".join(str(batch) * 14 + "....." for batch in range(number))
+    step = "." * 14 + "0" * 24 + "".join(str(batch) * ticks for batch in range(1, number))
+    drawing = f"step {step}\nwait {wait}\nfetch w0 {fetch}\ndecode w0 {decode}\ncompute {compute}"
+    found = summarise(timeline(drawing, **FACTS))
+    causes = {entry.cause: entry.seconds or 0.0 for entry in found.steps.causes}
+    assert causes["delivery"] > 0
+    assert "decode" == found.verdict.bound_by
+
+
 def test_a_rare_slow_read_of_an_idle_worker_is_the_bound():
     """Its own code takes more of the worker's time, but is done long before its batch is asked for."""
     drawing = """

@@ -48,6 +48,8 @@ LEAST_BUSY_RATIO: Final = 0.9
 """Part of the steps' time in which workers fetch from which on they are called busy."""
 _LEAST_WITHOUT_NAME: Final = 0.75
 """Part of the workers' time without a name, from which on the named stages are not what makes batches late."""
+_LEAST_BUSY_AND_SLOWER: Final = 0.8
+"""The same, if they need longer for a batch than the loop does: the rest of the time went to sending it."""
 FEWEST_SAMPLES: Final = 4
 """Samples of a line of code below which it is not named in the verdict."""
 
@@ -146,9 +148,14 @@ class Evidence:
 
     @property
     def workers_are_busy(self) -> bool:
-        """Whether the workers fetch nearly all of the time: then what the loop waits for is their work, however it reaches it."""
+        """Whether the workers fetch nearly all of the time, or most of it and longer than the loop takes for a batch: then what the
+        loop waits for is their work, however it reaches it.
+        """
         found = self.ceilings
-        return found is not None and not found.is_serial and found.supply_s >= LEAST_BUSY_RATIO * found.step_s
+        if found is None or found.is_serial:
+            return False
+        least = _LEAST_BUSY_AND_SLOWER if found.supply_s > found.consumer_s else LEAST_BUSY_RATIO
+        return found.supply_s >= least * found.step_s
 
     @property
     def works_without_name(self) -> bool:
