@@ -5,6 +5,7 @@ from io import StringIO
 
 import polars as pl
 import pytest
+from pipeline_simulator import Pipeline
 from rich.console import Console
 from timeline import timeline
 
@@ -14,6 +15,7 @@ from ioprof.report.caveats import caveats
 from ioprof.report.text import comparison_text, summary_text
 from ioprof.trace import Trace
 
+MS = 1_000_000
 FACTS = {"config": {"device": "cuda", "workers": 1, "batch_size": 4}}
 
 
@@ -54,17 +56,10 @@ def test_workers_that_always_work_in_no_named_stage_are_not_bound_by_the_stage_t
 
 
 def test_a_batch_that_takes_longer_to_make_than_to_use_is_no_matter_of_delivery():
-    """Of 19 ticks a worker makes a batch for 16, and it is on its way for 3; the loop needs 14 for it."""
-    number, ticks = 6, 19
-    fetch = "".join(str(batch) * 16 + "..." for batch in range(number)) + "." * ticks
-    decode = ("#" * 16 + "...") * number + "." * ticks
-    wait = "".join("." * 14 + str(batch) * 5 for batch in range(number)) + "." * ticks
-    compute = "." * ticks + "".join(str(batch) * 14 + "....." for batch in range(number))
-    step = "." * 14 + "0" * 24 + "".join(str(batch) * ticks for batch in range(1, number))
-    drawing = f"step {step}\nwait {wait}\nfetch w0 {fetch}\ndecode w0 {decode}\ncompute {compute}"
-    found = summarise(timeline(drawing, **FACTS))
-    causes = {entry.cause: entry.seconds or 0.0 for entry in found.steps.causes}
-    assert causes["delivery"] > 0
+    """A worker makes a batch for 16 of 19 ms, and waits until the loop, which needs 14 ms for one, has got it."""
+    found = summarise(Pipeline([16 * MS] * 60, [14 * MS] * 60, prefetch=1, deliver=3 * MS).trace())
+    waited = {entry.cause: entry.seconds or 0.0 for entry in found.steps.causes}
+    assert waited["delivery"] > waited["decode"] > 0
     assert "decode" == found.verdict.bound_by
 
 
