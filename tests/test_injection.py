@@ -189,6 +189,7 @@ def test_a_killed_worker_is_named_with_its_batch(tmp_path: Path) -> None:
                 for batch in DataLoader(Data(), 4, num_workers=2):
                     pass
             finally:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise again
                 for worker in multiprocessing.active_children():  # it may wait for a lock that the killed one held
                     worker.kill()
                 os._exit(0)  # torch raises its error from a signal handler, wherever the process is

@@ -197,7 +197,7 @@ def _loader(evidence: Evidence) -> _Lines:
         yield f"Make {line_text(line)} faster, or do it once before training: it takes {evidence.part_of(line)}"
     if not evidence.run.reads_captured:
         yield Advice(f"Record the reads as well: {spent}, and reads were not captured", no_gain=NoGain.OF_RECORDING)
-    if evidence.warmup_ratio.get("loader", 0.0) >= 0.5 and evidence.steps.warmup:
+    if evidence.warmup_ratio.get("loader", 0.0) >= 0.5 and evidence.steps.warmup and not evidence.works_without_name:
         ratio, longer = evidence.warmup_ratio["loader"], evidence.options.with_steps.format(10 * evidence.steps.count)
         longer_run = f"Record a longer run ({longer}): {ratio:.0%} of this time is in the first {evidence.steps.warmup} steps"
         yield Advice(longer_run, no_gain=NoGain.OF_RECORDING)

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from ioprof.analysis.demand import Fetched
-from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, PLACES, SAMPLER
+from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, EPOCH_END, PLACES, SAMPLER, WORKER_START
 from ioprof.analysis.options import JobOptions, options_of
 from ioprof.analysis.stacks import WORKERS
 from ioprof.run_record import (
@@ -198,7 +198,7 @@ class Evidence:
         """The largest part of a cause, as a clause: a file, a span, or a line of code. Empty: none that is large enough."""
         detail = self.largest_detail(cause, LEAST_NAMED_RATIO)
         line = self.largest_line(cause)
-        if line and line.cause == WORKERS:
+        if line and line.cause == WORKERS and (not detail or detail.name in (WORKER_START, EPOCH_END)):
             return f", {self.part_of(line)} at {line_text(line)}"
         if line and (not detail or cause == "transform"):
             return f", {line.share or 0.0:.1%} at {line_text(line)}"

@@ -160,7 +160,7 @@ def _of_loader(evidence: Evidence) -> str:
 
 def _startup(evidence: Evidence, bound: str) -> str:
     ratio = evidence.warmup_ratio.get(bound, 0.0)
-    if ratio < 0.5 or not evidence.steps.warmup:
+    if ratio < 0.5 or not evidence.steps.warmup or (bound == "loader" and evidence.works_without_name):
         return ""
     return f" Of that, {ratio:.0%} was in the first {evidence.steps.warmup} steps (start-up): a longer run has a smaller share."
 

@@ -14,7 +14,7 @@ from ioprof.report.caveats import caveats
 from ioprof.report.page.answer import headline
 from ioprof.report.palette import CAUSE_COLOURS, DARK
 from ioprof.report.prediction import gain_text
-from ioprof.report.statements import cause_rows, failures, setting, title
+from ioprof.report.statements import CauseRow, cause_rows, failures, setting, title
 from ioprof.report.text import Report
 from ioprof.report.units import clean, duration, percent, rate
 from ioprof.report.whole_job import window_text
@@ -25,7 +25,8 @@ _MOST_CHANGES: Final = 3
 _LEAST_SHARE: Final = 0.005
 """Causes below this share of the steps' time are one row together, as are those after `_MOST_ROWS`."""
 _MOST_ROWS: Final = 6
-_BAR: Final = 50  # columns that all of the time takes
+_BAR: Final = 50  # columns that all of the time takes, where notes leave so much room
+_LABELS: Final = 20  # columns of a cause's name and share, with the space between columns
 _LONGEST_CHANGE: Final = 140  # two lines
 
 
@@ -65,20 +66,28 @@ def _bars(summary: Summary) -> Table:
     entries.sort(key=lambda each: _place(each[0], waited, bound))
     shown = [each for each in entries if (each[0].share or 0) >= _LEAST_SHARE or each[1].cause == bound]
     shown = shown[:_MOST_ROWS]
-    for entry, row in shown:
-        bar = Text(_bar((entry.share or 0) * _BAR), style=DARK.get(CAUSE_COLOURS[row.cause], CAUSE_COLOURS[row.cause]))
+    noted = [_notes(entry, row, bound, most) for entry, row in shown]
+    room = WIDTH - _LABELS - max(map(len, noted), default=0)
+    scale = min(_BAR, room / max((entry.share or 0.0 for entry, _ in shown), default=1.0)) if shown else _BAR
+    for (entry, row), notes in zip(shown, noted, strict=True):
+        bar = Text(_bar((entry.share or 0) * scale), style=DARK.get(CAUSE_COLOURS[row.cause], CAUSE_COLOURS[row.cause]))
         bold = "bold" if row.cause == bound else ""
-        notes = [] if row.basis == "measured" else [row.basis]
-        if bold and row.workers and row.cause in LEAVES and (entry.share or 0.0) < most:
-            notes.append(f"{row.workers}% of the workers' time")
-        if row.cause == "straggler" and entry.details:
-            notes.append(clean(entry.details[0].name, 30))
-        table.add_row(Text(row.cause, style=bold), Text(f"{row.share}%", style=bold), bar, Text("; ".join(notes), style="dim"))
+        table.add_row(Text(row.cause, style=bold), Text(f"{row.share}%", style=bold), bar, Text(notes, style="dim"))
     folded = [each[1] for each in entries if each not in shown]
     if folded:
         share = sum(round(10 * float(row.share)) for row in folded) / 10
         table.add_row(Text(f"{len(folded)} other{'s' if len(folded) > 1 else ''}", style="dim"), Text(f"{share:.1f}%", style="dim"))
     return table
+
+
+def _notes(entry: CauseShare, row: CauseRow, bound: str | None, most: float) -> str:
+    """What is said beside a bar; `most` is the greatest share of a cause of waiting for batches."""
+    notes = [] if row.basis == "measured" else [row.basis]
+    if row.cause == bound and row.workers and row.cause in LEAVES and (entry.share or 0.0) < most:
+        notes.append(f"{row.workers}% of the workers' time")
+    if row.cause == "straggler" and entry.details:
+        notes.append(clean(entry.details[0].name, 30))
+    return "; ".join(notes)
 
 
 def _place(entry: CauseShare, waited: float, bound: str | None) -> tuple[float, bool, float]:

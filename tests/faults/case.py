@@ -114,6 +114,8 @@ class Outcome:
             if entry.cause not in ("host", "loader") or not entry.share:
                 continue
             rest = max(0.0, entry.share - sum(detail.share for detail in entry.details if detail.name not in PLACES))
+            if entry.cause == "loader" and any(line.cause == "workers" for line in summary.unexplained):
+                continue  # all that workers do is named
             by_lines = sum(line.seconds for line in summary.unexplained if line.cause == entry.cause)
             if by_lines < 0.9 * rest / entry.share * (entry.seconds or 0.0):
                 found += rest
