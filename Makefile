@@ -4,7 +4,8 @@
 #   TORCH_INDEX=URL      a further package index for torch, such as PyTorch's own index of builds without CUDA.
 #                        By default pip decides, by its own configuration (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, pip.conf).
 #   DEMO_ARGS=...        handed to `ioprof demo`, after --out demo --force
-#   TEST_ARGS=...        handed to pytest, e.g. TEST_ARGS='-k blame -x'; -n 0 has one process make all tests
+#   TEST_ARGS=...        handed to pytest, e.g. TEST_ARGS='-k blame -x'; -n 0 has one process make all tests,
+#                        --reruns 0 makes no failed test again
 #   CI=true              less output
 
 VENV ?= .venv
@@ -36,7 +37,7 @@ notebook: $(INSTALLED)  ## start JupyterLab with the notebooks, on the runs of t
 	cd notebooks && $(abspath $(BIN))/jupyter lab
 
 test: $(INSTALLED)  ## run the tests; what this machine cannot test is skipped, and said
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal --reruns 1 --max-suite-reruns 4 --rerun-show-tracebacks $(TEST_ARGS)
 
 test-gpu:  ## run the tests that need a GPU, under the machine's own python3 and its torch
 	python3 setup.py -q build_ext --inplace

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
+from msgspec.structs import replace
+
 from ioprof.analysis.demand import Fetched
 from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, EPOCH_END, PLACES, SAMPLER, WORKER_START
 from ioprof.analysis.options import JobOptions, options_of
@@ -175,13 +177,19 @@ class Evidence:
         return first if entry and first and first.share >= least_ratio * (entry.share or 0.0) else None
 
     def largest_line(self, cause: str) -> CodeShare | None:
-        """The line of the user's own code that took most of a cause, if that is not too little or too uncertain to be named."""
+        """The line of the user's own code that took most of a cause, if that is not too little or too uncertain to be named.
+
+        Else the function whose lines together are enough, as a line 0.
+        """
         total_s = self.charged[cause].seconds if cause in self.charged else None
         if cause == "loader" and self.works_without_name:
             cause, total_s = WORKERS, self._worker_lines_s
-        own = [line for line in self.code if line.cause == cause and line.is_own and line.samples >= FEWEST_SAMPLES]
-        largest = max(own, key=lambda line: line.seconds, default=None)
-        return largest if largest and total_s and largest.seconds >= LEAST_NAMED_RATIO * total_s else None
+        own = [line for line in self.code if line.cause == cause and line.is_own]
+        for found in (own, _functions(own)):
+            largest = max(found, key=lambda line: line.seconds, default=None)
+            if largest and largest.samples >= FEWEST_SAMPLES and total_s and largest.seconds >= LEAST_NAMED_RATIO * total_s:
+                return largest
+        return None
 
     @property
     def _worker_lines_s(self) -> float:
@@ -247,5 +255,20 @@ def shortened(name: str, longest: int = 44) -> str:
 
 
 def line_text(line: CodeShare) -> str:
-    """A line of code: `train.py:42 in main`."""
-    return f"{shortened(line.file, 30)}:{line.line} in {line.function}"
+    """A line of code: `train.py:42 in main`; a function of several lines: `train.py in main`."""
+    place = f":{line.line}" if line.line else ""
+    return f"{shortened(line.file, 30)}{place} in {line.function}"
+
+
+def _functions(lines: list[CodeShare]) -> list[CodeShare]:
+    """The sums over the lines of each function, as a line 0."""
+    found: dict[tuple[str, str], CodeShare] = {}
+    for line in lines:
+        key = (line.file, line.function)
+        if before := found.get(key):
+            share = None if line.share is None or before.share is None else before.share + line.share
+            seconds, samples = before.seconds + line.seconds, before.samples + line.samples
+            found[key] = replace(before, line=0, samples=samples, seconds=seconds, share=share, library=None)
+        else:
+            found[key] = line
+    return [line for line in found.values() if not line.line]
