@@ -216,7 +216,11 @@ HOST: Final = None
 
 
 def job(
-    *series: tuple[int | None, str, float], allowed: str = "0-15", pools: dict[str, int] | None = None, drawing: str = DECODING
+    *series: tuple[int | None, str, float],
+    allowed: str = "0-15",
+    pools: dict[str, int] | None = None,
+    drawing: str = DECODING,
+    sampled_ns: int = 10 * 10**9,
 ) -> Trace:
     """A job whose only worker always decodes, on a host with 16 cores, with these values of series after 10 s."""
     records = [
@@ -230,7 +234,7 @@ def job(
     rows = [
         (time_ns, "node1", None if of is None else 0, of, name, value if time_ns else value * begin, "")
         for of, name, value in series
-        for time_ns, begin in ((0, float(not name.endswith(CUMULATIVE))), (10 * 10**9, 1.0))
+        for time_ns, begin in ((0, float(not name.endswith(CUMULATIVE))), (sampled_ns, 1.0))
     ]
     return Trace(trace.run, trace.spans, counters=pl.DataFrame(rows, schema=table_schema(COUNTER_COLUMNS), orient="row"))
 
@@ -263,6 +267,13 @@ def test_a_worker_that_decodes_beside_idle_cores_needs_more_workers() -> None:
     assert 0.9375 == found.cpu.idle_ratio
     assert text == summarise(job()).verdict.text
     assert advice.startswith("Use num_workers=15 instead of 1")
+
+
+def test_a_process_that_was_sampled_at_its_start_alone_is_not_known() -> None:
+    """Its CPU time is counted in steps of 10 ms: 0 of 17 ms is no worker that waits."""
+    found = summarise(job(*IDLE, *used(RANK, 0.0, 0.0), *used(WORKER, 0.0, 0.011), sampled_ns=17_000_000))
+    assert found.cpu is None or found.cpu.worker_running_threads is None
+    assert "a worker uses" not in " ".join(entry.action for entry in found.verdict.advice)
 
 
 def test_workers_on_one_core_are_named_before_decode() -> None:

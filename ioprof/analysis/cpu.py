@@ -27,6 +27,8 @@ MOST_IDLE: Final = 0.05
 """Share of the host's CPU time that may be idle where all cores are called busy."""
 LEAST_WANTED: Final = 0.5
 """Cores that a worker could use on average, from which on busy cores hold it up: one that mostly waits for data needs few."""
+_LEAST_SAMPLED_S: Final = 0.25
+"""Life of a process at its last sample, below which that says nothing: the kernel counts CPU time in steps of 10 ms."""
 _GREATEST: Final = 2.0**63  # a counter of a damaged file may be anything, NaN included
 _OF_PROCESS: Final = (
     "process.cpu_user", "process.cpu_system", "process.run_delay", "process.threads", "process.cpus_allowed",
@@ -123,7 +125,7 @@ def _is_short(delay_ratio: float | None, waiting: float | None) -> bool:
 
 
 def _usages(trace: Trace) -> dict[str, list[_Usage]]:
-    """By host, the ranks and workers that were sampled."""
+    """By host, the ranks and workers that were sampled for long enough."""
     records = {
         (record.host, record.pid): record
         for record in trace.run.processes
@@ -142,7 +144,9 @@ def _usages(trace: Trace) -> dict[str, list[_Usage]]:
     found: dict[str, list[_Usage]] = {}
     for key, values in sorted(rows.items()):
         if key in records and {"cpu_user", "cpu_system", "threads", "cpus_allowed"} <= values.keys():
-            found.setdefault(key[0], []).append(_usage(records[key], values))
+            usage = _usage(records[key], values)
+            if usage.wall_s >= _LEAST_SAMPLED_S:
+                found.setdefault(key[0], []).append(usage)
     return found
 
 

@@ -21,8 +21,11 @@ _LEAST_READS: Final = 8
 """Per window."""
 _USUAL: Final = 0.6
 """Of the median, what a window must have at least."""
-_MOST_SLOPE: Final = -0.5
+_LEAST_LOG_ODDS: Final = 3.0
+"""How much more likely the slope has to be under the one kind of storage than under the other: 20 times."""
 _MOST_SLOPE_ERROR: Final = 0.35
+_LEAST_SLOPE_ERROR: Final = 0.1
+"""No storage is exactly of one kind."""
 _LEAST_SPREAD: Final = 0.3
 """Difference of the quartiles of the times of reads, relative to their median, below which reads take as long as each other."""
 
@@ -48,31 +51,37 @@ def storage_bound(
         return StorageBound(
             "latency", f"half of the reads took {low / 1e6:,.2f} to {high / 1e6:,.2f} ms each, whatever else was read"
         )
-    slope, error = _slope(reads[1:], num_bytes[1:])
+    slope, error, freedom = _slope(reads[1:], num_bytes[1:])
     if error > _MOST_SLOPE_ERROR:
         return StorageBound(None, "the times of reads differ, and how many there are per second does not show why")
     with_size = (
         f"reads per second change with the power {slope:.1f} ± {error:.1f} of bytes per read (-1: a shared rate, 0: a latency)"
     )
-    return StorageBound("throughput" if slope < _MOST_SLOPE else "latency", with_size)
+    # By Student's distribution of the slope around 0 and around -1.
+    least = max(error, _LEAST_SLOPE_ERROR) ** 2 * freedom
+    log_odds = (freedom + 1) / 2 * (math.log1p(slope**2 / least) - math.log1p((slope + 1) ** 2 / least))
+    if abs(log_odds) < _LEAST_LOG_ODDS:
+        return StorageBound(None, f"{with_size}, which is near the middle")
+    return StorageBound("throughput" if log_odds > 0 else "latency", with_size)
 
 
-def _slope(reads: NDArray[np.float64], num_bytes: NDArray[np.float64]) -> tuple[float, float]:
-    """How reads per second follow from bytes per read, both as logarithms, over windows; with its standard error.
+def _slope(reads: NDArray[np.float64], num_bytes: NDArray[np.float64]) -> tuple[float, float, int]:
+    """How reads per second follow from bytes per read, both as logarithms, over windows; its standard error, and of how many
+    degrees of freedom.
 
     -1: when reads are larger there are fewer of them, as the bytes per second stay the same. 0: there are as many.
     """
     if len(reads) < LEAST_WINDOWS:
-        return 0.0, math.inf
+        return 0.0, math.inf, 0
     # In a window in which something else held all up both are small, which says nothing of the storage.
     usual = (reads >= _LEAST_READS) & (reads >= _USUAL * np.median(reads)) & (num_bytes >= _USUAL * np.median(num_bytes))
     if usual.sum() < LEAST_WINDOWS:
-        return 0.0, math.inf
+        return 0.0, math.inf, 0
     size, count = np.log(num_bytes[usual] / reads[usual]), np.log(reads[usual])
     size, count = size - size.mean(), count - count.mean()
     spread = float((size**2).sum())
     if spread <= 0:
-        return 0.0, math.inf
+        return 0.0, math.inf, 0
     slope = float((size * count).sum()) / spread
     rest = float(((count - slope * size) ** 2).sum()) / (len(size) - 2)
-    return slope, math.sqrt(rest / spread)
+    return slope, math.sqrt(rest / spread), len(size) - 2

@@ -102,7 +102,7 @@ def why_not(recorded: Pipeline, new: Pipeline, total_s: float, found: tuple[Kind
     if refused := why_none(recorded):
         return refused
     if not recorded.storage.is_sure and _storage_ratio(recorded) >= _LEAST_STORAGE:
-        return NoGain.NOT_SHOWN, "the run is too short to tell whether its storage is bound by a rate or by latency"
+        return NoGain.NOT_SHOWN, "its reads do not show whether the storage is bound by a rate or by latency"
     for host, cores in recorded.cores.items():
         used = _cpu_s(new, host) / total_s
         if used > _MOST_USED * cores:
