@@ -1,0 +1,43 @@
+"""Whether storage was bound by its latency or its rate, from windows whose truth is known."""
+
+import numpy as np
+import pytest
+
+from ioprof.analysis.storage_bound import storage_bound
+
+WIDE = (1e6, 4e6, 9e6)
+"""Quartiles of times of reads that differ, in nanoseconds."""
+
+
+def windows(slope: float, noise: float, seed: int, number: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """Reads and bytes per window: reads change with that power of bytes per read, and by a relative noise."""
+    random = np.random.default_rng(seed)
+    size = np.exp(random.normal(11.0, 0.3, number))
+    reads = 100.0 * (size / size.mean()) ** slope * np.exp(random.normal(0.0, noise, number))
+    return reads, reads * size
+
+
+@pytest.mark.parametrize(("slope", "kind"), [(-1.0, "throughput"), (0.0, "latency"), (-0.5, None)])
+def test_the_kind_follows_from_the_slope(slope: float, kind: str | None) -> None:
+    """A shared rate, a latency, and what lies between: not known."""
+    assert kind == storage_bound(WIDE, *windows(slope, 0.05, seed=1)).kind
+
+
+def test_reads_that_take_as_long_as_each_other_have_a_latency() -> None:
+    """Whatever their sizes are."""
+    assert "latency" == storage_bound((3.9e6, 4e6, 4.1e6), *windows(-1.0, 0.05, seed=1)).kind
+
+
+@pytest.mark.parametrize("number", [1, 5])
+def test_few_windows_show_nothing(number: int) -> None:
+    """Nor is there an error."""
+    assert storage_bound(WIDE, *windows(-1.0, 0.05, seed=1, number=number)).kind is None
+
+
+@pytest.mark.parametrize("is_rate", [False, True])
+@pytest.mark.parametrize(("noise", "number"), [(0.1, 8), (0.2, 20), (0.3, 40)])
+def test_noise_makes_it_unknown_before_it_makes_it_wrong(is_rate: bool, noise: float, number: int) -> None:
+    """Of 300 runs at most one in a hundred is called the wrong kind."""
+    wrong = "latency" if is_rate else "throughput"
+    kinds = [storage_bound(WIDE, *windows(-1.0 if is_rate else 0.0, noise, seed, number)).kind for seed in range(300)]
+    assert kinds.count(wrong) <= 3
