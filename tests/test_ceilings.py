@@ -33,13 +33,13 @@ def steady(draw: st.DrawFn) -> tuple[Pipeline, float, float]:
 @PIPELINES
 @given(steady())
 def test_the_ceilings_are_those_of_the_pipeline(known: tuple[Pipeline, float, float]) -> None:
-    """And the step is the slower one's, or the sum of both without workers, within 5 % or what the residual says."""
+    """And the step is the slower one's, or the sum of both without workers, to a thousandth, or what the residual says."""
     pipeline, supply, consumer = known
     found = ceilings(pipeline.trace())
     assert found is not None
-    assert (supply, consumer) == pytest.approx((found.supply_s * 1e3, found.consumer_s * 1e3), rel=0.05)
+    assert (supply, consumer) == pytest.approx((found.supply_s * 1e3, found.consumer_s * 1e3), rel=0.001)
     assert found.is_serial == (pipeline.workers == 0)
-    assert found.step_s == pytest.approx(found.predicted_s + sum(part.seconds for part in found.residuals), rel=0.05)
+    assert found.step_s == pytest.approx(found.predicted_s + sum(part.seconds for part in found.residuals), rel=0.001)
 
 
 @PIPELINES

@@ -50,8 +50,8 @@ def ceilings(trace: Trace) -> Ceilings | None:
     table = table.filter(pl.Series(observed(trace, table)))
     sums = _Sums()
     for rank, spans in by_rank(trace, _KINDS, ("pid", "tid", "stream", "batch", "name")):
-        own = table.filter(pl.col("rank") == rank)
-        _add_rank(sums, intervals(own[warmup(len(own)) :]), with_worker(spans))
+        own, known = table.filter(pl.col("rank") == rank), with_worker(spans)
+        _add_rank(sums, _whole_rounds(intervals(own[warmup(len(own)) :]), known), known)
     if not sums.steps:
         return None
     scale = 1e9 * sums.steps
@@ -74,10 +74,22 @@ def ceilings(trace: Trace) -> Ceilings | None:
     )
 
 
+def _whole_rounds(windows: Intervals, spans: pl.DataFrame) -> Intervals:
+    """The last steps, as many as are a multiple of the workers: workers of equal speed deliver at the same time, so the wait for
+    them stands in one step of each round.
+    """
+    fetches = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
+    lives = fetches.filter(pl.Series(covered(_ends(fetches), union(windows)) > 0)).group_by("worker")
+    by_worker = lives.agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    workers = _most_at_once(intervals(by_worker)) if len(by_worker) else 1
+    return windows[len(windows) % workers :] if len(windows) > 2 * workers else windows
+
+
 def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame) -> None:
     steady, wall_ns = union(windows), total(windows)
     waits = spans.filter(pl.col("kind") == "wait")
-    received = waits.filter(pl.Series(covered(_ends(waits), steady) > 0), pl.col("batch").is_not_null())
+    after = waits["end_ns"].to_numpy()  # a wait may take no time at all, at the first nanosecond of a step
+    received = waits.filter(pl.Series(covered(pack(after, after + 1), steady) > 0), pl.col("batch").is_not_null())
     fetches = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
     fetched = fetches.filter(pl.Series(covered(_ends(fetches), steady) > 0))
     if not wall_ns or received.is_empty() or fetched.is_empty():
