@@ -22,7 +22,7 @@ from ioprof.errors import CaptureError
 from ioprof.ingest.stacks import instruction_lines, read_stacks
 from ioprof.stack_format import STACK_FORMAT, TEXT_RECORD
 from ioprof.stacks.elf import symbol_addresses
-from ioprof.stacks.interpreters import Interpreters
+from ioprof.stacks.interpreters import Interpreter, Interpreters
 from ioprof.stacks.layouts import FIXED, layout_of
 from ioprof.stacks.library import Reader, TargetState, is_built, read_memory
 
@@ -131,6 +131,18 @@ def test_a_forked_process_is_found_by_what_is_known_of_its_parent() -> None:
         os.close(wait)
         os.close(release)
         os.waitpid(child, 0)
+
+
+def test_a_thread_that_has_not_begun_is_not_taken_for_the_main_one() -> None:
+    """Until it runs, its state has the number of the thread that made it, and stands before that one's."""
+    layout, pid, interpreter, new, main = FIXED[3, 11], 77, 0x1000, 0x2000, 0x3000
+    words = {0x100 + layout.interpreters_head: interpreter, interpreter + layout.threads_head: new}
+    for thread, following in ((new, main), (main, 0)):
+        words |= {thread + layout.thread_interpreter: interpreter, thread + layout.thread_native_id: pid}
+        words[thread + layout.thread_next] = following
+    found = Interpreter(runtime=0x100, code_type=0, version=0x030B07F0, layout=layout)
+    assert main == found.main_thread(pid, lambda _, address, size: words[address].to_bytes(size, "little"))
+    assert found.main_thread(78, lambda _, address, size: words[address].to_bytes(size, "little")) is None
 
 
 def test_a_program_without_an_interpreter_is_named() -> None:

@@ -46,20 +46,20 @@ class Interpreter:
         """
         layout = self.layout
         interpreter = _word(read(pid, self.runtime + layout.interpreters_head, 8))
+        if not interpreter:
+            return None
+        # The newest interpreter alone: subinterpreters have no main thread. Of its threads the oldest that has the number: until a
+        # new thread runs, its state has the number of the thread that made it.
+        thread, found = _word(read(pid, interpreter + layout.threads_head, 8)), None
         for _ in range(_MOST_THREADS):
-            if not interpreter:
+            if not thread:
+                break
+            if _word(read(pid, thread + layout.thread_interpreter, 8)) != interpreter:
                 return None
-            thread = _word(read(pid, interpreter + layout.threads_head, 8))
-            for _ in range(_MOST_THREADS):
-                if not thread:
-                    break
-                if _word(read(pid, thread + layout.thread_interpreter, 8)) != interpreter:
-                    return None
-                if _word(read(pid, thread + layout.thread_native_id, 8)) == pid:
-                    return thread
-                thread = _word(read(pid, thread + layout.thread_next, 8))
-            return None  # the newest interpreter alone: subinterpreters have no main thread
-        return None
+            if _word(read(pid, thread + layout.thread_native_id, 8)) == pid:
+                found = thread
+            thread = _word(read(pid, thread + layout.thread_next, 8))
+        return found
 
 
 class Interpreters:

@@ -23,7 +23,8 @@ PERIOD_S: Final = 0.02
 LARGEST_COST: Final = 0.0015
 """Maximum CPU use of the sampler as a share of the CPUs that it may use: with more processes the period is longer."""
 ALLOWANCE_NS: Final = 50_000_000
-"""CPU time in addition, for what is read once: the code of the job, and what its processes are."""
+"""CPU time in addition: for what is read once (the code of the job, what its processes are), and for the full rate at the start, which
+is all that a short job has."""
 LONGEST_PERIOD_S: Final = 1.0
 LARGEST_WAIT_S: Final = 10.0
 """How long `stop` waits for the thread."""
@@ -180,12 +181,15 @@ class StackSampler:
                 self._set_period(max(0, self._cpu_ns - looked_ns - reading_ns) / passes, looked_ns - began_ns)
 
     def _set_period(self, pass_ns: float, look_ns: int) -> None:
-        """A longer period where passes are expensive. What is read only once (new code, new processes) has an allowance."""
+        """A longer period where passes are expensive, after half of the allowance is used."""
         self._pass_ns = (7 * self._pass_ns + pass_ns) / 8 if self._pass_ns else pass_ns
         self._look_ns = (7 * self._look_ns + look_ns) / 8 if self._look_ns else look_ns
         left = max(self._largest_cost - self._look_ns / _LOOK_AFTER_NS, self._largest_cost / 3)
         needed_s = self._pass_ns / 1e9 / left
-        if self._cpu_ns > self._largest_cost * (self._ended_ns - self._began_ns) + ALLOWANCE_NS:
+        beyond_ns = self._cpu_ns - self._largest_cost * (self._ended_ns - self._began_ns)
+        if beyond_ns < ALLOWANCE_NS / 2:
+            needed_s = 0.0
+        elif beyond_ns > ALLOWANCE_NS:
             needed_s *= 2
         self._period_s = min(max(self._requested_s, needed_s), LONGEST_PERIOD_S)
         self._longest_s = max(self._longest_s, self._period_s)
