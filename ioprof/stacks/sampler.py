@@ -23,8 +23,8 @@ PERIOD_S: Final = 0.02
 LARGEST_COST: Final = 0.0015
 """Maximum CPU use of the sampler as a share of the CPUs that it may use: with more processes the period is longer."""
 ALLOWANCE_NS: Final = 50_000_000
-"""CPU time in addition: for what is read once (the code of the job, what its processes are), and for the full rate at the start, which
-is all that a short job has."""
+"""CPU time in addition: for what is read once (the code of the job, what its processes are), and for the full rate at the start,
+which is all that a short job has."""
 LONGEST_PERIOD_S: Final = 1.0
 LARGEST_WAIT_S: Final = 10.0
 """How long `stop` waits for the thread."""
