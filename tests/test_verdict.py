@@ -289,3 +289,21 @@ def test_time_without_a_name_is_counted():
 def test_a_path_keeps_its_end(name, short):
     """As much of it as fits."""
     assert short == shortened(name, 40)
+
+
+def test_what_another_thread_of_a_worker_waits_for_is_not_less_than_its_own_stages():
+    """A thread of the worker that sends each batch reads mapped pages for that: storage, though the worker itself collates only."""
+    drawing = """
+        step          000000000011111111112222222222
+        wait          000000000.111111111.222222222.
+        compute       .........0.........1.........2
+        fetch w0      00........11........22........
+        collate w0    ##........##........##........
+        read w0 t0    ..#######...#######...#######.
+    """
+    found = summarise(timeline(drawing, **FACTS))
+
+    shares = {entry.cause: entry.share for entry in found.steps.causes}
+    assert (0.7, 0.2) == pytest.approx((shares["storage"], shares["collate"]))
+    assert "storage" == found.verdict.bound_by
+    assert "70.0% went to waiting for reads from storage" in found.verdict.text

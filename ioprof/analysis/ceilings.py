@@ -88,8 +88,7 @@ def _whole_rounds(windows: Intervals, spans: pl.DataFrame) -> Intervals:
 def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame) -> None:
     steady, wall_ns = union(windows), total(windows)
     waits = spans.filter(pl.col("kind") == "wait")
-    after = waits["end_ns"].to_numpy()  # a wait may take no time at all, at the first nanosecond of a step
-    received = waits.filter(pl.Series(covered(pack(after, after + 1), steady) > 0), pl.col("batch").is_not_null())
+    received = waits.filter(pl.Series(covered(_ends(waits), steady) > 0), pl.col("batch").is_not_null())
     fetches = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
     fetched = fetches.filter(pl.Series(covered(_ends(fetches), steady) > 0))
     if not wall_ns or received.is_empty() or fetched.is_empty():
@@ -132,9 +131,9 @@ def _most_at_once(lives: Intervals) -> int:
 
 
 def _ends(spans: pl.DataFrame) -> Intervals:
-    """The last nanosecond of each span."""
-    ends = spans["end_ns"].to_numpy()
-    return pack(ends - 1, ends)
+    """The last nanosecond of each span; of one that takes no time, such as a wait at the start of a step, that nanosecond."""
+    last = np.maximum(spans["end_ns"].to_numpy() - 1, spans["start_ns"].to_numpy())
+    return pack(last, last + 1)
 
 
 def _epoch_starts(waits: pl.DataFrame, steady: Intervals) -> int:

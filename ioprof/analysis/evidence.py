@@ -166,6 +166,14 @@ class Evidence:
         return self.workers_are_busy and loader is not None and (loader.workers_share or 0.0) >= _LEAST_WITHOUT_NAME
 
     @property
+    def work(self) -> dict[str, float]:
+        """`making`, but at least what waits for batches were charged with: other threads of the workers may do more of it than the
+        workers themselves, such as one that sends a batch and reads mapped pages for that.
+        """
+        waited_ns = {cause: 1e9 * (entry.seconds or 0.0) for cause, entry in self.charged.items()}
+        return {cause: max(took_ns, waited_ns.get(cause, 0.0)) for cause, took_ns in self.making.items()}
+
+    @property
     def has_loader(self) -> bool:
         """Whether batches came from a loader that was recorded."""
         return "loader" in self.charged or self.run.config.workers is not None

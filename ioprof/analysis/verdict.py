@@ -27,7 +27,7 @@ def verdict(evidence: Evidence) -> Verdict:
     advice = advice_for(evidence, bound, is_own=is_own)
     if bound in LEAVES and not is_own:
         advice = [*deeper_queue(evidence), *advice]
-    stages = evidence.own if is_own else {cause: float(took_ns) for cause, took_ns in evidence.making.items()}
+    stages = evidence.own if is_own else evidence.work
     found = Verdict(bound, text, tuple(advice))
     found = with_doubts(found, evidence, _rivals(shares, evidence), stages if bound in stages else {})
     return with_loading_rank(found, evidence)
@@ -64,7 +64,7 @@ def _bound_by(shares: dict[str, float], evidence: Evidence) -> tuple[str, bool]:
     """
     if shares.get("compute", 0.0) > 1 - IDLE_RATIO:
         return "compute", False
-    own, making = evidence.own, evidence.making
+    own, making = evidence.own, evidence.work
     waits, others = _groups(shares, evidence)
     if sum(own.values()) > max(sum(waits.values()), *others.values(), 0.0):
         return max(own, key=lambda cause: own[cause]), True
@@ -105,7 +105,7 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         computed = "the model computed (on the CPU)" if is_on_cpu else f"the {devices} computed"
         text = f"Compute-bound: {computed} for {shares['compute']:.1%} of the steps' time{_next(shares)}."
         return text + keep if evidence.has_loader else text
-    if bound in evidence.making or (bound == "loader" and evidence.works_without_name):
+    if evidence.work.get(bound) == evidence.making.get(bound, -1) or (bound == "loader" and evidence.works_without_name):
         waited = sum(share for cause, share in shares.items() if cause in LEAVES)
         return (
             f"{BOUND_NAMES[bound]}-bound: {idle}, and {waited:.1%} went to waiting for batches{evidence.most(bound)}"
