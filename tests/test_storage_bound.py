@@ -1,9 +1,10 @@
 """Whether storage was bound by its latency or its rate, from windows whose truth is known."""
 
 import numpy as np
+import polars as pl
 import pytest
 
-from ioprof.analysis.storage_bound import storage_bound
+from ioprof.analysis.storage_bound import by_window, storage_bound
 
 WIDE = (1e6, 4e6, 9e6)
 """Quartiles of times of reads that differ, in nanoseconds."""
@@ -41,3 +42,13 @@ def test_noise_makes_it_unknown_before_it_makes_it_wrong(is_rate: bool, noise: f
     wrong = "latency" if is_rate else "throughput"
     kinds = [storage_bound(WIDE, *windows(-1.0 if is_rate else 0.0, noise, seed, number)).kind for seed in range(300)]
     assert kinds.count(wrong) <= 3
+
+
+def test_reads_count_evenly_over_their_time() -> None:
+    """Over windows of 10: one from 5 to 25, one within a window, one that takes no time, one that begins before and one after."""
+    rows = [(5, 25, 40), (12, 14, 8), (20, 20, 1), (-10, 10, 6), (31, 40, 100)]
+    reads = pl.DataFrame(rows, schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "bytes": pl.Int64}, orient="row")
+    edges = np.arange(0, 31, 10)
+    assert [0.75, 1.5, 1.25] == pytest.approx(by_window(edges, reads))
+    assert [13.0, 28.0, 11.0] == pytest.approx(by_window(edges, reads, "bytes"))
+    assert 0 == len(by_window(edges[:1], reads))

@@ -7,7 +7,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.duration_classes import NUM_CLASSES, duration_class, quantiles_ns
-from ioprof.analysis.storage_bound import WAITED_NS, WINDOW_NS, StorageBound, storage_bound
+from ioprof.analysis.storage_bound import WAITED_NS, WINDOW_NS, StorageBound, by_window, storage_bound
 from ioprof.run_record import QueueDepth
 
 _NUM_SHOWN: Final = 60
@@ -22,12 +22,12 @@ class DepthOverTime:
     def __init__(self, start_ns: int, end_ns: int) -> None:
         self._start_ns, self._end_ns = start_ns, max(end_ns, start_ns + 1)
         self._window_ns = max(WINDOW_NS, (self._end_ns - start_ns) // _MOST_WINDOWS + 1)
-        num_windows = (self._end_ns - start_ns) // self._window_ns
-        """Those of full length; the rest of the time is left out."""
+        self._windows = np.arange(start_ns, self._end_ns + 1, self._window_ns, dtype=np.int64)
+        """Edges of those of full length; the rest of the time is left out."""
         self._edges = np.linspace(start_ns, self._end_ns, _NUM_SHOWN + 1).astype(np.int64)
         self._open_ns = np.zeros(_NUM_SHOWN + 1)
         """Summed over reads, up to each edge."""
-        self._bytes, self._reads = np.zeros(num_windows), np.zeros(num_windows)
+        self._bytes, self._reads = np.zeros(len(self._windows) - 1), np.zeros(len(self._windows) - 1)
         self._classes = np.zeros(NUM_CLASSES, np.int64)
         """Reads that waited, by their duration."""
         self._sums = [0, 0, 0]
@@ -40,18 +40,14 @@ class DepthOverTime:
         starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
         self._open_ns += _elapsed(starts, self._edges) - _elapsed(ends, self._edges)
         waited = rows.filter(pl.col("took_ns") >= WAITED_NS)
-        self._bytes += self._by_window(ends, rows["size"].to_numpy())
-        self._reads += self._by_window(ends)
+        self._bytes += by_window(self._windows, rows, "size")
+        self._reads += by_window(self._windows, rows)
         self._classes += np.bincount(waited.select(duration_class(pl.col("took_ns")))["took_ns"].to_numpy(), minlength=NUM_CLASSES)
         self._sums = [
             so_far + int(more)
             for so_far, more in zip(self._sums, (len(rows), rows["size"].sum(), rows["took_ns"].sum()), strict=True)
         ]
         self._readers |= set(rows.select("pid", "tid").unique().iter_rows())
-
-    def _by_window(self, ends: NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-        place = np.minimum((ends - self._start_ns) // self._window_ns, len(self._bytes))
-        return np.bincount(place, weights, len(self._bytes) + 1)[:-1].astype(np.float64)
 
     def found(self) -> QueueDepth | None:
         """What that shows; None: of too few reads."""

@@ -11,6 +11,7 @@ import math
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 WAITED_NS: Final = 50_000
@@ -21,8 +22,8 @@ _LEAST_READS: Final = 8
 """Per window."""
 _USUAL: Final = 0.6
 """Of the median, what a window must have at least."""
-_LEAST_LOG_ODDS: Final = 3.0
-"""How much more likely the slope has to be under the one kind of storage than under the other: 20 times."""
+_LEAST_LOG_ODDS: Final = 2.0
+"""How much more likely the slope has to be under the one kind of storage than under the other: 7 times."""
 _MOST_SLOPE_ERROR: Final = 0.35
 _LEAST_SLOPE_ERROR: Final = 0.1
 """No storage is exactly of one kind."""
@@ -63,6 +64,30 @@ def storage_bound(
     if abs(log_odds) < _LEAST_LOG_ODDS:
         return StorageBound(None, f"{with_size}, which is near the middle")
     return StorageBound("throughput" if log_odds > 0 else "latency", with_size)
+
+
+def by_window(edges: NDArray[np.int64], reads: pl.DataFrame, weight: str | None = None) -> NDArray[np.float64]:
+    """How many reads, or how much of a column of theirs, fall between each two edges: each read evenly over its time.
+
+    Counted at their ends alone, the few reads of a window would vary more than the storage does.
+    """
+    if len(edges) < 2:
+        return np.zeros(0)
+    starts = reads["start_ns"].to_numpy()
+    took = np.maximum(reads["end_ns"].to_numpy() - starts, 1)
+    per_ns = (np.ones(len(reads)) if weight is None else reads[weight].to_numpy()) / took
+    found: NDArray[np.float64] = np.diff(_up_to(edges, starts, per_ns) - _up_to(edges, starts + took, per_ns))
+    return found
+
+
+def _up_to(edges: NDArray[np.int64], instants: NDArray[np.int64], per_ns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What has come until each edge, of that much per nanosecond from each of the instants on."""
+    place = np.searchsorted(edges, instants, side="left")
+    rates, sums = (
+        np.bincount(place, weights, len(edges) + 1).cumsum()[:-1] for weights in (per_ns, per_ns * (instants - edges[0]))
+    )
+    found: NDArray[np.float64] = rates * (edges - edges[0]) - sums
+    return found
 
 
 def _slope(reads: NDArray[np.float64], num_bytes: NDArray[np.float64]) -> tuple[float, float, int]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.intervals import total
 from ioprof.analysis.selection import WORK, intervals
-from ioprof.analysis.storage_bound import LEAST_WINDOWS, WAITED_NS, WINDOW_NS, storage_bound
+from ioprof.analysis.storage_bound import LEAST_WINDOWS, WAITED_NS, WINDOW_NS, by_window, storage_bound
 from ioprof.replay.pipeline import StorageUse
 from ioprof.trace import Trace
 
@@ -88,13 +88,8 @@ def _rate_bound(reads: pl.DataFrame, waits: pl.DataFrame) -> tuple[bool, bool]:
     took = (waits["end_ns"] - waits["start_ns"]).to_numpy()
     low, middle, high = np.quantile(took, (0.25, 0.5, 0.75)).tolist()
     first, last = int(reads["start_ns"].to_numpy().min()), int(reads["end_ns"].to_numpy().max())
-    bounds = np.arange(first, last, WINDOW_NS)
-    if len(bounds) > 1:
-        ends = reads["end_ns"].to_numpy()
-        num_reads, num_bytes = (np.histogram(ends, bounds, weights=each)[0] for each in (None, reads["bytes"].to_numpy()))
-    else:
-        num_reads = num_bytes = np.zeros(0)
-    bound = storage_bound((low, middle, high), num_reads.astype(float), num_bytes.astype(float))
+    edges = np.arange(first, last, WINDOW_NS)
+    bound = storage_bound((low, middle, high), by_window(edges, reads), by_window(edges, reads, "bytes"))
     if bound.kind is not None:
         return bound.kind == "throughput", True
     # A quota lets most reads pass at once, and holds one for as long as it takes to allow more.

@@ -65,7 +65,7 @@ CASES = (
     Case(
         name="four workers that share a slow disk",
         program=_FOLDERS,
-        arguments=("cold_reads", "{data}", "{fast}", 40, 4),
+        arguments=("cold_reads", "{data}", "{fast}", 60, 4),
         like="slow disk under a DataLoader",
         disk_bytes_per_s=3 << 20,
         bound_by="storage",
