@@ -9,7 +9,7 @@ from typing import Final
 
 from ioprof.converters.job.conversion import Conversion, plan_conversion
 from ioprof.converters.job.engines import Engine
-from ioprof.converters.job.parts import FinishedPart, Merge, MergeCleanup, MergeDone, Part, plan_merge
+from ioprof.converters.job.parts import FinishedPart, Merge, Part, WrittenMerge, plan_merge
 from ioprof.converters.job.relayout import LayoutOptions, Relayout, plan_relayout
 from ioprof.converters.layouts.lustre_striping import is_lustre, recommended_stripes
 from ioprof.converters.manifests import PART_NAME
@@ -107,8 +107,7 @@ def run_merge(destination: Path, force: bool = False, workers: int | None = None
     begin_s = time.perf_counter()
     merging = plan_merge(destination, force, workers)
     made = _run(merging, "merge", reporter)
-    seconds, was_done = time.perf_counter() - begin_s, isinstance(merging, MergeDone)
-    return ConversionResult(made, merging.images, merging.done_before, {}, seconds, was_done)
+    return ConversionResult(made, merging.images, merging.done_before, {}, time.perf_counter() - begin_s, merging.was_done)
 
 
 def run_relayout(source: Path, destination: Path, options: LayoutOptions, reporter: Reporter = SILENT) -> ConversionResult:
@@ -134,8 +133,8 @@ def _without_note(advance: Advance) -> Advance:
     return counted
 
 
-def _run(job: Conversion | Merge | MergeCleanup | MergeDone | Relayout, what: str, reporter: Reporter) -> Dataset | FinishedPart:
-    if isinstance(job, MergeDone) or (isinstance(job, Conversion | Relayout) and job.was_done):
+def _run(job: Conversion | Merge | Relayout | WrittenMerge, what: str, reporter: Reporter) -> Dataset | FinishedPart:
+    if job.was_done:
         reporter.say(f"{job.destination}: already done, same settings; nothing is changed")
         return job.run()
     if job.done_before:
