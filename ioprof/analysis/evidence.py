@@ -70,7 +70,7 @@ class Evidence:
     """From the first step's start to the last step's end."""
     warmup_ratio: dict[str, float]
     """For each cause, the share of its time that lies in the warm-up steps."""
-    making: dict[str, int]
+    making_ns: dict[str, int]
     """What the workers spent their time on, see `workers_time.making`."""
     own: dict[str, float] = field(default_factory=dict)
     """For each cause, the share of the steps' time that the training process itself spent on it, outside of waits for a loader."""
@@ -127,6 +127,12 @@ class Evidence:
                         found[part] = found.get(part, 0.0) + ratio * waited_s / total_s
         return found
 
+    @property
+    def waited_for_s(self) -> dict[str, float]:
+        """Seconds that the other ranks waited for a rank, summed over them: by its number, the greatest first."""
+        waited = {rank: sum(causes.values()) for rank, causes in self.steps.straggler_wait_s.items()}
+        return dict(sorted(waited.items(), key=lambda entry: -entry[1]))
+
     def _delays_of(self, rank: int) -> dict[str, float]:
         """What makes a rank start to compute later than others: its own causes outside compute and exchange, as shares of 1.
 
@@ -160,7 +166,7 @@ class Evidence:
         return found.supply_s >= least * found.step_s
 
     @property
-    def works_without_name(self) -> bool:
+    def most_work_is_unnamed(self) -> bool:
         """Whether busy workers spend most of their time in no stage that has a name; a wait may still see such stages only."""
         loader = self.charged.get("loader")
         return self.workers_are_busy and loader is not None and (loader.workers_share or 0.0) >= _LEAST_WITHOUT_NAME
@@ -182,7 +188,7 @@ class Evidence:
         Else the function whose lines together are enough, as a line 0.
         """
         total_s = self.charged[cause].seconds if cause in self.charged else None
-        if cause == "loader" and self.works_without_name:
+        if cause == "loader" and self.most_work_is_unnamed:
             cause, total_s = WORKERS, self._worker_lines_s
         own = [line for line in self.code if line.cause == cause and line.is_own]
         for found in (own, _functions(own)):
@@ -202,7 +208,7 @@ class Evidence:
         ratio = line.seconds / self._worker_lines_s * (self.charged["loader"].workers_share or 0.0)
         return f"{ratio:.1%} of the workers' time"
 
-    def most(self, cause: str) -> str:
+    def largest_part(self, cause: str) -> str:
         """The largest part of a cause, as a clause: a file, a span, or a line of code. Empty: none that is large enough."""
         detail = self.largest_detail(cause, LEAST_NAMED_RATIO)
         line = self.largest_line(cause)
@@ -233,7 +239,7 @@ class Evidence:
     def named_ratio(self, cause: str) -> float:
         """The part of a cause that details or lines of code name, 0 to 1."""
         entry = self.charged[cause]
-        if cause == "loader" and self.works_without_name and self._worker_lines_s:
+        if cause == "loader" and self.most_work_is_unnamed and self._worker_lines_s:
             return 1.0
         details_s = sum(detail.seconds for detail in entry.details if detail.name not in PLACES)
         lines_s = sum(line.seconds for line in self.code if line.cause == cause)

@@ -77,8 +77,8 @@ def handle_signals(numbers: Iterable[signal.Signals], handler: Callable[[int, Fr
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in heard}
+    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in handled}
     try:
         yield
     finally:
