@@ -7,7 +7,7 @@ from ioprof.converters.job.destination import leftovers
 from ioprof.converters.job.engines import engine_for
 from ioprof.converters.job.generation import Generation, Synthetic, plan_generation
 from ioprof.converters.job.partial_output import PartialOutput
-from ioprof.converters.job.parts import FinishedPart, Merge, MergeCleanup, Part, plan_merge, read_part
+from ioprof.converters.job.parts import FinishedPart, Merge, Part, WrittenMerge, plan_merge, read_part
 from ioprof.converters.job.relayout import LayoutOptions, Relayout, plan_relayout
 from ioprof.converters.job.running import ConversionResult, run_conversion, run_merge, run_relayout
 from ioprof.converters.job.verification import Verification, plan_verification
@@ -26,12 +26,12 @@ __all__ = [
     "Generation",
     "LayoutOptions",
     "Merge",
-    "MergeCleanup",
     "Part",
     "PartialOutput",
     "Relayout",
     "Synthetic",
     "Verification",
+    "WrittenMerge",
     "convert",
     "detect",
     "engine_for",

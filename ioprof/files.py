@@ -1,9 +1,11 @@
-"""Writing a file so that it is there whole or not at all."""
+"""Writing a file so that it is there whole or not at all, and checking before the work that it can be written."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ioprof.errors import CommandError
 
 
 @contextmanager
@@ -31,6 +33,20 @@ def write_atomically(path: Path, content: str | bytes, *, synced: bool = False) 
     """Write `content` (text as UTF-8) to `path`, whole or not at all; see `replaced_file`."""
     with replaced_file(path, synced=synced) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def check_new_file(path: Path, force: bool, example: str, option: str = "") -> None:
+    """CommandError unless a file can be written to `path` later on; one that is there only with `force`.
+
+    `example` is a file's name, and `option` the option that the path was given with, if any: `--html`.
+    """
+    given = f"{option} " if option else ""
+    if path.is_dir():
+        raise CommandError(f"{given}{path}: is a folder; name a file in it: {given}{path / example}")
+    if not path.parent.is_dir():
+        raise CommandError(f"{given}{path}: there is no folder {path.parent}; make it first: mkdir -p {path.parent}")
+    if path.exists() and not force:
+        raise CommandError(f"{given}{path}: is there already; replace it with --force or choose another name")
 
 
 def sync(path: Path) -> None:

@@ -1,8 +1,9 @@
-"""Parent death signals, signal names, and memory of threads."""
+"""Parent death signals, signal names, memory of threads, and priority."""
 
 import ctypes
 import os
 import signal
+from contextlib import suppress
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
@@ -34,6 +35,14 @@ def share_memory_of_threads() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     except (AttributeError, OSError):
         return
+
+
+def yield_cores() -> None:
+    """Run only when a core has nothing else to do, where the kernel has such a policy."""
+    with suppress(OSError):
+        os.nice(19)
+    with suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def signal_name(number: int) -> str:

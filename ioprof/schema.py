@@ -54,8 +54,9 @@ WRITERS: Final = ("spans", "capture library")
 RANK_SOURCES: Final = (None, "torch", "mpi", "pmi", "scheduler")
 """From whose environment variable a process took its rank, best first; a scheduler also numbers processes that are no ranks."""
 
-NOTED: Final = ("io_uring", "libaio", "raw system calls", "exec without capture", "stdio of unknown size", "python program")
-"""Bits of a capture file's `noted`, from the lowest: I/O that the library detected but cannot record. `python program`: an
+PYTHON_PROGRAM: Final = "python program"
+NOTED: Final = ("io_uring", "libaio", "raw system calls", "exec without capture", "stdio of unknown size", PYTHON_PROGRAM)
+"""Bits of a capture file's `noted`, from the lowest: I/O that the library detected but cannot record. `PYTHON_PROGRAM`: an
 interpreter of Python is in the program; a reader reports it where the process left no spans of the Python hooks."""
 
 NOT_FOLLOWED: Final = ("setuid program", "32-bit program", "static program", "launcher")

@@ -28,8 +28,9 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "clock": set(),
     "file_systems": set(),
     "process": set(),
-    "files": set(),
+    "files": {"errors"},
     "reporter": set(),
+    "progress": {"reporter"},  # draws on the console that the command line passes in
     "_native": set(),
     "_resize": set(),
     "_jpeg": set(),
@@ -149,8 +150,12 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "train",
         "wire_format",
     },
+    # What any path is: it knows the folders that the others make.
+    "inspection": {"converters", "dataset", "errors", "recording", "report", "storage", "trace"},
+    # A run from files of other profilers.
+    "importing": {"analysis", "errors", "interchange", "recording", "replay", "report"},
     # Reads the capture files of a job that goes on.
-    "watching": {"analysis", "errors", "ingest", "instrument", "layout", "recording", "schema", "wire_format"},
+    "watching": {"analysis", "clock", "errors", "ingest", "instrument", "layout", "recording", "report", "schema", "wire_format"},
     "cli": EVERYTHING,
     "__main__": {"cli"},
 }
@@ -187,6 +192,7 @@ MAY_TAKE_DICTS: Final = {
     "ioprof/report/figures.py": "rows of a polars table, for plotly",
     "ioprof/report/probing.py": "what `ioprof probe --json` prints, which is no run",
     "ioprof/report/probe_page.py": "the same",
+    "ioprof/report/probe_text.py": "the same",
     "ioprof/ingest/merging.py": "any two JSON objects, compared key by key",
 }
 """Modules of the reader's side with a parameter of type `dict[str, Any]`, and what it holds."""

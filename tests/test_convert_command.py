@@ -10,7 +10,6 @@ from made_datasets import tree
 
 from ioprof.cli import main
 from ioprof.cli.console import reporter
-from ioprof.cli.convert import result_text
 from ioprof.converters import ConvertOptions, Part, convert, run_conversion
 from ioprof.dataset import LAYOUTS, Dataset
 from ioprof.loaders import LOADERS
@@ -103,7 +102,7 @@ def test_the_rate_is_that_of_this_run(capsys, tmp_path):
     clock = iter([10.0, 13.0])
     result = run_conversion(source, tmp_path / "d", ConvertOptions(workers=1), reporter=reporter, now_s=lambda: next(clock))
     assert "resuming: the same command has done 2 of 20 images before" in capsys.readouterr().err.splitlines()
-    out = result_text(result)
+    out = result.text()
     assert "20 records" in out
     assert "in 3.0 s (6 images/s for the last 18)" in out
 

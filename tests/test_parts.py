@@ -23,7 +23,6 @@ from ioprof.converters import ConvertOptions, Part, engine_for, plan_conversion,
 from ioprof.converters.job import dataset_writer
 from ioprof.converters.job import parts as parts_module
 from ioprof.converters.job.partial_output import PartialOutput
-from ioprof.converters.job.parts import MergeDone
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError, DatasetError, IoprofError
 
@@ -308,7 +307,7 @@ def test_the_last_of_what_was_kept_is_swept_away(small_tree, tmp_path, left, at_
         if lock is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)
         assert plan_conversion(small_tree, tmp_path / "dataset", ConvertOptions()).was_done
-        assert isinstance(plan_merge(tmp_path / "dataset"), MergeDone)
+        assert plan_merge(tmp_path / "dataset").was_done
         with pytest.raises(CommandError, match="exists; replace it with --force"):
             plan_conversion(small_tree, tmp_path / "dataset", ConvertOptions(limit=3))
     assert at_work == folder.exists()

@@ -12,7 +12,8 @@ from made_datasets import made
 from repository import ROOT
 
 from ioprof.cli import main
-from ioprof.recording.lifecycle import JOB, Recording, initial_record
+from ioprof.recording.lifecycle import Recording, initial_record
+from ioprof.recording.pending_run import JOB
 from ioprof.recording.run_folder import MARKER
 from ioprof.storage import describe
 from ioprof.storage.wording import plain

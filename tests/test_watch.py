@@ -25,7 +25,6 @@ from rich.console import Console
 
 from ioprof import clock
 from ioprof.analysis.run import Run
-from ioprof.cli.watch_screen import Totals, line, screen
 from ioprof.converters import GenerateOptions, generate
 from ioprof.interchange.perfetto import write_perfetto
 from ioprof.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
@@ -34,8 +33,10 @@ from ioprof.schema import CAUSES, KINDS
 from ioprof.watching.follower import Follower
 from ioprof.watching.live import Live
 from ioprof.watching.metrics import metrics_text
+from ioprof.watching.screen import line, screen
 from ioprof.watching.spool import LiveSpool, News, Who
 from ioprof.watching.target import targets
+from ioprof.watching.watched_job import Totals
 from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC, SLOTS
 
 HOSTILE = b'<script>\x1b[31m\xff\xe2\x80\xae\r\n"\\' + b"y" * 4000

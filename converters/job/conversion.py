@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ioprof.converters.job.dataset_writer import CHUNK_IMAGES, DatasetWriter, Job, Outcome, dataset_job, in_chunks
+from ioprof.converters.job.dataset_writer import CHUNK_IMAGES, DatasetWriter, Job, Outcome, Resumable, dataset_job, in_chunks
 from ioprof.converters.job.destination import SPACE_MARGIN, check_destination, require_space
 from ioprof.converters.job.engines import Engine, local, versions
 from ioprof.converters.job.image_converter import ImageConverter, ImageTask
@@ -45,7 +45,7 @@ _NOT_IN_OUTPUT: Final = ("workers", "on_error", "on_corrupt", "force", "stripe",
 
 
 @dataclass(frozen=True)
-class Conversion:
+class Conversion(Resumable):
     """A planned conversion: its input, destination and free space have been checked."""
 
     source: Source
@@ -90,15 +90,6 @@ class Conversion:
         if image.quality is not None:
             return float(np.interp(image.quality, _RGB256_QUALITIES, _RGB256_BYTES)) * pixels / 256**2
         return 3 * pixels * (_PNG_RATIO if image.encoding == "png" else 1)
-
-    @cached_property
-    def done_before(self) -> int:
-        """`done()` when this conversion was planned."""
-        return self.done()
-
-    def done(self) -> int:
-        """Number of images that an interrupted run of the same job has finished."""
-        return self._job.done()
 
     def run(self, advance: Advance = lambda _: None) -> Dataset | FinishedPart:
         """Convert, from the start or from where the same job was interrupted.

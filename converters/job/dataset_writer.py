@@ -3,9 +3,11 @@
 import contextlib
 import json
 import shutil
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -246,6 +248,24 @@ class Job:
             return False
         expected = json.loads(json.dumps(self.manifest(tally)))
         return isinstance(found, dict) and {**found, "shards": None} == {**expected, "shards": None}
+
+
+class Resumable(ABC):
+    """A planned conversion, merge or copy; planned and run again after an interruption, it goes on from where it was."""
+
+    @property
+    @abstractmethod
+    def _job(self) -> Job:
+        """What writes the dataset."""
+
+    def done(self) -> int:
+        """Number of images that an interrupted run of the same job has finished."""
+        return self._job.done()
+
+    @cached_property
+    def done_before(self) -> int:
+        """`done()` when it was planned."""
+        return self.done()
 
 
 def dataset_job(writing: DatasetWriter, identity: dict[str, Any]) -> Job:

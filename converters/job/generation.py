@@ -46,6 +46,13 @@ class Synthetic:
         """The keys of `synthetic.json`."""
         return {"schema": SYNTHETIC_SCHEMA, **{key: value for key, value in asdict(self).items() if key != "path"}}
 
+    def text(self, seconds: float) -> str:
+        """One line: what was made, and the rate at which it was made in `seconds`."""
+        return (
+            f"{self.path}: {self.images} images in {self.classes} classes, {self.bytes / 1e6:.1f} MB in {seconds:.1f} s "
+            f"({self.images / seconds:.0f} images/s)"
+        )
+
 
 @dataclass(frozen=True)
 class Generation:

@@ -11,12 +11,11 @@ import re
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from ioprof.converters.job.dataset_writer import DatasetWriter, Job, Outcome, Tally, dataset_job, in_chunks
+from ioprof.converters.job.dataset_writer import DatasetWriter, Job, Outcome, Resumable, Tally, dataset_job, in_chunks
 from ioprof.converters.job.destination import SPACE_MARGIN, check_destination, require_space
 from ioprof.converters.job.engines import local
 from ioprof.converters.job.image_converter import RecordData
@@ -175,9 +174,11 @@ class _HashedRecords(StoredRecords):
 
 
 @dataclass(frozen=True)
-class Merge:
+class Merge(Resumable):
     """A planned merge: all parts exist and belong to the same conversion."""
 
+    was_done: ClassVar[bool] = False
+    """Something is left to do."""
     destination: Path
     parts: list[FinishedPart]
     force: bool
@@ -192,15 +193,6 @@ class Merge:
     def options(self) -> ConvertOptions:
         """The options of the merged dataset."""
         return replace(self.parts[0].options, force=self.force, workers=self.workers)
-
-    @cached_property
-    def done_before(self) -> int:
-        """`done()` when this merge was planned."""
-        return self.done()
-
-    def done(self) -> int:
-        """Number of images that an interrupted run of the same merge has finished."""
-        return self._job.done()
 
     def run(self, advance: Advance = lambda _: None) -> Dataset:
         """Merge, and remove the parts. Raises `CommandError` or `DatasetError`; the same merge, started again, resumes."""
@@ -225,12 +217,18 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class MergeDone:
-    """A merge that has finished before, and has removed its parts."""
+class WrittenMerge:
+    """A merge whose dataset is complete; of one that was killed after the rename the parts remain to be removed."""
 
     destination: Path
     images: int
-    was_done: bool = True
+    identity: dict[str, Any] | None = None
+    """Of the job whose parts remain; None: they are gone, and nothing is left to do."""
+
+    @property
+    def was_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.identity is None
 
     @property
     def done_before(self) -> int:
@@ -242,36 +240,15 @@ class MergeDone:
         return self.images
 
     def run(self, advance: Advance = lambda _: None) -> Dataset:
-        """The dataset."""
+        """Remove the parts, if they remain."""
+        if self.identity is not None:
+            with open_partial_output(self.destination, self.identity, force=False) as work:
+                move_parts(self.destination, self.identity, work)
+            advance(self.images)
         return Dataset.load(self.destination)
 
 
-@dataclass(frozen=True)
-class MergeCleanup:
-    """The rest of a merge that was killed after the dataset had been renamed: the parts remain to be removed."""
-
-    destination: Path
-    images: int
-    identity: dict[str, Any]
-
-    @property
-    def done_before(self) -> int:
-        """All images."""
-        return self.images
-
-    def done(self) -> int:
-        """All images."""
-        return self.images
-
-    def run(self, advance: Advance = lambda _: None) -> Dataset:
-        """Remove the parts."""
-        with open_partial_output(self.destination, self.identity, force=False) as work:
-            move_parts(self.destination, self.identity, work)
-        advance(self.images)
-        return Dataset.load(self.destination)
-
-
-def plan_merge(destination: Path, force: bool = False, workers: int | None = None) -> Merge | MergeCleanup | MergeDone:
+def plan_merge(destination: Path, force: bool = False, workers: int | None = None) -> Merge | WrittenMerge:
     """Find the parts of `destination` and check the free space; raises `CommandError` or `DatasetError` if a part is missing."""
     target = check_destination(destination, force=True)
     PartialOutput.for_destination(target).remove_if_empty()
@@ -298,17 +275,17 @@ def plan_merge(destination: Path, force: bool = False, workers: int | None = Non
     return merging
 
 
-def _find_merged(destination: Path) -> MergeDone | None:
+def _find_merged(destination: Path) -> WrittenMerge | None:
     if any(destination.parent.glob(f"{glob.escape(destination.name)}.part-*")):
         return None
     try:
         dataset = Dataset.load(destination)
     except DatasetError:
         return None
-    return MergeDone(destination, dataset.records) if dataset.conversion is not None else None
+    return WrittenMerge(destination, dataset.records) if dataset.conversion is not None else None
 
 
-def _find_cleanup(destination: Path) -> MergeCleanup | None:
+def _find_cleanup(destination: Path) -> WrittenMerge | None:
     work = PartialOutput.for_destination(destination)
     identity = work.read_job() or {}
     try:
@@ -320,7 +297,7 @@ def _find_cleanup(destination: Path) -> MergeCleanup | None:
         return None
     if (tally.records, tally.digest.text()) != (dataset.records, dataset.digest):
         return None
-    return MergeCleanup(destination, tally.images, identity)
+    return WrittenMerge(destination, tally.images, identity)
 
 
 def move_parts(destination: Path, identity: dict[str, Any], work: PartialOutput) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ioprof import __version__
-from ioprof.converters.job.dataset_writer import DatasetWriter, Job, Outcome, Tally
+from ioprof.converters.job.dataset_writer import DatasetWriter, Job, Outcome, Resumable, Tally
 from ioprof.converters.job.destination import SPACE_MARGIN, check_destination, require_space
 from ioprof.converters.job.multiples import Multiple, storage_options
 from ioprof.converters.job.partial_output import PartialOutput
@@ -35,7 +35,7 @@ class LayoutOptions:
 
 
 @dataclass(frozen=True)
-class Relayout:
+class Relayout(Resumable):
     """A planned copy of a dataset in another layout."""
 
     dataset: Dataset
@@ -48,15 +48,6 @@ class Relayout:
     def images(self) -> int:
         """Number of records."""
         return self.dataset.records
-
-    @cached_property
-    def done_before(self) -> int:
-        """`done()` when it was planned."""
-        return self.done()
-
-    def done(self) -> int:
-        """Number of records that an interrupted run of the same job has written."""
-        return self._job.done()
 
     def run(self, advance: Advance = lambda _: None) -> Dataset:
         """Write it, from the start or from where it was interrupted; raises `CommandError` or `DatasetError`."""

@@ -1,18 +1,23 @@
 """Plans and runs a conversion or a merge, with messages and progress for the user."""
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from ioprof.converters.job.conversion import Conversion, plan_conversion
 from ioprof.converters.job.engines import Engine
-from ioprof.converters.job.parts import FinishedPart, Merge, MergeCleanup, MergeDone, Part, plan_merge
+from ioprof.converters.job.parts import FinishedPart, Merge, Part, WrittenMerge, plan_merge
 from ioprof.converters.job.relayout import LayoutOptions, Relayout, plan_relayout
 from ioprof.converters.layouts.lustre_striping import is_lustre, recommended_stripes
+from ioprof.converters.manifests import PART_NAME
 from ioprof.converters.options import ConvertOptions
-from ioprof.dataset import Dataset
+from ioprof.dataset import MANIFEST_NAME, Dataset
 from ioprof.reporter import SILENT, Advance, Reporter, note
+
+_SHOWN_SUFFIXES: Final = 5
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,34 @@ class ConversionResult:
     def path(self) -> Path:
         """The dataset's folder."""
         return self.dataset.path
+
+    def text(self) -> str:
+        """One line: records, bytes, rates of this run, and the files that were passed over."""
+        made, images = self.dataset, self.images - self.resumed_images
+        if self.was_done:
+            return f"{made.path}: {made.records} records, {made.bytes / 1e6:.1f} MB"
+        left_out = f", {len(made.quarantined)} quarantined" if made.quarantined else ""
+        rates = f"{images / self.seconds:.0f} images/s"
+        rates += f" for the last {images}" if self.resumed_images else f", {made.bytes / 1e6 / self.seconds:.1f} MB/s"
+        text = f"{made.path}: {made.records} records{left_out}, {made.bytes / 1e6:.1f} MB in {self.seconds:.1f} s ({rates})"
+        if not self.passed_over:
+            return text
+        kinds = [f"{suffix} {count}" for suffix, count in list(self.passed_over.items())[:_SHOWN_SUFFIXES]]
+        more = ", ..." if len(self.passed_over) > _SHOWN_SUFFIXES else ""
+        passed_over = f"{sum(self.passed_over.values())} files passed over: not images by their names"
+        return f"{text}; {passed_over} ({', '.join(kinds)}{more})"
+
+    def to_json(self, **more: object) -> str:
+        """The manifest (of a part: part.json), path and seconds, and `more` keys, as one JSON object."""
+        return json.dumps({**self.dataset.manifest(), "path": str(self.path), "seconds": self.seconds, **more})
+
+    def quarantined_text(self) -> str | None:
+        """How many images were quarantined, where they are listed, and the first of them; None: none was."""
+        quarantined = self.dataset.quarantined
+        if not quarantined:
+            return None
+        first, where = quarantined[0], MANIFEST_NAME if isinstance(self.dataset, Dataset) else PART_NAME
+        return f"quarantined {len(quarantined)} images, listed in {where}; the first: {first['name']}: {first['reason']}"
 
 
 def run_conversion(
@@ -74,8 +107,7 @@ def run_merge(destination: Path, force: bool = False, workers: int | None = None
     begin_s = time.perf_counter()
     merging = plan_merge(destination, force, workers)
     made = _run(merging, "merge", reporter)
-    seconds, was_done = time.perf_counter() - begin_s, isinstance(merging, MergeDone)
-    return ConversionResult(made, merging.images, merging.done_before, {}, seconds, was_done)
+    return ConversionResult(made, merging.images, merging.done_before, {}, time.perf_counter() - begin_s, merging.was_done)
 
 
 def run_relayout(source: Path, destination: Path, options: LayoutOptions, reporter: Reporter = SILENT) -> ConversionResult:
@@ -101,8 +133,8 @@ def _without_note(advance: Advance) -> Advance:
     return counted
 
 
-def _run(job: Conversion | Merge | MergeCleanup | MergeDone | Relayout, what: str, reporter: Reporter) -> Dataset | FinishedPart:
-    if isinstance(job, MergeDone) or (isinstance(job, Conversion | Relayout) and job.was_done):
+def _run(job: Conversion | Merge | Relayout | WrittenMerge, what: str, reporter: Reporter) -> Dataset | FinishedPart:
+    if job.was_done:
         reporter.say(f"{job.destination}: already done, same settings; nothing is changed")
         return job.run()
     if job.done_before:

@@ -60,6 +60,29 @@ class Verification:
         """Whether there are no problems."""
         return not self.num_problems
 
+    def to_dict(self) -> dict[str, object]:
+        """The result as `ioprof verify --json` prints it."""
+        return {
+            "path": str(self.dataset.path),
+            "good": self.is_good,
+            "deep": self.deep,
+            "records": self.records,
+            "bytes": self.bytes,
+            "digest": self.digest,
+            "labels_compared_with": self.labels_from,
+            "num_problems": self.num_problems,
+            "problems": self.problems,
+        }
+
+    def text(self, seconds: float) -> str:
+        """What was read, how long that took, and what is wrong: one line, and one for each listed problem."""
+        how = f"; every record decodes; labels are those of {self.labels_from}" if self.deep else ""
+        head = f"{self.dataset.path}: {self.records} records, {self.bytes / 1e6:.1f} MB, read in {seconds:.1f} s"
+        if self.is_good:
+            return f"{head}: as the manifest says{how}"
+        more = [f"  and {self.num_problems - len(self.problems)} more"] if self.num_problems > len(self.problems) else []
+        return "\n".join([f"{head}: {self.num_problems} problems", *(f"  {line}" for line in self.problems), *more])
+
     def add_problem(self, text: str) -> None:
         """Count a problem, and list it if it is among the first `MAX_PROBLEMS`."""
         self.num_problems += 1

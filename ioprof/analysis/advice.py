@@ -7,6 +7,7 @@ from typing import Final
 from ioprof.analysis.details import EPOCH_END, SAMPLER, WORKER_GC, WORKER_START
 from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text, shortened
 from ioprof.analysis.queue_advice import more_workers, waiting_workers
+from ioprof.analysis.read_patterns import SMALL_READS
 from ioprof.run_record import Advice, JobChange, JobKind, NoGain, Reason
 
 OWN_MEANING: Final = {
@@ -26,7 +27,7 @@ def advice_for(evidence: Evidence, bound: str, *, is_own: bool) -> list[Advice]:
 
 
 _Lines = Iterator[str | Advice]
-"""What to change; a line alone is about the cause that it was asked for, and makes it cost less, nobody knows by how much."""
+"""What to change. A text alone makes the bound cost less by an amount that is not known: of its gain only the most is predicted."""
 
 
 def _own_advice(evidence: Evidence, bound: str) -> _Lines:
@@ -58,7 +59,7 @@ def _storage(evidence: Evidence) -> _Lines:
         yield f"Receive {name} in several streams at once, or copy it to local storage first: {_waits(evidence)} that others send"
         return
     for pattern in evidence.patterns:
-        if pattern.code == "small reads" and 2e9 * (pattern.seconds or 0.0) >= evidence.making.get("storage", 0):
+        if pattern.code == SMALL_READS and 2e9 * (pattern.seconds or 0.0) >= evidence.making_ns.get("storage", 0):
             yield f"Read in larger pieces ({pattern.remedy}): {pattern.seen}; {_waits(evidence)}"
     if file := evidence.slow_file:
         rest_s = sum(other.seconds for other in evidence.files) - file.seconds
@@ -71,12 +72,12 @@ def _storage(evidence: Evidence) -> _Lines:
     depth = evidence.depth
     if depth is not None and depth.bound == "throughput":
         yield (
-            f"Keep {evidence.options.workers.rstrip('=')}, and read fewer bytes per sample: storage delivered "
+            f"Keep {evidence.options.workers_name}, and read fewer bytes per sample: storage delivered "
             f"{_rate(depth.bytes_per_s)} with {depth.mean:.1f} reads at a time, and is bound by throughput, which workers share"
         )
     if depth is not None and depth.bound == "latency" and evidence.has_loader:
         yield (
-            f"Read more at a time ({evidence.options.workers.rstrip('=')}, or threads that read ahead): {depth.mean:.1f} reads "
+            f"Read more at a time ({evidence.options.workers_name}, or threads that read ahead): {depth.mean:.1f} reads "
             f"from storage were in progress at a time, {_ms(depth.latency_s)} each; storage is bound by latency, so more reads "
             "at a time get more, also where all cores are in use"
         )
@@ -166,7 +167,7 @@ def _delivery(evidence: Evidence) -> _Lines:
 
 def _loader(evidence: Evidence) -> _Lines:
     spent = f"a step waits {_ms(evidence.seconds_per_step('loader'))} for worker time that no read, decode or transform covers"
-    if evidence.works_without_name:
+    if evidence.most_work_is_unnamed:
         spent = f"that is {evidence.charged['loader'].workers_share or 0.0:.1%} of the workers' time"
     detail, line = evidence.largest_detail("loader", LEAST_NAMED_RATIO), evidence.largest_line("loader")
     if detail and detail.name == SAMPLER:
@@ -175,7 +176,7 @@ def _loader(evidence: Evidence) -> _Lines:
             f"{detail.share:.1%} of the steps' time in the training process, whatever the workers do"
         )
         return
-    if detail and detail.name in (WORKER_START, EPOCH_END) and not evidence.works_without_name:
+    if detail and detail.name in (WORKER_START, EPOCH_END) and not evidence.most_work_is_unnamed:
         share = _of_details(evidence, WORKER_START, EPOCH_END)
         yield Advice(
             f"{evidence.options.keep_workers}: starting and ending workers took {share:.1%} of the steps' time; what a worker does "
@@ -191,13 +192,14 @@ def _loader(evidence: Evidence) -> _Lines:
         )
         return
     more = list(more_workers(evidence, spent))
-    if any(isinstance(entry, Advice) and entry.change and waiting_workers(evidence, "") for entry in more):
-        yield more.pop()
+    if waiting_workers(evidence, spent):  # what the workers do needs no core, so that more of them bring most
+        yield from more
+        more = []
     if line:
         yield f"Make {line_text(line)} faster, or do it once before training: it takes {evidence.part_of(line)}"
     if not evidence.run.reads_captured:
         yield Advice(f"Record the reads as well: {spent}, and reads were not captured", no_gain=NoGain.OF_RECORDING)
-    if evidence.warmup_ratio.get("loader", 0.0) >= 0.5 and evidence.steps.warmup and not evidence.works_without_name:
+    if evidence.warmup_ratio.get("loader", 0.0) >= 0.5 and evidence.steps.warmup and not evidence.most_work_is_unnamed:
         ratio, longer = evidence.warmup_ratio["loader"], evidence.options.with_steps.format(10 * evidence.steps.count)
         longer_run = f"Record a longer run ({longer}): {ratio:.0%} of this time is in the first {evidence.steps.warmup} steps"
         yield Advice(longer_run, no_gain=NoGain.OF_RECORDING)
@@ -238,14 +240,14 @@ def _exchange(evidence: Evidence) -> _Lines:
 
 
 def _straggler(evidence: Evidence) -> _Lines:
-    waited = {rank: sum(causes.values()) for rank, causes in evidence.steps.straggler_wait_s.items()}
-    slow = max(waited, key=lambda rank: waited[rank], default=None)
-    if slow is None:
+    waited_s = evidence.waited_for_s
+    slowest = next(iter(waited_s), None)
+    if slowest is None:
         return
-    causes = evidence.steps.straggler_wait_s[slow]
+    causes = evidence.steps.straggler_wait_s[slowest]
     most = max(causes, key=lambda cause: causes[cause])
     yield (
-        f"Look at what rank {slow} does before the exchange: the others waited {waited[slow]:.2f} s for it, "
+        f"Look at what rank {slowest} does before the exchange: the others waited {waited_s[slowest]:.2f} s for it, "
         f"{causes[most]:.2f} s of that for its {most.replace('_', ' ')}"
     )
 

@@ -10,7 +10,7 @@ from ioprof.analysis.gpu_windows import gpu_not_seen, window_cost_ns
 from ioprof.analysis.steps import steps
 from ioprof.analysis.unmeasured import unknown_read_ratio
 from ioprof.run_record import Capture, ProcessRecord, ReadCounters, Reason
-from ioprof.schema import NOT_FOLLOWED
+from ioprof.schema import NOT_FOLLOWED, PYTHON_PROGRAM
 from ioprof.trace import Trace
 
 _MOST_NAMES: Final = 5
@@ -28,7 +28,7 @@ _NOTED: Final = {
     "raw system calls": "read by raw system calls, which are counted but not timed",
     "exec without capture": "started a program with an environment without ioprof; its reads are not seen",
     "stdio of unknown size": "read through stdio in a way that hides how many bytes were read",
-    "python program": "ran Python without the hooks of ioprof, so that only its reads are seen; start its "
+    PYTHON_PROGRAM: "ran Python without the hooks of ioprof, so that only its reads are seen; start its "
     "script with python instead of a frozen program, or call ioprof.instrument.autostart.start() where it begins",
 }
 """What the capture library noticed, as the end of a sentence; the keys are those of `schema.NOTED`."""

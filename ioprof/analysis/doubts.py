@@ -14,16 +14,16 @@ _LEAST_SHARE: Final = 0.02
 """Of the steps' time; smaller causes are not compared."""
 
 
-def with_doubts(verdict: Verdict, evidence: Evidence, rivals: Mapping[str, float], stages: Mapping[str, float]) -> Verdict:
+def with_doubts(verdict: Verdict, evidence: Evidence, alternatives: Mapping[str, float], stages: Mapping[str, float]) -> Verdict:
     """The verdict, with what speaks against it.
 
-    `rivals`: the shares of the steps' time that it was chosen from. `stages`: of the work for batches, if it is one of these.
+    `alternatives`: the shares of the steps' time that it was chosen from. `stages`: of the work for batches, if it is one of these.
     """
     bound = verdict.bound_by
     if bound is None or bound == "compute":
         return verdict
-    if (second := _close_to_first(rivals)) and rivals[second] >= _LEAST_SHARE:
-        verdict = with_doubt_of(verdict, Doubt.CLOSE, f"{second} took nearly as much ({rivals[second]:.1%})")
+    if (second := _close_to_first(alternatives)) and alternatives[second] >= _LEAST_SHARE:
+        verdict = with_doubt_of(verdict, Doubt.CLOSE, f"{second} took nearly as much ({alternatives[second]:.1%})")
     if second := _close_to_first(stages):
         verdict = with_doubt_of(
             verdict, Doubt.CLOSE, f"{second.replace('_', ' ')} took nearly as much as {bound.replace('_', ' ')}"

@@ -52,6 +52,8 @@ _LEAST_WITHOUT_NAME: Final = 0.75
 """Part of the workers' time without a name, from which on the named stages are not what makes batches late."""
 _LEAST_BUSY_AND_SLOWER: Final = 0.8
 """The same, if they need longer for a batch than the loop does: the rest of the time went to sending it."""
+_MOSTLY_OWN: Final = 1.1
+"""Waits for a stage over the workers' own time for it, above which other threads did it."""
 FEWEST_SAMPLES: Final = 4
 """Samples of a line of code below which it is not named in the verdict."""
 
@@ -70,7 +72,7 @@ class Evidence:
     """From the first step's start to the last step's end."""
     warmup_ratio: dict[str, float]
     """For each cause, the share of its time that lies in the warm-up steps."""
-    making: dict[str, int]
+    making_ns: dict[str, int]
     """What the workers spent their time on, see `workers_time.making`."""
     own: dict[str, float] = field(default_factory=dict)
     """For each cause, the share of the steps' time that the training process itself spent on it, outside of waits for a loader."""
@@ -127,6 +129,12 @@ class Evidence:
                         found[part] = found.get(part, 0.0) + ratio * waited_s / total_s
         return found
 
+    @property
+    def waited_for_s(self) -> dict[str, float]:
+        """Seconds that the other ranks waited for a rank, summed over them: by its number, the greatest first."""
+        waited = {rank: sum(causes.values()) for rank, causes in self.steps.straggler_wait_s.items()}
+        return dict(sorted(waited.items(), key=lambda entry: -entry[1]))
+
     def _delays_of(self, rank: int) -> dict[str, float]:
         """What makes a rank start to compute later than others: its own causes outside compute and exchange, as shares of 1.
 
@@ -160,18 +168,22 @@ class Evidence:
         return found.supply_s >= least * found.step_s
 
     @property
-    def works_without_name(self) -> bool:
+    def most_work_is_unnamed(self) -> bool:
         """Whether busy workers spend most of their time in no stage that has a name; a wait may still see such stages only."""
         loader = self.charged.get("loader")
         return self.workers_are_busy and loader is not None and (loader.workers_share or 0.0) >= _LEAST_WITHOUT_NAME
 
     @property
-    def work(self) -> dict[str, float]:
-        """`making`, but at least what waits for batches were charged with: other threads of the workers may do more of it than the
-        workers themselves, such as one that sends a batch and reads mapped pages for that.
+    def work_ns(self) -> dict[str, float]:
+        """`making_ns`, but at least what waits for batches were charged with: other threads of the workers may do more of it than
+        the workers themselves, such as one that sends a batch and reads mapped pages for that.
         """
         waited_ns = {cause: 1e9 * (entry.seconds or 0.0) for cause, entry in self.charged.items()}
-        return {cause: max(took_ns, waited_ns.get(cause, 0.0)) for cause, took_ns in self.making.items()}
+        return {cause: max(float(took_ns), waited_ns.get(cause, 0.0)) for cause, took_ns in self.making_ns.items()}
+
+    def is_work_of_others(self, cause: str) -> bool:
+        """Whether more of a stage was waited for than the workers themselves spent on it."""
+        return self.work_ns[cause] > _MOSTLY_OWN * self.making_ns[cause]
 
     @property
     def has_loader(self) -> bool:
@@ -190,7 +202,7 @@ class Evidence:
         Else the function whose lines together are enough, as a line 0.
         """
         total_s = self.charged[cause].seconds if cause in self.charged else None
-        if cause == "loader" and self.works_without_name:
+        if cause == "loader" and self.most_work_is_unnamed:
             cause, total_s = WORKERS, self._worker_lines_s
         own = [line for line in self.code if line.cause == cause and line.is_own]
         for found in (own, _functions(own)):
@@ -210,7 +222,7 @@ class Evidence:
         ratio = line.seconds / self._worker_lines_s * (self.charged["loader"].workers_share or 0.0)
         return f"{ratio:.1%} of the workers' time"
 
-    def most(self, cause: str) -> str:
+    def largest_part(self, cause: str) -> str:
         """The largest part of a cause, as a clause: a file, a span, or a line of code. Empty: none that is large enough."""
         detail = self.largest_detail(cause, LEAST_NAMED_RATIO)
         line = self.largest_line(cause)
@@ -241,7 +253,7 @@ class Evidence:
     def named_ratio(self, cause: str) -> float:
         """The part of a cause that details or lines of code name, 0 to 1."""
         entry = self.charged[cause]
-        if cause == "loader" and self.works_without_name and self._worker_lines_s:
+        if cause == "loader" and self.most_work_is_unnamed and self._worker_lines_s:
             return 1.0
         details_s = sum(detail.seconds for detail in entry.details if detail.name not in PLACES)
         lines_s = sum(line.seconds for line in self.code if line.cause == cause)

@@ -29,6 +29,11 @@ class JobOptions:
     fewer_bytes: str = ""
     """How the library reads less for a sample; empty: no general way is known."""
 
+    @property
+    def workers_name(self) -> str:
+        """The option of the number of loader workers without the `=` of a parameter: `num_workers`."""
+        return self.workers.rstrip("=")
+
 
 _TORCH: Final = JobOptions(
     workers="num_workers=",

@@ -44,7 +44,7 @@ def more_workers(evidence: Evidence, why: str) -> Iterator[str | Advice]:
     """More workers while there are free cores. One core per rank is left to the rank itself."""
     ranks, workers, cpus = evidence.run.config.ranks, evidence.run.config.workers, evidence.run.cpus
     if workers is None and evidence.run.config.loader is not None and not overrides_workers(evidence.cpu):
-        yield f"Raise {evidence.options.workers.rstrip('=')} while cores are idle: {why}"
+        yield f"Raise {evidence.options.workers_name} while cores are idle: {why}"
     if workers is None or ranks is None or cpus is None or overrides_workers(evidence.cpu):
         return
     free = cpus // max(ranks, 1) - 1

@@ -16,7 +16,8 @@ from ioprof.run_record import FileReads, ReadGroup, ReadPattern, Reads
 from ioprof.schema import SOURCES
 from ioprof.trace import Trace
 
-PATTERNS: Final = ("small reads", "reopening", "page at a time", "readahead of a map", "readahead of ranges")
+SMALL_READS: Final = "small reads"
+PATTERNS: Final = (SMALL_READS, "reopening", "page at a time", "readahead of a map", "readahead of ranges")
 
 _NUM_FILES: Final = 10
 _SIZE_STEP: Final = 4
@@ -194,7 +195,7 @@ def _patterns(
     if sums.faults < 0.5 * accesses and accesses >= _LEAST_READS and spent_ns >= _LEAST_SHARE * max(made_ns, 1):
         mean = int(small["bytes"].sum()) / accesses
         yield ReadPattern(
-            "small reads",
+            SMALL_READS,
             f"{accesses:,} reads moved {mean:,.0f} bytes each and took {spent_ns / 1e9:,.2f} s",
             "read whole records at once, or through a buffer of 1 MB (open(..., buffering=1 << 20))",
             spent_ns / 1e9,

@@ -60,24 +60,24 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     evidence = Evidence(
         run,
         steps,
-        seen,
-        need,
-        hidden,
-        made,
-        wall_s,
-        _warmup_ratio(table),
-        work.stages,
-        _own(charged),
-        cpu,
-        code,
-        limits,
-        more.reads.depth,
-        more.reads.patterns,
-        more.reads.files,
-        more.loaders,
-        int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,
+        storage=seen,
+        demand=need,
+        overlap=hidden,
+        fetched=made,
+        wall_s=wall_s,
+        warmup_ratio=_warmup_ratio(table),
+        making_ns=work.stages,
+        own=_own(charged),
+        cpu=cpu,
+        code=code,
+        ceilings=limits,
+        depth=more.reads.depth,
+        patterns=more.reads.patterns,
+        files=more.reads.files,
+        loaders=more.loaders,
+        longest_batch_s=int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,
     )
-    if evidence.works_without_name:
+    if evidence.most_work_is_unnamed:
         code = (*code, *worker_lines(trace))
         evidence = replace(evidence, code=code)
     later = _later(trace, charged, evidence, work, received)
@@ -128,8 +128,8 @@ def _later(trace: Trace, charged: Charges, evidence: Evidence, work: Making, rec
     waited = {entry.cause: entry.seconds or 0.0 for entry in found.causes}
     still = waited["storage"] / before.seconds if before and before.seconds else 0.0
     ratio = len(table) / len(charged.steps)
-    making = {cause: round(took_ns * (still if cause == "storage" else ratio)) for cause, took_ns in evidence.making.items()}
-    return replace(evidence, steps=found, making=making, wall_s=_span_s(table) or 0.0, warmup_ratio={}, code=())
+    making_ns = {cause: round(took_ns * (still if cause == "storage" else ratio)) for cause, took_ns in evidence.making_ns.items()}
+    return replace(evidence, steps=found, making_ns=making_ns, wall_s=_span_s(table) or 0.0, warmup_ratio={}, code=())
 
 
 def _own(charged: Charges) -> dict[str, float]:

@@ -10,6 +10,7 @@ from ioprof.analysis.job_verdict import with_loading_rank
 from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.queue_advice import deeper_queue
 from ioprof.run_record import RunRecord, Verdict
+from ioprof.schema import PYTHON_PROGRAM
 
 IDLE_RATIO: Final = 0.10
 """Share of the steps' time from which on an idle accelerator makes something else the bound."""
@@ -27,9 +28,9 @@ def verdict(evidence: Evidence) -> Verdict:
     advice = advice_for(evidence, bound, is_own=is_own)
     if bound in LEAVES and not is_own:
         advice = [*deeper_queue(evidence), *advice]
-    stages = evidence.own if is_own else evidence.work
+    stages = evidence.own if is_own else evidence.work_ns
     found = Verdict(bound, text, tuple(advice))
-    found = with_doubts(found, evidence, _rivals(shares, evidence), stages if bound in stages else {})
+    found = with_doubts(found, evidence, _alternatives(shares, evidence), stages if bound in stages else {})
     return with_loading_rank(found, evidence)
 
 
@@ -39,11 +40,14 @@ def _groups(shares: dict[str, float], evidence: Evidence) -> tuple[dict[str, flo
     return waits, {cause: share for cause, share in shares.items() if cause != "compute" and cause not in waits}
 
 
-def _rivals(shares: dict[str, float], evidence: Evidence) -> dict[str, float]:
+def _alternatives(shares: dict[str, float], evidence: Evidence) -> dict[str, float]:
     """What `_bound_by` chooses from, where it is not compute: shares by what it is in words."""
     waits, others = _groups(shares, evidence)
-    return {"waiting for batches": sum(waits.values()), "the training process's own reads and decoding": sum(evidence.own.values()),
-            **{cause.replace("_", " "): share for cause, share in others.items()}}  # fmt: skip
+    return {
+        "waiting for batches": sum(waits.values()),
+        "the training process's own reads and decoding": sum(evidence.own.values()),
+        **{cause.replace("_", " "): share for cause, share in others.items()},
+    }
 
 
 def _unobserved(run: RunRecord) -> str:
@@ -51,8 +55,8 @@ def _unobserved(run: RunRecord) -> str:
     if run.capture.unobserved:
         hook = run.capture.unobserved[0]
         return f": {hook.unobserved} was not observed" + (f" ({hook.why})" if hook.why else "")
-    noted = (process.reads.noted for process in run.processes if process.reads)
-    return ": Python ran without the hooks of ioprof" if any("python program" in words for words in noted) else ""
+    without_hooks = any(PYTHON_PROGRAM in process.reads.noted for process in run.processes if process.reads)
+    return ": Python ran without the hooks of ioprof" if without_hooks else ""
 
 
 def _bound_by(shares: dict[str, float], evidence: Evidence) -> tuple[str, bool]:
@@ -64,7 +68,7 @@ def _bound_by(shares: dict[str, float], evidence: Evidence) -> tuple[str, bool]:
     """
     if shares.get("compute", 0.0) > 1 - IDLE_RATIO:
         return "compute", False
-    own, making = evidence.own, evidence.work
+    own, making = evidence.own, evidence.work_ns
     waits, others = _groups(shares, evidence)
     if sum(own.values()) > max(sum(waits.values()), *others.values(), 0.0):
         return max(own, key=lambda cause: own[cause]), True
@@ -72,7 +76,7 @@ def _bound_by(shares: dict[str, float], evidence: Evidence) -> tuple[str, bool]:
         return max(others, key=lambda cause: others[cause]), False
     made = sum(waits.get(cause, 0.0) for cause in making)
     if making and (made >= 0.5 * sum(waits.values()) or (evidence.workers_are_busy and made > waits.get("loader", 0.0))):
-        if evidence.works_without_name:
+        if evidence.most_work_is_unnamed:
             return "loader", False
         return max(making, key=lambda cause: making[cause]), False
     if evidence.workers_are_busy:  # a batch that arrives late was made late
@@ -86,7 +90,7 @@ def _text_of_own(evidence: Evidence, bound: str, shares: dict[str, float]) -> st
     derived = " (derived from the times of its threads)" if evidence.charged[bound].basis == "derived" else ""
     return (
         f"{BOUND_NAMES[bound]}-bound: the training process itself spent {share:.1%} of the {emulated}steps' time on "
-        f"{OWN_MEANING[bound]}{evidence.most(bound)}{derived}{_next(shares, bound)}.{_startup(evidence, bound)}"
+        f"{OWN_MEANING[bound]}{evidence.largest_part(bound)}{derived}{_next(shares, bound)}.{_startup(evidence, bound)}"
     )
 
 
@@ -97,7 +101,7 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         devices, idle = "CPU", f"the model computed (on the CPU) for {shares.get('compute', 0.0):.1%} of the steps' time"
     if "compute" not in shares:
         return (
-            f"Of the steps' time {shares[bound]:.1%} went to {_MEANING[bound]}{evidence.most(bound)}; "
+            f"Of the steps' time {shares[bound]:.1%} went to {_MEANING[bound]}{evidence.largest_part(bound)}; "
             f"what the {devices} computed was not recorded, so how much of it was hidden is not known."
         )
     if bound == "compute":
@@ -105,17 +109,18 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         computed = "the model computed (on the CPU)" if is_on_cpu else f"the {devices} computed"
         text = f"Compute-bound: {computed} for {shares['compute']:.1%} of the steps' time{_next(shares)}."
         return text + keep if evidence.has_loader else text
-    if evidence.work.get(bound) == evidence.making.get(bound, -1) or (bound == "loader" and evidence.works_without_name):
+    is_of_workers = bound in evidence.making_ns and not evidence.is_work_of_others(bound)
+    if is_of_workers or (bound == "loader" and evidence.most_work_is_unnamed):
         waited = sum(share for cause, share in shares.items() if cause in LEAVES)
         return (
-            f"{BOUND_NAMES[bound]}-bound: {idle}, and {waited:.1%} went to waiting for batches{evidence.most(bound)}"
+            f"{BOUND_NAMES[bound]}-bound: {idle}, and {waited:.1%} went to waiting for batches{evidence.largest_part(bound)}"
             f"{_of_loader(evidence)}{_of_stragglers(evidence, LEAVES)}; the workers spent {_stages(evidence)}."
             f"{_startup(evidence, bound)}"
         )
     where = evidence.place_of_host if bound == "host" else _of_loader(evidence) if bound in LEAVES else ""
     return (
-        f"{BOUND_NAMES[bound]}-bound: {idle}, and {shares[bound]:.1%} went to {_MEANING[bound]}{evidence.most(bound)}{where}"
-        f"{_of_stragglers(evidence, (bound,))}{_next(shares, bound)}.{_startup(evidence, bound)}"
+        f"{BOUND_NAMES[bound]}-bound: {idle}, and {shares[bound]:.1%} went to {_MEANING[bound]}{evidence.largest_part(bound)}"
+        f"{where}{_of_stragglers(evidence, (bound,))}{_next(shares, bound)}.{_startup(evidence, bound)}"
     )
 
 
@@ -127,11 +132,11 @@ def _next(shares: dict[str, float], bound: str = "compute") -> str:
 
 def _stages(evidence: Evidence) -> str:
     """The stages of making a batch, the longest first, as shares of the workers' time, as in the table of causes."""
-    total_ns = sum(evidence.making.values())
-    told = {cause: entry.workers_share for cause, entry in evidence.charged.items() if entry.workers_share is not None}
-    found = {cause: told.get(cause, took_ns / total_ns) for cause, took_ns in evidence.making.items()}
-    if evidence.works_without_name:
-        found["loader"] = told["loader"]
+    total_ns = sum(evidence.making_ns.values())
+    reported = {cause: entry.workers_share for cause, entry in evidence.charged.items() if entry.workers_share is not None}
+    found = {cause: reported.get(cause, took_ns / total_ns) for cause, took_ns in evidence.making_ns.items()}
+    if evidence.most_work_is_unnamed:
+        found["loader"] = reported["loader"]
     stages = sorted((cause for cause in found if found[cause] >= 0.01), key=lambda cause: -found[cause])
     return ", ".join(
         f"{found[cause]:.1%} {'of their work on' if place == 0 else 'on'} {_STAGE_NAMES.get(cause, cause)}"
@@ -141,10 +146,10 @@ def _stages(evidence: Evidence) -> str:
 
 def _of_stragglers(evidence: Evidence, causes: Collection[str]) -> str:
     share = sum(evidence.straggler_wait.get(cause, 0.0) for cause in causes)
-    waited = {rank: sum(found.values()) for rank, found in evidence.steps.straggler_wait_s.items()}
-    slow = max(waited, key=lambda rank: waited[rank], default=None)
-    is_one = slow is not None and waited[slow] >= MOSTLY_ONE * sum(waited.values())
-    who = f"rank {slow}, which the others waited for" if is_one else "a slower rank that the others waited for"
+    waited_s = evidence.waited_for_s
+    slowest = next(iter(waited_s), None)
+    is_one = slowest is not None and waited_s[slowest] >= MOSTLY_ONE * sum(waited_s.values())
+    who = f"rank {slowest}, which the others waited for" if is_one else "a slower rank that the others waited for"
     return f" ({share:.1%} of the time on {who})" if share >= 0.01 else ""
 
 
@@ -160,7 +165,7 @@ def _of_loader(evidence: Evidence) -> str:
 
 def _startup(evidence: Evidence, bound: str) -> str:
     ratio = evidence.warmup_ratio.get(bound, 0.0)
-    if ratio < 0.5 or not evidence.steps.warmup or (bound == "loader" and evidence.works_without_name):
+    if ratio < 0.5 or not evidence.steps.warmup or (bound == "loader" and evidence.most_work_is_unnamed):
         return ""
     return f" Of that, {ratio:.0%} was in the first {evidence.steps.warmup} steps (start-up): a longer run has a smaller share."
 

@@ -1,15 +1,14 @@
 """`ioprof compare`: runs side by side."""
 
-import math
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 import ioprof
-from ioprof.cli.console import error_line, next_command, output
-from ioprof.cli.report import check_html_path, write_page
-from ioprof.errors import CommandError
+from ioprof.cli.console import error_line, next_command, output, say
+from ioprof.report.page_file import check_page_file, write_page_file
+from ioprof.report.units import parse_percentage
 
 
 def compare(
@@ -25,12 +24,12 @@ def compare(
     ] = None,
 ) -> int:
     """Compare runs: rates relative to the first, what each waited for, and which causes differ, with intervals."""
-    most = None if fail_above is None else _ratio(fail_above)
+    most = None if fail_above is None else parse_percentage("--fail-above", fail_above)
     if html:
-        check_html_path(html, force)
+        check_page_file(html, force)
     comparison = ioprof.compare(*runs)
     if html:
-        write_page(html, comparison.write_html)
+        say(write_page_file(html, comparison.write_html))
     if json:
         output.file.write(comparison.to_json() + "\n")
     else:
@@ -40,13 +39,3 @@ def compare(
     for line in slower:
         error_line(line)
     return 1 if slower else 0
-
-
-def _ratio(text: str) -> float:
-    try:
-        value = float(text.removesuffix("%")) / 100
-    except ValueError:
-        value = math.nan
-    if not text.endswith("%") or not 0 <= value < math.inf:
-        raise CommandError(f"--fail-above {text}: is no percentage; give one such as 5%")
-    return value

@@ -2,24 +2,12 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
+from ioprof.progress import shown_progress
 from ioprof.reporter import Advance, Reporter
 
 
@@ -52,21 +40,9 @@ def next_command(*words: object) -> None:
     say("next: " + shlex.join(str(word) for word in words))
 
 
-@contextmanager
-def progress(what: str, total: int) -> Iterator[Advance]:
+def progress(what: str, total: int) -> AbstractContextManager[Advance]:
     """A progress bar with rate and time left on a terminal, a plain line at each tenth elsewhere."""
-    if not messages.is_terminal:
-        yield _PlainProgress(what, total)
-        return
-    bar = _bar()
-    task = bar.add_task(what, total=total, note="")
-    with _ignored_errors():
-        bar.start()
-    try:
-        yield _BarProgress(bar, task)
-    finally:
-        with _ignored_errors():
-            bar.stop()
+    return shown_progress(what, total, messages, _print_plain)
 
 
 class _ConsoleReporter:
@@ -86,50 +62,6 @@ def _ignored_errors() -> AbstractContextManager[None]:
     return suppress(OSError)
 
 
-class _BarProgress:
-    def __init__(self, bar: Progress, task: TaskID) -> None:
-        self._bar, self._task = bar, task
-
-    def __call__(self, count: int, /) -> None:
-        self._bar.advance(self._task, count)
-
-    def note(self, text: str, /) -> None:
-        self._bar.update(self._task, note=text)
-
-
-class _PlainProgress:
-    def __init__(self, what: str, total: int) -> None:
-        self._what, self._total, self._done, self._note = what, max(total, 1), 0, ""
-
-    def note(self, text: str, /) -> None:
-        """Shown with the next line."""
-        self._note = text
-
-    def __call__(self, count: int, /) -> None:
-        before = self._done * 10 // self._total
-        self._done += count
-        after = self._done * 10 // self._total
-        if after > before:
-            self._print(f"{self._what}: {self._done} of {self._total}{f', {self._note}' if self._note else ''}")
-
-    def _print(self, line: str) -> None:
-        with _ignored_errors():
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
-
-
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _RateColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=messages,
-    )
-
-
-class _RateColumn(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.0f}/s" if task.speed else "", justify="right")
+def _print_plain(line: str) -> None:
+    with _ignored_errors():
+        print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option, Typer
 
 from ioprof.cli.console import next_command, output, progress, say
-from ioprof.converters import GenerateOptions, Synthetic, leftovers, plan_generation
+from ioprof.converters import GenerateOptions, leftovers, plan_generation
 
-app = typer.Typer(no_args_is_help=True)
+app = Typer(no_args_is_help=True)
 
 
 @app.callback()
@@ -21,14 +21,14 @@ def generate() -> None:
 
 @app.command()
 def imagenet(
-    destination: Annotated[Path, typer.Argument(help="Folder to make.")],
-    images: Annotated[int, typer.Option(help="Number of images.")] = 1000,
-    classes: Annotated[int | None, typer.Option(help="Number of classes (default: 10).")] = None,
-    seed: Annotated[int, typer.Option(help="Seed; the same seed makes the same images.")] = 0,
-    form: Annotated[str, typer.Option(help="tree: class folders. tars: ILSVRC2012_img_train.tar.")] = "tree",
-    workers: Annotated[int | None, typer.Option(help="Processes (default: one per core).")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace DESTINATION if ioprof made it.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was made, path and seconds as JSON.")] = False,
+    destination: Annotated[Path, Argument(help="Folder to make.")],
+    images: Annotated[int, Option(help="Number of images.")] = 1000,
+    classes: Annotated[int | None, Option(help="Number of classes (default: 10).")] = None,
+    seed: Annotated[int, Option(help="Seed; the same seed makes the same images.")] = 0,
+    form: Annotated[str, Option(help="tree: class folders. tars: ILSVRC2012_img_train.tar.")] = "tree",
+    workers: Annotated[int | None, Option(help="Processes (default: one per core).")] = None,
+    force: Annotated[bool, Option("--force", help="Replace DESTINATION if ioprof made it.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print what was made, path and seconds as JSON.")] = False,
 ) -> None:
     """Make JPEGs with the file sizes and dimensions of ImageNet's training set (ILSVRC2012)."""
     started = time.perf_counter()
@@ -41,12 +41,5 @@ def imagenet(
     if as_json:
         output.print_json(json.dumps({**result.manifest(), "path": str(result.path), "seconds": seconds}))
     else:
-        output.print(_result(result, seconds), markup=False)
+        output.print(result.text(seconds), markup=False)
     next_command("ioprof", "convert", "imagenet", destination, f"{destination}-dataset")
-
-
-def _result(result: Synthetic, seconds: float) -> str:
-    return (
-        f"{result.path}: {result.images} images in {result.classes} classes, {result.bytes / 1e6:.1f} MB in {seconds:.1f} s "
-        f"({result.images / seconds:.0f} images/s)"
-    )

@@ -1,190 +1,27 @@
 """`ioprof inspect`: what a folder holds that ioprof made, and what storage any path lies on."""
 
-import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from ioprof.cli.console import next_command, output
-from ioprof.converters import FORMATS, PartialOutput, detect, read_part
-from ioprof.dataset import MANIFEST_NAME, Dataset
-from ioprof.errors import CommandError, IoprofError
-from ioprof.recording.lifecycle import JOB, interrupted_recording
-from ioprof.recording.run_folder import MARKER
-from ioprof.report.units import clean
-from ioprof.storage import PathStorage, describe
-from ioprof.storage.wording import lines, plain, printable
-from ioprof.trace import Trace
-
-_SHOWN_CLASSES: Final = 3
-_LONGEST: Final = 2000  # characters of one line: a command may be long, but no path of a damaged file fills the screen
-_MOST_BYTES: Final = 1 << 20  # of a job.json, which takes some kilobytes
-_NEITHER: Final = "no dataset, run, or part of one"
+from ioprof.inspection import inspect_path
 
 
 def inspect(
-    path: Annotated[
-        Path, typer.Argument(help="A dataset, a part of one, what an interrupted conversion or run left, or any path.")
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    path: Annotated[Path, Argument(help="A dataset, a part of one, what an interrupted conversion or run left, or any path.")],
+    as_json: Annotated[bool, Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Describe a dataset or a run by its manifest, and the storage that any file or folder lies on.
 
     To check a dataset against its data: ioprof verify.
     """
-    kind = next((known for name, known in KINDS.items() if (path / name).exists()), _other)
-    facts, following = kind(path)
+    found = inspect_path(path)
     if as_json:
-        plain_facts = {key: plain(value) if isinstance(value, PathStorage) else value for key, value in facts.items()}
-        output.print_json(json.dumps(printable(plain_facts)))
+        output.print_json(found.to_json())
         return
-    shown = list(_lines(facts))
-    width = max(len(label) for label, _ in shown)
-    for label, text in shown:
-        output.print(f"{label:<{width}}  {clean(text, _LONGEST)}", markup=False)
+    for line in found.lines():
+        output.print(line, markup=False)
     if str(path).isprintable():  # else it could not be typed
-        next_command(*following)
-
-
-Facts = tuple[dict[str, Any], tuple[object, ...]]
-"""What is printed about a folder, and the command to type next."""
-
-
-def _dataset(path: Path) -> Facts:
-    dataset = Dataset.load(path)
-    image = dataset.image
-    return {
-        "kind": "dataset",
-        "path": str(path),
-        "name": dataset.name,
-        "split": dataset.split,
-        "layout": dataset.layout,
-        "shards": dataset.shards,
-        "image": {"transform": image.transform, "encoding": image.encoding, "size": image.size, "quality": image.quality},
-        "records": dataset.records,
-        "bytes": dataset.bytes,
-        "record_bytes_quantiles": dataset.record_bytes_quantiles,
-        "classes": len(dataset.classes),
-        "first_classes": [f"{entry.wnid} {entry.name}" for entry in dataset.classes[:_SHOWN_CLASSES]],
-        "quarantined": len(dataset.quarantined),
-        "scale": dataset.scale,
-        "shuffle_seed": dataset.shuffle_seed,
-        "source": dataset.source,
-        "digest": dataset.digest,
-        "made_by": f"ioprof {dataset.version}",
-        "storage": describe(path),
-    }, ("ioprof", "verify", path)
-
-
-def _run(path: Path) -> Facts:
-    trace = Trace.load(path)
-    run = trace.run
-    shown = run.to_dict()
-    facts = {key: shown.get(key) for key in ("name", "status", "started", "command", "config", "device", "dataset", "clocks")}
-    counts = {"ranks": len(trace.ranks), "processes": len(run.processes), "spans": trace.num_spans}
-    return {"kind": "run", "path": str(path), **facts, "hosts": len(run.hosts), **counts}, ("ioprof", "report", path)
-
-
-def _part(path: Path) -> Facts:
-    part = read_part(path)
-    facts = {"part": str(part.part), "images": len(part.places), "of_images": part.total, "layout_asked_for": part.options.layout}
-    whole = path.with_name(path.name.rpartition(".part-")[0])
-    return {"kind": "part of a dataset", "path": str(path), **facts, "source": part.source}, ("ioprof", "convert", "merge", whole)
-
-
-def _half_made(path: Path) -> Facts:
-    work = PartialOutput(path)
-    job = work.read_job() or {}
-    facts = {key: job.get(key) for key in ("layout", "image", "split", "part") if job.get(key) is not None}
-    kind = "an unfinished conversion, running or killed"
-    following = ("ioprof", "convert", "imagenet", "--help")
-    return {"kind": kind, "path": str(path), "images_done": work.images_done, **facts}, following
-
-
-def _unfinished(path: Path) -> Facts:
-    """The folder of a run that is being recorded, or whose ioprof was killed; or the spool that its processes write to."""
-    try:
-        found = interrupted_recording(path)
-        spool, run = found.spool, {**found.run.to_dict(), "out": found.out and str(found.out)}
-        state = "not being recorded any more; its run folder can be made"
-    except CommandError as error:
-        spool, run, state = path, _object(path / JOB), str(error)
-    kind = "an unfinished recording (a spool)" if (path / JOB).exists() else "the folder of an unfinished run"
-    facts = {key: run[key] for key in ("name", "command", "started", "out") if run.get(key) is not None}
-    shown = {"kind": kind, "path": str(path), "state": state, "spool": str(spool), **facts, "processes": _num_captures(spool)}
-    return shown, ("ioprof", "gather", path)
-
-
-def _num_captures(spool: Path) -> int:
-    return sum(1 for _ in spool.glob("*.ring"))
-
-
-def _job(path: Path) -> Facts:
-    """Both a spool and an unfinished dataset have a job.json."""
-    return _unfinished(path) if "capture" in _object(path / JOB) or _num_captures(path) else _half_made(path)
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """The object that a file holds; empty for one that is damaged."""
-    try:
-        with path.open("rb") as file:
-            found = json.loads(file.read(_MOST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _other(path: Path) -> Facts:
-    storage = describe(path)
-    if (found := _foreign(path)) is not None:
-        return {**found, "storage": storage}, ("ioprof", "convert", "imagenet", path, "DATASET")
-    kind = f"a folder, {_NEITHER}" if path.is_dir() else "a file"
-    return {"kind": kind, "path": str(path), "storage": storage}, ("ioprof", "doctor", path)
-
-
-def _foreign(path: Path) -> dict[str, Any] | None:
-    """Data of other programs; None if it is none, or cannot be read as such."""
-    try:
-        kind, source = detect(path, "train")
-    except IoprofError:
-        return None
-    images = source.images
-    size = images.num_bytes if images[0].size is not None else round(source.mean_image_bytes * len(images))
-    return {
-        "kind": "data of another program" if kind not in ("tree", "tars", "kaggle") else "images",
-        "path": str(path),
-        "format": FORMATS[kind],
-        "description": source.description,
-        "records": len(images),
-        ("bytes" if images.kind == "file" else "bytes_with_framing") if images.num_bytes else "bytes_estimated": size,
-        "classes": len(source.wnids),
-        "first_classes": [f"{wnid} {source.class_names.get(wnid, '')}".strip() for wnid in source.wnids[:_SHOWN_CLASSES]],
-        "left_out": len(source.refused),
-    }
-
-
-KINDS: Final[dict[str, Callable[[Path], Facts]]] = {
-    MANIFEST_NAME: _dataset,
-    "run.json": _run,
-    MARKER: _unfinished,
-    "part.json": _part,
-    JOB: _job,
-}
-"""The file by which a kind of folder is recognised → the function that describes it."""
-
-
-def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for key, value in facts.items():
-        yield from lines(value) if isinstance(value, PathStorage) else [(key.replace("_", " "), _shown(value))]
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_shown(inner)}" for key, inner in value.items() if inner is not None)
-    if isinstance(value, list):
-        return " ".join(map(_shown, value)) if all(isinstance(entry, str) for entry in value) else json.dumps(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return "-" if value is None else " ".join(str(value).split())
+        next_command(*found.next_command)

@@ -2,28 +2,20 @@
 
 import json as json_text
 import os
-import signal
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from typer import Argument, Option
 
 import ioprof
-from ioprof.cli.console import next_command, output, reporter
-from ioprof.cli.report import check_html_path, write_page
+from ioprof.cli.console import next_command, output, reporter, say
 from ioprof.jobs.network_probe import probe_network
-from ioprof.recording.interrupts import handle_signals
-from ioprof.report.probing import HEADINGS, NUMERIC, notes, rows
-from ioprof.report.units import amount, clean, duration, visible
-
-_PATH_LENGTH: Final = 200
-_TABLE_WIDTH: Final = 160
-"""Characters that a line of the table may have: a narrow terminal breaks it, which reads better than cells broken one by one."""
+from ioprof.recording.interrupts import interrupted_by_any
+from ioprof.report.page_file import check_page_file, write_page_file
+from ioprof.report.probe_text import TABLE_WIDTH, head_lines, network_line, network_table, probe_table
+from ioprof.report.probing import notes
+from ioprof.report.units import visible
 
 
 def probe(
@@ -58,16 +50,15 @@ def probe(
     if network:
         return _probe_network(ranks, device, path, json)
     if html:
-        check_html_path(html, force)
-    # As Ctrl-C does, a scheduler's or a closing terminal's signal removes the scratch files before the process ends.
-    with handle_signals((signal.SIGTERM, signal.SIGHUP), _interrupt):
+        check_page_file(html, force)
+    with interrupted_by_any():  # a scheduler's or a closing terminal's signal, too, removes the scratch files
         found = ioprof.probe(
             path, dataset=dataset, clients=clients, seconds=seconds, max_bytes=max_bytes, record_bytes=record_bytes,
             scratch=scratch, readahead=readahead, reporter=reporter,
         )  # fmt: skip
     facts = found.facts()
     if html:
-        write_page(html, found.write_html)
+        say(write_page_file(html, found.write_html))
     if json:
         output.file.write(json_text.dumps(facts, indent=1) + "\n")
     else:
@@ -90,31 +81,15 @@ def _probe_network(ranks: int | None, device: str, meeting: Path, json: bool) ->
     if json:
         output.file.write(json_text.dumps(found.to_dict(), indent=1) + "\n")
         return 0
-    output.print(f"{found.ranks} ranks over {found.backend}; a message takes {duration(found.latency_s)} at least", markup=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("bytes", "message", "bytes/s", "all-reduce", "2L(p-1)/p / t"):
-        table.add_column(heading, justify="right")
-    for sent, reduced in zip(found.messages, found.all_reduces, strict=True):
-        cells = (amount(sent.bytes), duration(sent.seconds), amount(sent.bytes_per_s), duration(reduced.seconds))
-        table.add_row(*cells, amount(reduced.bytes_per_s))
-    output.print(table)
+    output.print(network_line(found), markup=False)
+    output.print(network_table(found))
     next_command("ioprof", "run", "--device", device, "--ranks", found.ranks, "--probe-network")
     return 0
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def _show(facts: dict[str, Any]) -> None:
-    output.print(f"{clean(facts['path'], _PATH_LENGTH)}: {clean(facts['read'], _PATH_LENGTH)}", markup=False)
-    for label, text in facts["storage_lines"]:
-        output.print(f"  {label:<14}{text}", markup=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for place, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="right" if place in NUMERIC else "left")
-    for line in rows(facts):
-        table.add_row(*map(Text, line))
-    Console(file=output.file, width=max(output.width, _TABLE_WIDTH), highlight=False).print(table)
+    for line in head_lines(facts):
+        output.print(line, markup=False)
+    Console(file=output.file, width=max(output.width, TABLE_WIDTH), highlight=False).print(probe_table(facts))
     for note in notes(facts):
         output.print(note, markup=False)

@@ -1,7 +1,6 @@
 """`ioprof report`: what a run waited for, as text, as one HTML file, or as JSON."""
 
-import re
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +11,9 @@ from ioprof.cli.console import next_command, output, say
 from ioprof.cli.run_output import show_run
 from ioprof.errors import CommandError
 from ioprof.replay.summary import with_gains
-from ioprof.report.page.stalls import around_moment, around_step
+from ioprof.report.page.stalls import stretch_around
+from ioprof.report.page_file import check_page_file, write_page_file
 from ioprof.report.path_demand import path_statement, probed_path
-from ioprof.report.units import visible
 
 
 def report(
@@ -44,7 +43,7 @@ def report(
 ) -> int:
     """Report what each step of a run waited for, and how reliable the answer is."""
     if html:
-        check_html_path(html, force)
+        check_page_file(html, force)
     elif around:
         raise CommandError("--around is for the page: give --html FILE too")
     probed = probed_path(probe) if probe else None
@@ -52,8 +51,9 @@ def report(
     if html:
         from ioprof.report.html import write_html
 
-        wanted = _stretch(recorded, around) if around else None
-        write_page(html, lambda path: write_html(recorded.trace, recorded.steps, recorded.summary, path, wanted, probed))
+        wanted = stretch_around(recorded.steps, around) if around else None
+        write = partial(write_html, recorded.trace, recorded.steps, recorded.summary, wanted=wanted, probed=probed)
+        say(write_page_file(html, write))
     if markdown:
         if json or full:
             raise CommandError("--markdown is a form of its own: leave --json and --full out")
@@ -68,36 +68,3 @@ def report(
     if not json:
         next_command(*(("ioprof", "compare", run, "OTHER_RUN") if html else ("ioprof", "report", run, "--html", "report.html")))
     return 0
-
-
-def _stretch(run: Run, around: str) -> tuple[int, int]:
-    """The part of the run that is meant; CommandError says what is wrong with it."""
-    if around.isdecimal():
-        found = around_step(run.steps, int(around))
-        if found is None:
-            steps = run.steps["step"]
-            known = f"its steps are {min(steps)} to {max(steps)}" if len(steps) else "it has no steps"
-            raise CommandError(f"--around {around}: the run has no such step; {known}; seconds are written with an s: {around}s")
-        return found
-    if not re.fullmatch(r"\d*\.?\d+s?|\d+\.s?", around):
-        raise CommandError(f"--around {visible(around)}: is neither a step (68) nor a second of the run (8.4s)")
-    return around_moment(run.steps, round(float(around.removesuffix("s")) * 1e9))
-
-
-def check_html_path(path: Path, force: bool) -> None:
-    """CommandError unless a file can be written to `path` later on."""
-    if path.is_dir():
-        raise CommandError(f"--html {path}: is a folder; name a file in it: --html {path / 'report.html'}")
-    if not path.parent.is_dir():
-        raise CommandError(f"--html {path}: there is no folder {path.parent}; make it first: mkdir -p {path.parent}")
-    if path.exists() and not force:
-        raise CommandError(f"--html {path}: is there already; replace it with --force or choose another name")
-
-
-def write_page(path: Path, write: Callable[[Path], None]) -> None:
-    """Write an HTML file by `write(path)`, and say so; CommandError where that fails."""
-    try:
-        write(path)
-    except OSError as error:
-        raise CommandError(f"--html {path}: cannot be written ({error.strerror or error})", exit_code=1) from None
-    say(f"wrote {visible(str(path))}")

@@ -10,12 +10,12 @@ import ioprof
 from ioprof.cli.console import next_command, reporter, say
 from ioprof.cli.run_output import exit_code, show_run
 from ioprof.jobs.options import DEFAULT_BATCH_SIZE, DEFAULT_DEVICE
-from ioprof.jobs.training_run import DEFAULT_WORKERS
+from ioprof.jobs.training_run import DEFAULT_WORKERS, command_after
 from ioprof.loaders import LOADERS
 from ioprof.loaders.base import DECODES, LMDB_READS, ON_CORRUPT, READAHEADS
 from ioprof.train.accelerators.exchange import SCHEMES
 from ioprof.train.copies import COPIES
-from ioprof.train.models import MODELS, default_model
+from ioprof.train.models import MODELS
 from ioprof.train.parallelism import PARALLEL
 
 _Device = Annotated[
@@ -105,27 +105,8 @@ def run(
         microbatches=microbatches, lmdb_readahead=lmdb_readahead, decode=decode, on_corrupt=on_corrupt,
         command=["ioprof", *sys.argv[1:]], reporter=reporter,
     )  # fmt: skip
-    if recorded.trace.run.part is not None:  # the task of rank 0 prints the whole run
-        return exit_code(recorded.analysed)
-    show_run(recorded.analysed, json)
-    _say_what_follows(recorded)
+    if recorded.trace.run.part is None:  # else the task of rank 0 prints the whole run
+        show_run(recorded.analysed, json)
+        say(f"the same with charts and a timeline: {(recorded.folder or Path()) / 'report.html'}")
+        next_command(*command_after(recorded.analysed))
     return exit_code(recorded.analysed)
-
-
-def _say_what_follows(recorded: "ioprof.Run") -> None:
-    assert recorded.folder is not None  # a run that was recorded just now has one
-    say(f"the same with charts and a timeline: {recorded.folder / 'report.html'}")
-    next_command(*_next_command(recorded))
-
-
-def _next_command(recorded: "ioprof.Run") -> tuple[object, ...]:
-    """The same job on the null loader, whose rate is the upper bound of any gain in the loader."""
-    config, folder = recorded.trace.run.config, recorded.folder or Path()
-    if config.loader == "null":
-        return "ioprof", "compare", folder, "OTHER_RUN"
-    dataset = (config.dataset,) if config.dataset else ()
-    trained = config.model if config.model and config.model != default_model(config.device or DEFAULT_DEVICE) else None
-    model = ("--model", trained) if trained else ()
-    size = ("--ranks", config.ranks, "--batch-size", config.batch_size, "--steps", config.steps, "--seed", config.seed)
-    named = folder if folder.name else folder.resolve()  # the working directory has no name of its own
-    return "ioprof", "run", *dataset, "--loader", "null", "--device", config.device, *model, *size, "--out", f"{named}-null"

@@ -11,9 +11,8 @@ from ioprof.cli.console import next_command, output, progress, say
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
 from ioprof.jobs.stage_folder import find_stage_folder
-from ioprof.jobs.staging import VERIFY, Staging
+from ioprof.jobs.staging import VERIFY, Staging, stage_text
 from ioprof.reporter import in_megabytes, megabytes
-from ioprof.run_record import StageRecord
 
 
 def stage(
@@ -36,15 +35,5 @@ def stage(
     if as_json:
         output.print_json(json.dumps(record.replace(found_by=place.by).to_dict()))
     else:
-        output.print(_text(record), markup=False)
+        output.print(stage_text(record), markup=False)
     next_command("ioprof", "run", staging.destination)
-
-
-def _text(stage: StageRecord) -> str:
-    what = f"{stage.to}: {stage.files} files, {(stage.bytes or 0) / 1e6:.1f} MB"
-    if stage.reused:
-        return f"{what}: is there already, of the same records"
-    copied_mb, seconds = (stage.copied_bytes or 0) / 1e6, stage.seconds or 0.0
-    rate = copied_mb / seconds if seconds else 0.0
-    checked = f"{stage.check_s:.1f} s of it comparing the digest" if stage.verified == "digest" else "sizes compared only"
-    return f"{what}, {copied_mb:.1f} MB of them copied in {seconds:.1f} s ({rate:.1f} MB/s; {checked})"

@@ -1,26 +1,17 @@
 """`ioprof watch`: a job that is being recorded, while it goes on."""
 
-import os
-import time
-from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Final
+from typing import Annotated
 
-from rich.live import Live as Screen
 from typer import Argument, Option
 
-from ioprof import clock
 from ioprof.cli.console import next_command, output, say
-from ioprof.cli.watch_screen import Totals, line, screen
+from ioprof.process import yield_cores
 from ioprof.report.units import visible
-from ioprof.watching.live import Live
-from ioprof.watching.metrics import MetricsServer, metrics_text
-from ioprof.watching.spool import LiveSpool
+from ioprof.watching.metrics import MetricsServer
+from ioprof.watching.screen import follow, screen
 from ioprof.watching.target import Target, targets
-
-_RATE_S: Final = 15.0
-"""Rates are of so many seconds."""
+from ioprof.watching.watched_job import WatchedJob
 
 
 def watch(
@@ -43,8 +34,8 @@ def watch(
     """
     found = targets(run)
     server = MetricsServer(address, prometheus) if prometheus is not None else None
-    _yield_cores()
-    watched = _Watched(found, server)
+    yield_cores()
+    watched = WatchedJob(found, server)
     try:
         if server is not None:
             say(f"metrics for Prometheus: http://{address}:{server.port}/metrics")
@@ -53,74 +44,13 @@ def watch(
             output.print(screen(watched.live, watched.totals(), watched.name))
             return 0
         with suppress(KeyboardInterrupt):
-            _follow(watched, every)
+            follow(watched, every, output)
         _say_end(found)
     finally:
         watched.close()
         if server is not None:
             server.close()
     return 0
-
-
-class _Watched:
-    """The sums of a job, and when which of them were known."""
-
-    def __init__(self, found: list[Target], server: MetricsServer | None) -> None:
-        self._targets, self._spools, self._server = found, [LiveSpool(target.spool) for target in found], server
-        out = found[0].out
-        self.name = (out or found[0].spool).name if len(found) == 1 or out is None else out.parent.name.removesuffix(".parts")
-        self.live = Live()
-        self._history: deque[tuple[float, Totals]] = deque()
-
-    def look(self) -> None:
-        """Read what is new."""
-        until_ns = clock.monotonic_ns()
-        for spool in self._spools:
-            for news in spool.look():
-                self.live.add(news)
-        self.live.settle(until_ns)
-        self._history.append((until_ns / 1e9, Totals.of(self.live)))
-        while len(self._history) > 2 and self._history[-1][0] - self._history[1][0] >= _RATE_S:
-            self._history.popleft()
-        if self._server is not None:
-            lost = sum(spool.lost for spool in self._spools)
-            self._server.text = metrics_text(self.live, self.name, self.is_running, lost)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it is recorded, or goes on without the ioprof that recorded it, which may have been killed."""
-        pairs = zip(self._targets, self._spools, strict=True)
-        return any(target.is_recorded or target.has_living(spool.pids) for target, spool in pairs)
-
-    def totals(self) -> Totals | None:
-        """Of the last seconds, per second. None: there was one look only."""
-        (first_s, first), (last_s, last) = self._history[0], self._history[-1]
-        return last.less(first, last_s - first_s) if last_s > first_s else None
-
-    def close(self) -> None:
-        for spool in self._spools:
-            spool.close()
-
-
-def _follow(watched: _Watched, every: float) -> None:
-    """Show the job until it ends."""
-    if not output.is_terminal:
-        _look_until_end(watched, every, lambda: output.print(line(watched.live, watched.totals()), markup=False))
-        return
-    with Screen(console=output, auto_refresh=False, transient=False) as shown:
-        _look_until_end(
-            watched, every, lambda: shown.update(screen(watched.live, watched.totals(), watched.name, output.height), refresh=True)
-        )
-
-
-def _look_until_end(watched: _Watched, every: float, show: Callable[[], None]) -> None:
-    while True:
-        is_running = watched.is_running  # before the look, so that the last look finds all that was recorded
-        watched.look()
-        show()
-        if not is_running:
-            return
-        time.sleep(every)
 
 
 def _say_end(found: list[Target]) -> None:
@@ -134,11 +64,3 @@ def _say_end(found: list[Target]) -> None:
         else:
             say(f"{visible(str(out or target.spool))}: the ioprof that recorded the job ended without making a run folder")
             next_command("ioprof", "gather", out or target.spool)
-
-
-def _yield_cores() -> None:
-    """Run only when a core has nothing else to do, where the kernel has such a policy."""
-    with suppress(OSError):
-        os.nice(19)
-    with suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

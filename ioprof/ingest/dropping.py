@@ -258,12 +258,13 @@ class _Opened:
             os.close(self._descriptor)
 
 
-def file_header(path: Path) -> Any:
+def file_header(path: Path) -> np.void | None:
     """The header of a capture file, of `FILE_HEADER_DTYPE`; None: it is none that this version writes."""
     with _Opened(path) as descriptor:
         if descriptor is None or not _is_capture_file(descriptor):
             return None
-        return np.frombuffer(os.pread(descriptor, FILE_HEADER_DTYPE.itemsize, 0), FILE_HEADER_DTYPE)[0]
+        header: np.void = np.frombuffer(os.pread(descriptor, FILE_HEADER_DTYPE.itemsize, 0), FILE_HEADER_DTYPE)[0]
+        return header
 
 
 def _is_capture_file(descriptor: int) -> bool:

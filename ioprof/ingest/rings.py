@@ -23,7 +23,7 @@ from ioprof.ingest.numbering import Numbering, StringIds
 from ioprof.ingest.untrusted_values import anchor_of, damage_facts, nullable, text, valid_ids
 from ioprof.layout import FILE_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.run_record import Damage, ProcessRecord, ReadCounters
-from ioprof.schema import DENSE_KINDS, KINDS, NOTED, RANK_SOURCES, ROLES, SOURCES, SPAN_COLUMNS, WRITERS
+from ioprof.schema import DENSE_KINDS, KINDS, NOTED, PYTHON_PROGRAM, RANK_SOURCES, ROLES, SOURCES, SPAN_COLUMNS, WRITERS
 from ioprof.trace import empty_table, table_schema
 from ioprof.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
 
@@ -158,7 +158,7 @@ class Process:
         io_counters = ("io_rchar", "io_syscr", "io_read_bytes", "seen_bytes", "seen_calls")
         noted = {word for capture in captures for bit, word in enumerate(NOTED) if int(capture.header["noted"]) >> bit & 1}
         if len(captures) < len(self.captures):  # the Python hooks were started, too
-            noted.discard("python program")
+            noted.discard(PYTHON_PROGRAM)
         found: dict[str, Any] = {name: _total(capture.tallies.get(name, 0) for capture in captures) for name in TALLIES}
         found |= {name: _total(int(header[name]) for header in compared) if compared else None for name in io_counters}
         return ReadCounters(spans=sum(capture.num_spans for capture in captures), noted=tuple(sorted(noted)), **found)

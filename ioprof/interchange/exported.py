@@ -22,11 +22,20 @@ class Exported:
     """Sampled values."""
     arrows: int = 0
     """From reads to batches, waits and steps."""
+    samples: int = 0
+    """Stack samples, in a format of these alone."""
 
     @property
     def num_spans(self) -> int:
         """Of all kinds."""
         return sum(self.spans.values())
+
+    def text(self) -> str:
+        """Such as `12,345 spans, 90 counter values`."""
+        if self.samples:
+            return f"{self.samples:,} samples"
+        more = [f"{number:,} {what}" for number, what in ((self.counters, "counter values"), (self.arrows, "arrows")) if number]
+        return ", ".join([f"{self.num_spans:,} spans", *more])
 
 
 @dataclass(frozen=True)

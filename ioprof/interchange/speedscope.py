@@ -10,6 +10,7 @@ import polars as pl
 
 from ioprof.errors import RunError
 from ioprof.files import write_atomically
+from ioprof.interchange.exported import Exported
 from ioprof.trace import Trace
 
 SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
@@ -17,12 +18,12 @@ _MOST_PERIODS: Final = 3
 """A sample stands for the time until the next one, but for no more than so many times the median of these times."""
 
 
-def write_speedscope(trace: Trace, path: Path, name: str) -> int:
-    """Write the stack samples of a run to `path`, whole or not at all; returns how many. `RunError` where there are none."""
+def write_speedscope(trace: Trace, path: Path, name: str) -> Exported:
+    """Write the stack samples of a run to `path`, whole or not at all. `RunError` where there are none."""
     if trace.stacks.is_empty():
         raise RunError(f"{name}: has no stack samples; record the job with: ioprof record --stacks -- COMMAND")
     write_atomically(path, json.dumps(document(trace, name), separators=(",", ":")) + "\n")
-    return len(trace.stacks)
+    return Exported({}, samples=len(trace.stacks))
 
 
 def document(trace: Trace, name: str) -> dict[str, Any]:

@@ -224,6 +224,17 @@ class Staging:
             raise CommandError(f"{self.destination}: {what}; give another folder, or convert the dataset to --layout lmdb", 1)
 
 
+def stage_text(stage: StageRecord) -> str:
+    """One line: what the copy holds, what of it was copied, how fast, and how it was verified."""
+    what = f"{stage.to}: {stage.files} files, {(stage.bytes or 0) / 1e6:.1f} MB"
+    if stage.reused:
+        return f"{what}: is there already, of the same records"
+    copied_mb, seconds = (stage.copied_bytes or 0) / 1e6, stage.seconds or 0.0
+    rate = copied_mb / seconds if seconds else 0.0
+    checked = f"{stage.check_s:.1f} s of it comparing the digest" if stage.verified == "digest" else "sizes compared only"
+    return f"{what}, {copied_mb:.1f} MB of them copied in {seconds:.1f} s ({rate:.1f} MB/s; {checked})"
+
+
 def remove_staged(folder: Path) -> bool:
     """Remove a staged copy that is not to be kept; False if it stays. The manifest goes first: what is left is no dataset."""
     staged = read_staged(folder)

@@ -174,6 +174,19 @@ def _checked_exchange(options: RunOptions, device: str, ranks: int) -> tuple[str
     return scheme, per_node
 
 
+def command_after(recorded: "Run") -> tuple[object, ...]:
+    """The command to type next: the same job on the null loader, whose rate is the upper bound of any gain in the loader."""
+    config, folder = recorded.trace.run.config, recorded.folder or Path()
+    if config.loader == "null":
+        return "ioprof", "compare", folder, "OTHER_RUN"
+    dataset = (config.dataset,) if config.dataset else ()
+    trained = config.model if config.model and config.model != default_model(config.device or DEFAULT_DEVICE) else None
+    model = ("--model", trained) if trained else ()
+    size = ("--ranks", config.ranks, "--batch-size", config.batch_size, "--steps", config.steps, "--seed", config.seed)
+    named = folder if folder.name else folder.resolve()  # the working directory has no name of its own
+    return "ioprof", "run", *dataset, "--loader", "null", "--device", config.device, *model, *size, "--out", f"{named}-null"
+
+
 def _dataset_to_read(options: RunOptions, scale: Scale, environment: Mapping[str, str], reporter: Reporter) -> Dataset | None:
     """The dataset that was given, or the synthetic one, or that multiple of it; None for the null loader without one."""
     if options.dataset is None and options.loader == "null":

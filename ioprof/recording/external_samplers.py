@@ -1,7 +1,7 @@
 """What is recorded of a job from outside, in the process that starts it: page faults, samples of host counters and of stacks."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,9 +24,9 @@ _DISPLACED_BYTES: Final = 8 << 20
 class ExternalSamplers:
     """Records page faults and samples of a job; `add_to` is complete after the block of `recording`."""
 
-    def __init__(self, record_faults: Callable[[Path], FaultRecorder] = FaultRecorder, *, stacks: bool = True) -> None:
-        self._record_faults = record_faults
-        self._sample_stacks = stacks
+    def __init__(self, start_faults: Callable[[Path], FaultRecorder] = FaultRecorder, *, stacks: bool = True) -> None:
+        self._start_faults = start_faults
+        self._with_stacks = stacks
         self._stacks: StackSampling | None = None
         self._faults: FaultRecording | None = None
         self._sampling: Sampling | None = None
@@ -40,57 +40,55 @@ class ExternalSamplers:
     @contextmanager
     def recording(self, spool: Path) -> Iterator[None]:
         """Record what this thread starts in the block."""
-        with self._recording_faults(spool), self._recording_samples(spool), self._recording_stacks(spool):
+        with ExitStack() as at_end:
+            self._record_faults(spool, at_end)
+            self._sample_host(spool, at_end)
+            self._sample_stacks(spool, at_end)
             yield
 
-    @contextmanager
-    def _recording_faults(self, spool: Path) -> Iterator[None]:
+    def _record_faults(self, spool: Path, at_end: ExitStack) -> None:
         try:
-            faults = self._record_faults(spool)
+            faults = self._start_faults(spool)
         except CaptureError as error:
             self._faults = FaultRecording(reason=str(error))
-            yield
             return
-        try:
-            yield
-        finally:
-            found = faults.stop()
-            self._faults = FaultRecording.of({"by": "perf events", "reason": None, **found})
+
+        def stop() -> None:
+            self._faults = FaultRecording.of({"by": "perf events", "reason": None, **faults.stop()})
             if self._faults.error:
                 what = f"page faults are missing at its end: {self._faults.error}"
                 self._damaged = (Damage(file=Path(self._faults.path or "?").name, what=what),)
 
-    @contextmanager
-    def _recording_samples(self, spool: Path) -> Iterator[None]:
+        at_end.callback(stop)
+
+    def _sample_host(self, spool: Path, at_end: ExitStack) -> None:
         try:
             sampler = Sampler(str(spool)).start()
         except OSError as error:
             self._sampling = Sampling(reason=f"{error.filename or spool}: {error.strerror or error}")
-            yield
             return
-        try:
-            yield
-        finally:
+
+        def stop() -> None:
             sampler.stop()
             self._sampling = Sampling.of(sampler.facts())
 
-    @contextmanager
-    def _recording_stacks(self, spool: Path) -> Iterator[None]:
-        if not self._sample_stacks:
+        at_end.callback(stop)
+
+    def _sample_stacks(self, spool: Path, at_end: ExitStack) -> None:
+        if not self._with_stacks:
             self._stacks = StackSampling(reason="switched off by --no-stacks")
-            yield
             return
         try:
             sampler = StackSampler(spool, host(), preload.PACKAGE).start()
         except (CaptureError, OSError) as error:
             self._stacks = StackSampling(reason=str(error))
-            yield
             return
-        try:
-            yield
-        finally:
+
+        def stop() -> None:
             sampler.stop()
             self._stacks = StackSampling.of(sampler.facts())
+
+        at_end.callback(stop)
 
 
 def capture_record(environment: Mapping[str, str]) -> CaptureRecord:
@@ -108,7 +106,7 @@ def capture_record(environment: Mapping[str, str]) -> CaptureRecord:
 
 
 def _collectives_reason(environment: Mapping[str, str]) -> Reason | None:
-    """Why the job's NCCL is not told of our plugin; None: it is."""
+    """Why the job's NCCL does not load the plugin of ioprof; None: it does, if the job uses NCCL."""
     plugin, named = preload.nccl_plugin(), environment.get(preload.NCCL_PLUGIN_VARIABLE)
     if plugin is not None and named == str(plugin):
         return None

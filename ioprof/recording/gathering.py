@@ -52,8 +52,8 @@ def gather_tasks(recorded: "Run", out: Path, part: Part | None, force: bool, rep
     if part is None or part.number != 0:
         return recorded
     begin_s = time.monotonic()
-    while missing := set(range(part.of)) - _numbers(parts_folder(out), whole=True):
-        has_begun = missing <= _numbers(parts_folder(out), whole=False)
+    while missing := set(range(part.of)) - _part_numbers(parts_folder(out), ended=True):
+        has_begun = missing <= _part_numbers(parts_folder(out), ended=False)
         if (waited_s := time.monotonic() - begin_s) > (GATHER_TIMEOUT_S if has_begun else _BEGUN_TIMEOUT_S):
             numbers = ", ".join(map(str, sorted(missing)))
             reporter.say(f"part {numbers} of {part.of} is not there {waited_s:.0f} s after this one; its task may be lost")
@@ -66,11 +66,11 @@ def gather_tasks(recorded: "Run", out: Path, part: Part | None, force: bool, rep
         return recorded
 
 
-def _numbers(folder: Path, *, whole: bool) -> set[int]:
-    """The numbers of the parts that are there, or of those that are complete, or that this host has all there will be of."""
+def _part_numbers(folder: Path, *, ended: bool) -> set[int]:
+    """The numbers of the parts in the folder; with `ended` of those that are complete, or whose ioprof on this host is gone."""
     names = [name for name in (os.listdir(folder) if folder.is_dir() else []) if name[0].isdigit()]
     parts = {int(name.partition("-")[0]): folder / name for name in names}
-    return {number for number, part in parts.items() if not whole or (part / "run.json").is_file() or is_abandoned(part)}
+    return {number for number, part in parts.items() if not ended or (part / "run.json").is_file() or is_abandoned(part)}
 
 
 def _complete(folder: Path, out: Path | None, force: bool) -> "Run":

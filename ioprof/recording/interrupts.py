@@ -58,6 +58,17 @@ def count_interrupts() -> Iterator[Interrupts]:
 
 
 @contextmanager
+def interrupted_by_any() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP raise KeyboardInterrupt in this block, as Ctrl-C does, so that what it has to remove is removed."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with handle_signals((signal.SIGTERM, signal.SIGHUP), interrupt):
+        yield
+
+
+@contextmanager
 def handle_signals(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Give these signals to `handler` in this block; those that were ignored before (`nohup`, a shell's `&`) stay ignored.
 
@@ -66,8 +77,8 @@ def handle_signals(numbers: Iterable[signal.Signals], handler: Callable[[int, Fr
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in heard}
+    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in handled}
     try:
         yield
     finally:

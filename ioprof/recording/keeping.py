@@ -18,6 +18,8 @@ from ioprof.errors import CommandError
 from ioprof.instrument.host import host
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ioprof.ingest.dropping import FileDropper
     from ioprof.ingest.kept_state import KeptState
 
@@ -173,11 +175,11 @@ def _shift_ns(path: Path, state: "KeptState") -> int | None:
     return None if header is None else state.shift_ns(text(bytes(header["host"])), anchor_of(header))
 
 
-def _has_ended(header: object, own_host: str) -> bool:
+def _has_ended(header: "np.void", own_host: str) -> bool:
+    """Whether the process of a capture file's header ran on this host and is gone."""
     from ioprof.ingest.untrusted_values import text
 
-    pid = int(header["pid"])  # type: ignore[index]
-    return text(bytes(header["host"])) == own_host and not Path(f"/proc/{pid}").exists()  # type: ignore[index]
+    return text(bytes(header["host"])) == own_host and not Path(f"/proc/{int(header['pid'])}").exists()
 
 
 def _drop_gpu_windows(spool: Path, before_ns: int, now_ns: int) -> None:

@@ -14,14 +14,12 @@ from ioprof.recording.external_samplers import ExternalSamplers, capture_record,
 from ioprof.recording.host_facts import CpuMeter, host_record, recorded_variables, versions
 from ioprof.recording.keeping import Keeper
 from ioprof.recording.parts import own_part, part_folder
-from ioprof.recording.pending_run import JOB, PendingRun, interrupted_recording
+from ioprof.recording.pending_run import PendingRun
 from ioprof.reporter import SILENT, Reporter
 from ioprof.run_record import ClockRecord, CommandTimes, Failure, HostRecord, Record, RunRecord
 
 if TYPE_CHECKING:
     from ioprof.analysis.run import Run
-
-__all__ = ["JOB", "Recording", "initial_record", "interrupted_recording"]
 
 
 def initial_record(command: Sequence[str], out: Path, environment: Mapping[str, str]) -> RunRecord:
@@ -121,7 +119,7 @@ class Recording:
             status=status,
             failures=tuple(failures),
             exit_code=exit_code,
-            hosts=tuple(self._with_others(host, status) for host in run.hosts),
+            hosts=tuple(self._with_cpu_of_others(host, status) for host in run.hosts),
             capture=with_cold_costs(capture, self._base_environment),
             clocks=run.clocks.replace(wall_error_ns=self._wall_error_ns(run.clocks)),
         )
@@ -144,7 +142,7 @@ class Recording:
         moved_ns = abs(clock.anchor().offset_ns - self._anchor.offset_ns)
         return max(errors) + moved_ns if len(errors) == 2 else None
 
-    def _with_others(self, host: HostRecord, status: str) -> HostRecord:
+    def _with_cpu_of_others(self, host: HostRecord, status: str) -> HostRecord:
         if status == "complete":
             return host.replace(others_cpu_ratio=self._meter.others_ratio())
         return host.replace(others_cpu_reason="killed processes of the job cannot be distinguished from other programs")

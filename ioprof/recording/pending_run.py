@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ioprof.dataset import write_json_atomically
 from ioprof.errors import CommandError, IoprofError
@@ -49,7 +49,7 @@ class PendingRun:
             self.out.mkdir(parents=True, exist_ok=True)
         self.spool = Path(tempfile.mkdtemp(prefix="ioprof-"))
         try:
-            self._note(os.getpid())
+            self._write_job(os.getpid())
             _claim(self.out, self.spool)
             if not self._force:
                 _check_still_empty(self.out)
@@ -64,7 +64,7 @@ class PendingRun:
 
         self.run = run
         with suppress(OSError):  # what was written at the start suffices
-            self._note(os.getpid())
+            self._write_job(os.getpid())
         return make_run_folder(self.spool, self.out, run)
 
     @contextmanager
@@ -79,30 +79,86 @@ class PendingRun:
     def give_up(self, error: BaseException) -> None:
         """Raise `error` as one for the user that names the folder of the capture files; an unexpected error gets a note instead."""
         if isinstance(error, KeyboardInterrupt):
-            raise CommandError(f"interrupted before the run folder was complete{self._left()}", exit_code=130) from None
+            raise CommandError(f"interrupted before the run folder was complete{self._where_left()}", exit_code=130) from None
         if isinstance(error, OSError):
             what = f"{error.filename or self.spool}: {error.strerror or error}"
-            raise CommandError(f"{what}; correct that and run again{self._left()}", exit_code=1) from None
+            raise CommandError(f"{what}; correct that and run again{self._where_left()}", exit_code=1) from None
         if isinstance(error, IoprofError):
-            raise CommandError(f"{error}{self._left()}", exit_code=1) from None
-        error.add_note(f"ioprof: the job has ended{self._left()}")
+            raise CommandError(f"{error}{self._where_left()}", exit_code=1) from None
+        error.add_note(f"ioprof: the job has ended{self._where_left()}")
 
-    def _left(self) -> str:
+    def _where_left(self) -> str:
         """Where the recording is, as the end of a sentence; a spool without capture files is removed."""
         if not self._began:
             return ""
         if any(self.spool.glob("*.ring")):
             with suppress(OSError):
-                self._note(None)  # this process may go on, but it records no more
+                self._write_job(None)  # this process may go on, but it records no more
             how = f"make the run folder with: ioprof gather {shlex.quote(str(self.out))}"
             return f" (the capture files stay in {self.spool}; {how})"
         shutil.rmtree(self.spool, ignore_errors=True)
         (self.out / MARKER).unlink(missing_ok=True)
         return ""
 
-    def _note(self, pid: int | None) -> None:
-        launcher = None if pid is None else [pid, _start_of(pid)]
-        write_json_atomically(self.spool / JOB, {**self.run.to_dict(), "launcher": launcher, "out": str(self.out.resolve())})
+    def _write_job(self, pid: int | None) -> None:
+        launcher = None if pid is None else (pid, _start_of(pid))
+        write_json_atomically(self.spool / JOB, _Job(self.run.to_dict(), launcher, self.out.resolve()).to_dict())
+
+
+@dataclass(frozen=True)
+class _Marker:
+    """The content of `MARKER`."""
+
+    spool: Path
+    """On the host that records."""
+    host: str | None
+    """Its name."""
+
+    @classmethod
+    def read(cls, out: Path) -> Self:
+        """That of a pending run folder; CommandError: it is damaged."""
+        keys = _read(out / MARKER)
+        host = keys.get("host")
+        return cls(Path(str(keys.get("spool", ""))), None if host is None else str(host))
+
+    def to_json(self) -> str:
+        """As it is written."""
+        return json.dumps({"spool": str(self.spool), "host": self.host})
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The content of `JOB`."""
+
+    run_keys: dict[str, Any]
+    """Those of run.json that are known."""
+    launcher: tuple[int, int | None] | None
+    """The process that records, and when it began, in ticks since boot, since process ids are reused. None: it records no more."""
+    out: Path | None
+    """The run folder that is to be made."""
+
+    @classmethod
+    def read(cls, spool: Path) -> Self:
+        """That of a spool; CommandError: it is damaged."""
+        keys = _read(spool / JOB)
+        launcher, out = keys.pop("launcher", None), keys.pop("out", None)
+        is_known = isinstance(launcher, list) and len(launcher) == 2 and all(isinstance(each, int) for each in launcher)
+        return cls(keys, (launcher[0], launcher[1]) if is_known else None, None if out is None else Path(str(out)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is written."""
+        return {**self.run_keys, "launcher": self.launcher, "out": None if self.out is None else str(self.out)}
+
+    def run(self) -> RunRecord:
+        """What is known of the run."""
+        return RunRecord.of(self.run_keys)
+
+    def recorder(self) -> int | None:
+        """The process that records, if it still runs and is not this one."""
+        if self.launcher is None:
+            return None
+        pid, start = self.launcher
+        return pid if pid != os.getpid() and start is not None and _start_of(pid) == start else None
 
 
 @dataclass(frozen=True)
@@ -123,23 +179,21 @@ def interrupted_recording(folder: Path) -> InterruptedRecording:
     """
     spool = folder
     if is_pending(folder):
-        spool = Path(str(_read(folder / MARKER).get("spool", "")))
+        spool = pending_spool(folder)
     elif not (folder / JOB).is_file():
         raise CommandError(f"{folder}: nothing to gather: neither an unfinished run folder nor a spool folder of ioprof")
     if not spool.is_dir():
-        host = _read(folder / MARKER).get("host", "?")
+        host = _Marker.read(folder).host or "?"
         raise CommandError(f"{spool}: the capture files of {folder} are not there; gather on the host that made them: {host}")
-    job = _read(spool / JOB)
-    if (pid := _living(job.pop("launcher", None))) is not None:
+    job = _Job.read(spool)
+    if (pid := job.recorder()) is not None:
         raise CommandError(f"{folder}: still being recorded by process {pid}; wait for its end")
-    out = job.pop("out", None)
-    return InterruptedRecording(spool, RunRecord.of(job), None if out is None else Path(str(out)))
+    return InterruptedRecording(spool, job.run(), job.out)
 
 
 def recorded_so_far(spool: Path) -> RunRecord:
     """What is known of the run whose spool this is; it may go on. `CommandError`: it cannot be read."""
-    job = _read(spool / JOB)
-    return RunRecord.of({name: value for name, value in job.items() if name not in ("launcher", "out")})
+    return _Job.read(spool).run()
 
 
 def is_pending(folder: Path) -> bool:
@@ -150,7 +204,7 @@ def is_pending(folder: Path) -> bool:
 def is_abandoned(folder: Path) -> bool:
     """Whether this is the run folder of a recording of this host whose ioprof has ended; of other hosts that is not known."""
     try:
-        is_own = _read(folder / MARKER).get("host") == os.uname().nodename
+        is_own = _Marker.read(folder).host == os.uname().nodename
     except CommandError:
         return False
     return is_own and _recorder_of(folder) is None
@@ -158,13 +212,13 @@ def is_abandoned(folder: Path) -> bool:
 
 def pending_spool(folder: Path) -> Path:
     """The spool of the pending run folder; `CommandError` where its marker is damaged. It may be on another host."""
-    return Path(str(_read(folder / MARKER).get("spool", "")))
+    return _Marker.read(folder).spool
 
 
 def recorder_alive(spool: Path) -> bool:
     """Whether the ioprof that records into this spool lives on this host."""
     try:
-        return _living(_read(spool / JOB).get("launcher")) is not None
+        return _Job.read(spool).recorder() is not None
     except CommandError:
         return False
 
@@ -172,14 +226,14 @@ def recorder_alive(spool: Path) -> bool:
 def _recorder_of(out: Path) -> int | None:
     """The process that records into this run folder, if it is on this host."""
     try:
-        return _living(_read(pending_spool(out) / JOB).get("launcher"))
+        return _Job.read(pending_spool(out)).recorder()
     except CommandError:
         return None
 
 
 def _claim(out: Path, spool: Path) -> None:
     """Create the marker. Of several hosts that were given the same folder only one succeeds."""
-    content = json.dumps({"spool": str(spool), "host": os.uname().nodename}) + "\n"
+    content = _Marker(spool, os.uname().nodename).to_json() + "\n"
     try:
         descriptor = os.open(out / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except FileExistsError:
@@ -203,14 +257,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CommandError(f"{path}: not a description of a run; its run cannot be completed")
     return content
-
-
-def _living(launcher: Any) -> int | None:
-    """The process that records, if it still runs and is not this one. Its start time is compared, since process ids are reused."""
-    if not isinstance(launcher, list) or len(launcher) != 2 or not isinstance(launcher[0], int):
-        return None
-    pid, start = launcher
-    return pid if pid != os.getpid() and start is not None and _start_of(pid) == start else None
 
 
 def _start_of(pid: int) -> int | None:

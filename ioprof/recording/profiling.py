@@ -7,7 +7,7 @@ need the library that is loaded before a process begins. The run folder is made 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ioprof.errors import CaptureError, IoprofError
 from ioprof.instrument import hooks, recorder
@@ -37,22 +37,22 @@ def profile_block(out: Path, command: Sequence[str], environment: Mapping[str, s
     with recording.kept():
         state = hooks.install(recording.spool, None, environment)
 
-    def end(**ended: Any) -> None:
+    def end(status: str, *failures: Failure) -> None:
         hooks.remove()
         with recording.kept():
-            recording.make(run.replace(**ended))
+            recording.make(run.replace(status=status, failures=failures))
 
     try:
         yield
     except BaseException as error:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        failures = (Failure.from_text(max(state.identity.rank, 0), f"{type(error).__name__}: {error}"),)
+        failure = Failure.from_text(max(state.identity.rank, 0), f"{type(error).__name__}: {error}")
         try:
-            end(status=status, failures=failures)
+            end(status, failure)
         except IoprofError as lost:
             error.add_note(f"ioprof: {lost}")
         raise
-    end(status="complete")
+    end("complete")
 
 
 def _initial_record(out: Path, command: Sequence[str], environment: Mapping[str, str]) -> "RunRecord":

@@ -21,7 +21,7 @@ _MOST_FOLDERS: Final = 2000
 """One file is examined in each of so many folders, most read first: each may be a request to a server."""
 _MOST_LAYOUTS: Final = 64
 """So many files on Lustre are asked for their stripes."""
-_OF_MOUNT: Final = {"nfs": "nfs", "nfs4": "nfs"}
+_NFS: Final = ("nfs", "nfs4")
 
 
 def with_storage(trace: Trace) -> Trace:
@@ -41,8 +41,8 @@ def with_storage(trace: Trace) -> Trace:
         file_system=pl.Series([known[number].file_system if number else None for number in numbers], dtype=pl.String),
         device=pl.Series([device_of(known[number]) if number else None for number in numbers], dtype=pl.String),
     )
-    places = [_entry(hosts[0], storage) for storage in known.values() if storage.file_system]
-    return trace.with_facts(run=trace.run.replace(storage=tuple(places)), files=_filled_in(trace.files, read, used))
+    places = [_used_storage(hosts[0], storage) for storage in known.values() if storage.file_system]
+    return trace.with_facts(run=trace.run.replace(storage=tuple(places)), files=_with_storage_columns(trace.files, read, used))
 
 
 def _files_read(trace: Trace) -> pl.DataFrame:
@@ -82,21 +82,21 @@ def device_of(storage: PathStorage) -> str | None:
     return "+".join(dict.fromkeys(below)) or storage.source
 
 
-def _series(storage: PathStorage) -> Iterator[str]:
+def _counter_series(storage: PathStorage) -> Iterator[str]:
     """The sampled series of the bytes that came from it."""
     if isinstance(storage.network, Lustre):
         yield f"lustre.{storage.network.file_system}.fetched_bytes"
-    elif storage.file_system in _OF_MOUNT:
+    elif storage.file_system in _NFS:
         yield f"nfs.{storage.mount_point}.fetched_bytes"
     elif storage.devices:
         yield from (f"disk.{device.name}.read_bytes" for device in storage.devices)
     else:
         for layer in storage.layers:
-            yield from _series(layer.storage)
+            yield from _counter_series(layer.storage)
 
 
-def _entry(host: str, storage: PathStorage) -> UsedStorage:
-    series = tuple(dict.fromkeys(_series(storage)))
+def _used_storage(host: str, storage: PathStorage) -> UsedStorage:
+    series = tuple(dict.fromkeys(_counter_series(storage)))
     return UsedStorage(
         host=host,
         device=device_of(storage),
@@ -109,7 +109,7 @@ def _entry(host: str, storage: PathStorage) -> UsedStorage:
     )
 
 
-def _filled_in(files: pl.DataFrame, read: pl.DataFrame, used: pl.DataFrame) -> pl.DataFrame:
+def _with_storage_columns(files: pl.DataFrame, read: pl.DataFrame, used: pl.DataFrame) -> pl.DataFrame:
     known = read.join(used.select("folder", "file_system", "device"), on="folder", maintain_order="left")
     layouts = list(_layouts(known))
     striped = pl.DataFrame(

@@ -1,7 +1,10 @@
 """How numbers and names are written in every report: the same function for the terminal, the page and the figures."""
 
+import math
 from collections.abc import Sequence
 from typing import Final
+
+from ioprof.errors import CommandError
 
 MISSING: Final = "–"
 """Stands where a number could not be measured; never 0."""
@@ -50,6 +53,17 @@ def percent(ratio: float | None, digits: int = 1) -> str:
     if 100 - least / 2 <= ratio * 100 < 100:
         return f"> {100 - least:.{digits}f}%"
     return f"{ratio * 100:.{digits}f}%"
+
+
+def parse_percentage(option: str, text: str) -> float:
+    """The ratio of an option in percent: 0.05 of `5%`. CommandError: it is none, or below 0."""
+    try:
+        value = float(text.removesuffix("%")) / 100
+    except ValueError:
+        value = math.nan
+    if not text.endswith("%") or not 0 <= value < math.inf:
+        raise CommandError(f"{option} {text}: is no percentage; give one such as 5%")
+    return value
 
 
 def parts(values: Sequence[float | None], total: float, digits: int) -> list[str]:

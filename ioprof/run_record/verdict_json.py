@@ -70,7 +70,7 @@ class Advice(Record, frozen=True):
     cause: str | None = None
     """The cause whose time it makes less."""
     change: JobChange | None = None
-    """What it changes, if that can be replayed. Null: it makes `cause` cost less, nobody knows by how much."""
+    """What it changes, if that can be replayed. Null: it makes `cause` cost less by an amount that is not known."""
     no_gain: NoGain | None = None
     """Why there is no prediction, as a code. Null with a prediction, and before the run was replayed."""
     reason: str | None = None

@@ -1,11 +1,14 @@
 """Where to look in a run: its stalls, and the stretches of a large run whose spans are in the page."""
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
+from ioprof.errors import CommandError
 from ioprof.report import views
+from ioprof.report.units import visible
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
 
@@ -81,6 +84,20 @@ def stretches(
             room -= cost
             chosen.append((since_ns, until_ns))
     return _merged(chosen)
+
+
+def stretch_around(steps: pl.DataFrame, wanted: str) -> tuple[int, int]:
+    """The part of the run around a step (`68`) or a second (`8.4s`), as `--around` names it; CommandError: there is none."""
+    if wanted.isdecimal():
+        found = around_step(steps, int(wanted))
+        if found is None:
+            numbers = steps["step"]
+            known = f"its steps are {min(numbers)} to {max(numbers)}" if len(numbers) else "it has no steps"
+            raise CommandError(f"--around {wanted}: the run has no such step; {known}; seconds are written with an s: {wanted}s")
+        return found
+    if not re.fullmatch(r"\d*\.?\d+s?|\d+\.s?", wanted):
+        raise CommandError(f"--around {visible(wanted)}: is neither a step (68) nor a second of the run (8.4s)")
+    return around_moment(steps, round(float(wanted.removesuffix("s")) * 1e9))
 
 
 def around_step(steps: pl.DataFrame, number: int) -> tuple[int, int] | None:

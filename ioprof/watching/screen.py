@@ -1,10 +1,11 @@
 """What `ioprof watch` prints: a screen that changes, or a line for each look where there is no terminal."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, Self
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live as Screen
 from rich.table import Table
 from rich.text import Text
 
@@ -12,6 +13,7 @@ from ioprof.report.palette import CAUSE_COLOURS
 from ioprof.report.units import MISSING, amount, clean, count, duration, percent, rate
 from ioprof.schema import CAUSES
 from ioprof.watching.live import Live, WorkerSums
+from ioprof.watching.watched_job import Totals, WatchedJob
 
 _BAR: Final = 30
 _MOST_CAUSES: Final = 7
@@ -20,40 +22,23 @@ _MOST_READS: Final = 5
 _LEAST_SHARE: Final = 0.005
 
 
-@dataclass(frozen=True)
-class Totals:
-    """Sums of all ranks, or, after `less`, how much they grew per second."""
+def follow(job: WatchedJob, every_s: float, console: Console) -> None:
+    """Show a job until it ends: a screen that changes, or a line for each look where the console is no terminal."""
+    if not console.is_terminal:
+        _look_until_end(job, every_s, lambda: console.print(line(job.live, job.totals()), markup=False))
+        return
+    with Screen(console=console, auto_refresh=False, transient=False) as shown:
+        _look_until_end(job, every_s, lambda: shown.update(screen(job.live, job.totals(), job.name, console.height), refresh=True))
 
-    steps: float
-    samples: float
-    storage_bytes: float
-    cached_bytes: float
-    reads: float
-    wait_ns: float
-    step_ns: float
 
-    @classmethod
-    def of(cls, live: Live) -> Self:
-        """All so far."""
-        ranks = live.ranks.values()
-        return cls(
-            sum(sums.steps for sums in ranks),
-            sum(sums.samples for sums in ranks),
-            sum(sums.bytes["storage"] + sums.bytes["unknown"] for sums in ranks),
-            sum(sums.bytes["page_cache"] for sums in ranks),
-            sum(sum(sums.reads.values()) for sums in ranks),
-            sum(sums.wait_ns for sums in ranks),
-            sum(sums.step_ns for sums in ranks),
-        )
-
-    def less(self, before: Self, seconds: float) -> Self:
-        """The growth per second."""
-        return type(self)(*((now - then) / seconds for now, then in zip(vars(self).values(), vars(before).values(), strict=True)))
-
-    @property
-    def waited(self) -> float | None:
-        """Share of the steps' time in which ranks waited for batches."""
-        return self.wait_ns / self.step_ns if self.step_ns else None
+def _look_until_end(job: WatchedJob, every_s: float, show: Callable[[], None]) -> None:
+    while True:
+        is_running = job.is_running  # before the look, so that the last look finds all that was recorded
+        job.look()
+        show()
+        if not is_running:
+            return
+        time.sleep(every_s)
 
 
 def line(live: Live, per_second: Totals | None) -> str:
