@@ -378,7 +378,7 @@ def read_part(folder: Path) -> FinishedPart:
         found = FinishedPart(folder, part, *counts, quarantined, str(keys["source"]), classes, options, keys["identity"], refused)
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError, RecursionError, CommandError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, CommandError) as error:
         raise _damaged(folder, f"{PART_NAME}: {type(error).__name__} {str(error)[:200]!r}") from None
     if not (0 < found.total < 2**40 and found.records >= 0 and found.bytes >= 0 and isinstance(found.identity, dict)):
         raise _damaged(folder, f"{PART_NAME} cannot be used")
