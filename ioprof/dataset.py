@@ -321,11 +321,19 @@ def _index_lines(dataset: Dataset) -> list[str]:
     return lines
 
 
+def parse_json(data: bytes) -> Any:
+    """The value; raises ValueError, also for a text that cannot be stored again (half of a surrogate pair), and RecursionError."""
+    keys = json.loads(data)
+    if b"\\ud" in data.lower():
+        json.dumps(keys, ensure_ascii=False).encode()
+    return keys
+
+
 def _read_json(manifest: Path) -> object:
     try:
         if manifest.stat().st_size > _MAX_MANIFEST_BYTES or not manifest.is_file():
             raise DatasetError(f"{manifest}: not a manifest of ioprof; {_AGAIN}")
-        return json.loads(manifest.read_bytes())
+        return parse_json(manifest.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise DatasetError(_no_manifest(manifest.parent)) from None
     except OSError as error:

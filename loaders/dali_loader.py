@@ -20,6 +20,7 @@ from ioprof.instrument.span import span
 from ioprof.loaders.base import Batch, LoaderOptions, LoadingFacts
 from ioprof.loaders.dali_parts import ListedPart, Part, StoredPart
 from ioprof.loaders.dali_pipelines import READER, filled_environments, first_undecodable, is_installed, make_pipeline
+from ioprof.loaders.tar_index import check_tar_index
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +49,9 @@ class DaliBackend:
         open_records(self._dataset.layout, self._dataset, self._options).check()
         if self._dataset.layout == "lmdb":
             self._check_values()
+        if self._dataset.layout == "webdataset":
+            for tar in self._dataset.shard_paths():
+                check_tar_index(tar)
 
     def loader(self) -> "DaliLoader":
         """The batches of one rank."""

@@ -30,6 +30,7 @@ from ioprof.foreign.crc32c import crc32c, crc32c_by_table
 from ioprof.jobs.foreign_data import open_data
 from ioprof.loaders import check_loader, make_loader, open_records
 from ioprof.loaders.base import LoaderOptions
+from ioprof.loaders.tar_index import check_tar_index
 from ioprof.reporter import SILENT
 
 SAMPLES = samples()
@@ -354,3 +355,34 @@ def test_hugging_face_reads_the_layout_parquet(small_tree, tmp_path):
         digest.add(row["label"], row["image"]["bytes"])
     assert dataset.digest == digest.text()
     assert found[0]["image"].size
+
+
+def test_an_index_of_another_tar_is_refused(small_tree, tmp_path):
+    """DALI trusts its numbers, and a wrong one can crash the process; without the file it looks through the tar."""
+    for image, encoding in (("original", None), ("rgb256", "raw"), ("rgb256", "png")):
+        options: dict[str, Any] = {"image": image, "encoding": encoding}
+        dataset = made(small_tree, tmp_path / f"{image}{encoding}", layout="webdataset", shard_bytes=1 << 16, **options)
+        for tar in dataset.shard_paths():
+            check_tar_index(tar)
+    first, second = dataset.shard_paths()[:2]
+    index = first.with_suffix(".idx")
+    good = index.read_text()
+    head, line, *rest = good.splitlines()
+    shorter = f"v1.2 {len(rest)}\n" + "".join(f"{each}\n" for each in rest)
+    words = line.split(" ")
+    larger = good.replace(line, " ".join([*words[:2], str(int(words[2]) + 600), *words[3:]]))
+    for text in (
+        shorter,
+        larger,
+        good[:-1],
+        good.replace("cls", "jpg"),
+        second.with_suffix(".idx").read_text(),
+        "",
+        f"{head}\n",
+        "\xff",
+    ):
+        index.write_text(text)
+        with pytest.raises(DatasetError, match=r"is not what belongs to this tar; remove .*\.idx, and DALI looks"):
+            check_tar_index(first)
+    index.unlink()
+    check_tar_index(first)

@@ -28,7 +28,7 @@ from ioprof.converters.layouts.registry import LAYOUTS
 from ioprof.converters.layouts.stored_records import Piece, StoredRecords
 from ioprof.converters.manifests import PART_NAME, PART_SCHEMA
 from ioprof.converters.options import ConvertOptions
-from ioprof.dataset import Dataset, ImageClass, is_plain_name
+from ioprof.dataset import Dataset, ImageClass, is_plain_name, parse_json
 from ioprof.errors import CommandError, DatasetError
 from ioprof.reporter import Advance
 
@@ -364,7 +364,7 @@ def read_part(folder: Path) -> FinishedPart:
     """The part in a folder; raises `DatasetError` if it cannot be used."""
     path = folder / PART_NAME
     try:
-        keys = json.loads(path.read_bytes()) if path.stat().st_size < _MAX_PART_BYTES else {}
+        keys = parse_json(path.read_bytes()) if path.stat().st_size < _MAX_PART_BYTES else {}
         if keys["schema"] != PART_SCHEMA:
             raise _damaged(folder, f"schema is {str(keys['schema'])[:60]!r}, this version of ioprof reads {PART_SCHEMA!r}")
         part = Part.parse(f"{keys['part']}/{keys['parts']}")
