@@ -19,6 +19,7 @@ folder is never one. The manifest and the index are untrusted input: every value
 
 import hashlib
 import json
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -268,9 +269,11 @@ def write_json_atomically(path: Path, keys: dict[str, Any]) -> None:
 
 
 def quantiles_of(lengths: Sequence[int]) -> dict[str, int]:
-    """`record_bytes_quantiles` of records of these lengths."""
+    """`record_bytes_quantiles` of records of these lengths; an array of numbers is put into another order, instead of copied."""
     shares = {"min": 0, "p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95, "p99": 99, "max": 100}
-    values = np.percentile(lengths, list(shares.values()))
+    in_place = isinstance(lengths, array)
+    numbers = np.frombuffer(lengths, lengths.typecode) if isinstance(lengths, array) else lengths
+    values = np.percentile(numbers, list(shares.values()), overwrite_input=in_place)
     return {
         **{name: round(float(value)) for name, value in zip(shares, values, strict=True)},
         "mean": round(sum(lengths) / len(lengths)),
@@ -318,11 +321,19 @@ def _index_lines(dataset: Dataset) -> list[str]:
     return lines
 
 
+def parse_json(data: bytes) -> Any:
+    """The value; raises ValueError, also for a text that cannot be stored again (half of a surrogate pair), and RecursionError."""
+    keys = json.loads(data)
+    if b"\\ud" in data.lower():
+        json.dumps(keys, ensure_ascii=False).encode()
+    return keys
+
+
 def _read_json(manifest: Path) -> object:
     try:
         if manifest.stat().st_size > _MAX_MANIFEST_BYTES or not manifest.is_file():
             raise DatasetError(f"{manifest}: not a manifest of ioprof; {_AGAIN}")
-        return json.loads(manifest.read_bytes())
+        return parse_json(manifest.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise DatasetError(_no_manifest(manifest.parent)) from None
     except OSError as error:
@@ -351,7 +362,7 @@ def _checked(path: Path, keys: object) -> Dataset:
     if not isinstance(keys, dict):
         raise fail("not a JSON object")
     if keys.get("schema") != DATASET_SCHEMA:
-        raise fail(f"schema is {keys.get('schema')!r}, this version of ioprof reads {DATASET_SCHEMA!r}")
+        raise fail(f"schema is {str(keys.get('schema'))[:60]!r}, this version of ioprof reads {DATASET_SCHEMA!r}")
 
     def get(key: str, kind: type | tuple[type, ...], valid: Callable[[Any], bool] = lambda _: True) -> Any:
         value = keys.get(key)
@@ -394,7 +405,7 @@ def _image(keys: dict[str, Any], fail: Callable[[str], DatasetError]) -> ImageFo
     transform, encoding = keys.get("transform"), keys.get("encoding")
     size, quality = keys.get("size"), keys.get("quality")
     if transform not in TRANSFORMS or encoding not in ENCODINGS:
-        raise fail(f"image is {transform!r}, {encoding!r}")
+        raise fail(f"image is {str(transform)[:60]!r}, {str(encoding)[:60]!r}")
     if not (size is None or (type(size) is int and 0 < size < 2**15)):
         raise fail(f"image.size is {str(size)[:60]!r}")
     if not (quality is None or (type(quality) is int and 0 < quality <= 100)):

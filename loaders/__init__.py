@@ -50,20 +50,11 @@ def backend_kind(name: str) -> type[Backend]:
 def check_loader(name: str, dataset: Dataset | None, options: LoaderOptions) -> None:
     """Raise the error that a job with this loader would end with, before the job is started; reads next to nothing."""
     kind = backend_kind(name)
-    if options.lmdb_read not in LMDB_READS:
-        raise CommandError(f"--lmdb-read {options.lmdb_read}: unknown; choose one of {', '.join(LMDB_READS)}")
-    if options.lmdb_read != LMDB_READS[0] and name not in ("lmdb", "raw", "threads"):
-        raise CommandError(f"--lmdb-read {options.lmdb_read}: is about --loader lmdb, and this is {name}; leave it out")
-    if options.lmdb_readahead not in READAHEADS:
-        raise CommandError(f"--lmdb-readahead {options.lmdb_readahead}: unknown; choose one of {', '.join(READAHEADS)}")
-    if options.lmdb_readahead != READAHEADS[0] and (name != "lmdb" or options.lmdb_read != LMDB_READS[0]):
-        what = f"--loader lmdb --lmdb-read {LMDB_READS[0]}"
-        raise CommandError(f"--lmdb-readahead {options.lmdb_readahead}: is about {what}; leave it out")
-    for option, value, choices in (("decode", options.decode, DECODES), ("on-corrupt", options.on_corrupt, ON_CORRUPT)):
+    values = (options.lmdb_read, options.lmdb_readahead, options.decode, options.on_corrupt)
+    names = ("lmdb-read", "lmdb-readahead", "decode", "on-corrupt")
+    for option, value, choices in zip(names, values, (LMDB_READS, READAHEADS, DECODES, ON_CORRUPT), strict=True):
         if value not in choices:
             raise CommandError(f"--{option} {value}: unknown; choose one of {', '.join(choices)}")
-        if value != choices[0] and name in ("null", "dali"):
-            raise CommandError(f"--{option} {value}: --loader {name} does not decode by ioprof's own decoder; leave it out")
     if kind.layouts:
         _check_dataset(name, kind, dataset, options)
     kind(dataset, options).check()

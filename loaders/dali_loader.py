@@ -20,10 +20,13 @@ from ioprof.instrument.span import span
 from ioprof.loaders.base import Batch, LoaderOptions, LoadingFacts
 from ioprof.loaders.dali_parts import ListedPart, Part, StoredPart
 from ioprof.loaders.dali_pipelines import READER, filled_environments, first_undecodable, is_installed, make_pipeline
+from ioprof.loaders.tar_index import check_tar_index
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+_ERRORS: Final = (RuntimeError, UnicodeDecodeError)
+"""Of DALI: the latter where its message quotes bytes of a file that are no UTF-8."""
 _TENSOR_PROTOS: Final = b"\n"
 """First byte of a Caffe2 `TensorProtos`: field 1, with a length."""
 
@@ -46,6 +49,9 @@ class DaliBackend:
         open_records(self._dataset.layout, self._dataset, self._options).check()
         if self._dataset.layout == "lmdb":
             self._check_values()
+        if self._dataset.layout == "webdataset":
+            for tar in self._dataset.shard_paths():
+                check_tar_index(tar)
 
     def loader(self) -> "DaliLoader":
         """The batches of one rank."""
@@ -104,7 +110,7 @@ class DaliLoader:
                 pipeline = make_pipeline(self._dataset, self._options, Path(listed.name), self._maps_files)
                 pipeline.build()
                 found = pipeline.reader_meta(READER)
-            except RuntimeError as error:
+            except _ERRORS as error:
                 raise LoaderError(f"{self._dataset.path}: DALI cannot begin ({_reason(error)})") from None
         if (found["epoch_size"], found["epoch_size_padded"]) != (self._part.epoch_size, self._part.padded_epoch_size):
             sizes = f"{found['epoch_size']} records, {found['epoch_size_padded']} with what fills them up"
@@ -114,7 +120,7 @@ class DaliLoader:
     def _run(self, pipeline: Any, number: int) -> tuple[Any, Any]:
         try:
             images, labels = pipeline.run()
-        except RuntimeError as error:
+        except _ERRORS as error:
             raise self._about(number, _reason(error)) from None
         return images, labels
 
@@ -175,7 +181,8 @@ def _joined(runs: list[tuple["Tensor", "Tensor"]], samples: int) -> tuple["Tenso
     return images[:samples], labels[:samples]
 
 
-def _reason(error: RuntimeError) -> str:
+def _reason(error: RuntimeError | UnicodeDecodeError) -> str:
     """DALI's message without the operator's place in our source: the first line after `encountered:`."""
-    lines = [line.strip() for line in str(error).partition("encountered:")[2].splitlines() or str(error).splitlines()]
+    text = error.object.decode(errors="backslashreplace") if isinstance(error, UnicodeDecodeError) else str(error)
+    lines = [line.strip() for line in text.partition("encountered:")[2].splitlines() or text.splitlines()]
     return next((line for line in lines if line), type(error).__name__)[:200]

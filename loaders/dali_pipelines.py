@@ -12,6 +12,7 @@ import numpy as np
 from ioprof.dataset import Dataset, open_environment
 from ioprof.loaders.base import LoaderOptions, Record
 from ioprof.loaders.crops import AREA, ASPECT, CROP_TRIES
+from ioprof.loaders.tar_index import SUFFIX
 
 READER: Final = "reader"
 """The name of a pipeline's reader."""
@@ -70,7 +71,7 @@ def _read(dataset: Dataset, options: LoaderOptions, listed: Path, maps_files: bo
         return fn.readers.caffe2(path=[str(folder) for folder in filled_environments(dataset)], label_type=0, **stored)
     shards = [str(path) for path in dataset.shard_paths()]
     components = ["jpg;png;rgb", "cls"]
-    indexes = [path.with_suffix(".idx") for path in dataset.shard_paths()]
+    indexes = [path.with_suffix(SUFFIX) for path in dataset.shard_paths()]
     indexed = {"index_paths": list(map(str, indexes))} if all(path.is_file() for path in indexes) else {}
     return fn.readers.webdataset(paths=shards, ext=components, missing_component_behavior="error", **indexed, **stored, **unmapped)
 

@@ -33,7 +33,7 @@ class RawRecords(Records):
 
     def check(self) -> None:
         """Raise `DatasetError` if the index is damaged or a file is missing or too short."""
-        _ = self._index
+        _ = self._index.entries
 
     def read(self, index: int) -> Record:
         """Record `index`; `DatasetError` names the file if it cannot be read."""

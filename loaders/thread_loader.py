@@ -4,8 +4,8 @@ Reading, decoding and resizing release the interpreter lock, so threads do them 
 one thread at a time, but for a free-threaded Python. Each sample is written to its place in the batch as soon as it is made.
 
 Thread `w` of `n` makes every n-th batch, as worker processes do, so each layout has the order that it has with worker processes.
-Each thread has its own open files. Values of `lmdb` and `raw` are read by pread whatever `lmdb_read` says: a page fault of a
-memory map keeps the interpreter lock while it waits for the device, and stops all threads; a read releases it.
+Each thread has its own open files. Values of `lmdb` and `raw` are read by pread, and the job refuses `--lmdb-read mmap`: a page
+fault of a memory map keeps the interpreter lock while it waits for the device, and stops all threads; a read releases it.
 """
 
 import atexit

@@ -78,6 +78,19 @@ def test_a_manifest_with_any_other_value_is_loaded_or_refused(tmp_path_factory, 
         assert all(is_plain_name(entry.wnid) for entry in loaded.classes)
 
 
+def test_half_of_a_surrogate_pair_is_refused(tmp_path):
+    """It could not be stored again; a whole pair is one character."""
+    for text, is_good in (("\\ud83d\\ude00", True), ("\\ud83d", False), ("\\uD83D x", False)):
+        a_dataset(tmp_path).save()
+        path = tmp_path / "dataset.json"
+        path.write_text(path.read_text().replace("nowhere", text))
+        if is_good:
+            assert Dataset.load(tmp_path).source.encode() == b"\xf0\x9f\x98\x80"
+            continue
+        with pytest.raises(DatasetError, match=r"dataset\.json: not JSON .*surrogates not allowed"):
+            Dataset.load(tmp_path)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100_000, b"1" * 5000, b"null", b"{}"])
 def test_what_is_no_manifest_is_refused(tmp_path, content):
     """Cut, binary, nested without end, a number without end, or something else altogether."""

@@ -1,6 +1,7 @@
 """Data of other programs: listed, inspected, converted, and read where it is, with the bytes and labels that were written."""
 
 import io
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,27 @@ import crc32c as reference
 import numpy as np
 import pytest
 from foreign_data import DATA, WNIDS, WRITERS, samples
-from fuzzing import fuzz
+from fuzzing import OWN, fuzz
 from made_datasets import made, tree
 from PIL import Image
 
-from ioprof.converters import LayoutOptions, detect, plan_verification, run_relayout
+from ioprof.converters import (
+    ConvertOptions,
+    LayoutOptions,
+    Part,
+    detect,
+    plan_verification,
+    run_conversion,
+    run_merge,
+    run_relayout,
+)
 from ioprof.dataset import Dataset, RecordDigest
 from ioprof.errors import CommandError, DatasetError
 from ioprof.foreign.crc32c import crc32c, crc32c_by_table
 from ioprof.jobs.foreign_data import open_data
 from ioprof.loaders import check_loader, make_loader, open_records
 from ioprof.loaders.base import LoaderOptions
+from ioprof.loaders.tar_index import check_tar_index
 from ioprof.reporter import SILENT
 
 SAMPLES = samples()
@@ -209,13 +220,47 @@ def test_damaged_files_raise_our_own_errors(form, forms, tmp_path):
     assert FUZZ_CASES == found.cases
 
 
+@pytest.mark.parametrize("form", OWN)
+def test_damages_of_our_own_files_raise_our_own_errors(form, tmp_path):
+    """Datasets, parts and what an interrupted conversion leaves, with quarantined images in their manifests and journals."""
+    write, pattern = OWN[form]
+    read = write(DATA / "images", tmp_path / "data")
+    found = fuzz(tmp_path / "data", tmp_path / "work", FUZZ_CASES, 1, read, pattern)
+    assert [] == found.wrong
+    assert FUZZ_CASES == found.cases
+
+
+def test_parts_with_options_of_other_types_are_refused(tmp_path):
+    """What the fuzzer found: values of a type that no option has, classes that differ, and a journal with a label too large."""
+    tree(tmp_path, {f"tree/n0000000{number}/a.JPEG": SAMPLES[number].data for number in range(4)})
+    for part in ("1/2", "2/2"):
+        run_conversion(tmp_path / "tree", tmp_path / "dataset", ConvertOptions(workers=1), Part.parse(part))
+    manifest = tmp_path / "dataset.part-2-of-2" / "part.json"
+    good = json.loads(manifest.read_text())
+    layouts = ("x", {"name": 1}, None)
+    for change in (
+        {"options": 3},
+        *({"options": {**good["options"], "layout": layout}} for layout in layouts),
+        {"options": {"y": 1}},
+    ):
+        manifest.write_text(json.dumps({**good, **change}))
+        with pytest.raises(DatasetError, match="remove it and convert this part again"):
+            run_merge(tmp_path / "dataset", workers=1)
+    manifest.write_text(json.dumps({**good, "classes": good["classes"][::-1]}))
+    with pytest.raises(CommandError, match="differs from part 1/2 in classes; convert it again"):
+        run_merge(tmp_path / "dataset", workers=1)
+    for part in (1, 2):
+        path = tmp_path / f"dataset.part-{part}-of-2" / "part.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "classes": good["classes"][:1]}))
+    with pytest.raises(DatasetError, match=r"has the label [123], and there are 1 classes; remove it"):
+        run_merge(tmp_path / "dataset", workers=1)
+
+
 @pytest.mark.parametrize(
     ("option", "said"), [({"layout": "lmdb"}, "layout"), ({"limit": 3}, "limit"), ({"shuffle_seed": 4}, "shuffle_seed")]
 )
 def test_the_same_command_again_is_done_already(small_tree, tmp_path, option, said):
     """Nothing is written, and the dataset is returned; with other settings the error names them."""
-    from ioprof.converters import ConvertOptions, Part, run_conversion, run_merge
-
     options = ConvertOptions(workers=1)
     first = run_conversion(small_tree, tmp_path / "dataset", options)
     before = (tmp_path / "dataset" / "dataset.json").stat()
@@ -310,3 +355,34 @@ def test_hugging_face_reads_the_layout_parquet(small_tree, tmp_path):
         digest.add(row["label"], row["image"]["bytes"])
     assert dataset.digest == digest.text()
     assert found[0]["image"].size
+
+
+def test_an_index_of_another_tar_is_refused(small_tree, tmp_path):
+    """DALI trusts its numbers, and a wrong one can crash the process; without the file it looks through the tar."""
+    for image, encoding in (("original", None), ("rgb256", "raw"), ("rgb256", "png")):
+        options: dict[str, Any] = {"image": image, "encoding": encoding}
+        dataset = made(small_tree, tmp_path / f"{image}{encoding}", layout="webdataset", shard_bytes=1 << 16, **options)
+        for tar in dataset.shard_paths():
+            check_tar_index(tar)
+    first, second = dataset.shard_paths()[:2]
+    index = first.with_suffix(".idx")
+    good = index.read_text()
+    head, line, *rest = good.splitlines()
+    shorter = f"v1.2 {len(rest)}\n" + "".join(f"{each}\n" for each in rest)
+    words = line.split(" ")
+    larger = good.replace(line, " ".join([*words[:2], str(int(words[2]) + 600), *words[3:]]))
+    for text in (
+        shorter,
+        larger,
+        good[:-1],
+        good.replace("cls", "jpg"),
+        second.with_suffix(".idx").read_text(),
+        "",
+        f"{head}\n",
+        "\xff",
+    ):
+        index.write_text(text)
+        with pytest.raises(DatasetError, match=r"is not what belongs to this tar; remove .*\.idx, and DALI looks"):
+            check_tar_index(first)
+    index.unlink()
+    check_tar_index(first)

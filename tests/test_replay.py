@@ -351,6 +351,18 @@ def test_batches_that_nobody_made_cannot_be_replayed() -> None:
         pipeline(timeline("step 0011223344\nwait 0.1.2.3.4."))
 
 
+@pytest.mark.parametrize("maker", ["t0", "w0", "main"])
+def test_batches_of_threads_cannot_be_replayed(maker: str) -> None:
+    """Those of a worker process, and of the thread that waits, can be."""
+    trace = timeline(f"step 0001112223334445\nwait 00.11.22.33.44..\nfetch {maker} 00.11.22.33.44..")
+    if maker != "t0":
+        pipeline(trace)
+        return
+    with pytest.raises(ReplayError, match="5 of its batches were made by threads of the rank") as refused:
+        pipeline(trace)
+    assert refused.value.refusal is Refusal.THREADS
+
+
 @pytest.mark.parametrize(
     ("change", "word"),
     [

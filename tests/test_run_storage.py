@@ -187,7 +187,7 @@ def test_an_lmdb_is_read_by_reads_when_asked(datasets, tmp_path):
         (("DATA", "--keep-staged"), "--keep-staged says how to stage, and nothing is staged"),
         (("DATA", "--stage-to", "tmp", "--stage-mode", "later"), "--stage-mode 'later': choose one of before, while-training"),
         (("DATA", "--lmdb-read", "mmpa"), "--lmdb-read mmpa: unknown; choose one of mmap, pread"),
-        (("--loader", "null", "--steps", "1", "--lmdb-read", "pread"), "is about --loader lmdb, and this is null"),
+        (("--loader", "null", "--steps", "1", "--lmdb-read", "pread"), "is about --loader lmdb and raw, and this is null"),
         (("--loader", "null", "--steps", "1", "--cache", "cold"), "--cache cold is about a dataset's files"),
         (("--loader", "null", "--steps", "1", "--dataset-scale", "2x"), "--dataset-scale 2x is about a dataset"),
         (("--loader", "null", "--steps", "1", "--stage-to", "tmp"), "--stage-to tmp is about a dataset"),

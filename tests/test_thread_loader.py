@@ -16,6 +16,8 @@ from preload import needs_library
 from ioprof.dataset import Dataset
 from ioprof.loaders import check_loader, make_loader
 from ioprof.loaders.base import DECODES, LoaderOptions
+from ioprof.replay.recorded import pipeline
+from ioprof.replay.refusals import ReplayError
 from ioprof.trace import Trace
 
 RECORDS, BATCH = 24, 4
@@ -86,7 +88,10 @@ def test_threads_end_with_the_loop(tree: Path, tmp_path: Path) -> None:
 
 @needs_library
 def test_each_read_leads_to_its_batch(tree: Path, tmp_path: Path) -> None:
-    """Reads lie in the thread and time of their batch's fetch; each file is read once in the epoch and once in the evaluation."""
+    """Reads lie in the thread and time of their batch's fetch; each file is read once in the epoch and once in the evaluation.
+
+    A replay, which models processes, is refused.
+    """
     dataset = made(tree, tmp_path / "data", layout="files")
     words = (
         "--loader",
@@ -117,3 +122,5 @@ def test_each_read_leads_to_its_batch(tree: Path, tmp_path: Path) -> None:
     fetches = trace.spans.filter(pl.col("kind") == "fetch").select("batch", "tid", since="start_ns", until="end_ns")
     joined = reads.join(fetches, on=["batch", "tid"])
     assert len(reads) == len(joined.filter(pl.col("start_ns") >= pl.col("since"), pl.col("end_ns") <= pl.col("until")))
+    with pytest.raises(ReplayError, match=f"{num_batches} of its batches were made by threads of the rank"):
+        pipeline(trace)

@@ -1,6 +1,9 @@
 """The transform of an image: the same bytes with and without the accelerated decoder and resize, at the requested size."""
 
 import io
+import math
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,6 +53,64 @@ def test_the_native_resize_is_pillows(data, width, height, size):
     box = (left, top, data.draw(st.integers(left + 1, width)), data.draw(st.integers(top + 1, height)))
     pixels = np.random.default_rng(width).choice([0, 17, 128, 255], (height, width, 3)).astype(np.uint8)
     assert resize_box(pixels, box, size).tobytes() == resize_box(pixels, box, size, native=None).tobytes()
+
+
+@settings(max_examples=200)
+@given(data=st.data(), width=st.integers(1, 90), height=st.integers(1, 90), size=st.tuples(st.integers(1, 70), st.integers(1, 70)))
+def test_a_part_of_an_image_is_resized_as_the_whole(data, width, height, size):
+    """Byte for byte, where it holds what the filter needs; otherwise it is refused, and nothing else is read."""
+    if INSTALLED.resize is None:
+        pytest.skip("the extension is not built: no C compiler")
+    left, top = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
+    box = (left, top, data.draw(st.integers(left + 1, width)), data.draw(st.integers(top + 1, height)))
+    pixels = np.random.default_rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    margins = [2 + math.ceil(2 * max(1.0, length / out)) for length, out in ((box[2] - left, size[0]), (box[3] - top, size[1]))]
+    first = max(0, left - margins[0]), max(0, top - margins[1])
+    last = min(width, box[2] + margins[0]), min(height, box[3] + margins[1])
+    part, shape = pixels[first[1] : last[1], first[0] : last[0]], (last[0] - first[0], last[1] - first[1])
+    expected = INSTALLED.resize(pixels, (width, height), box, size)
+    assert expected == INSTALLED.resize(np.ascontiguousarray(part), (width, height), box, size, (*first, *shape))
+    if shape[0] > 1:
+        narrow = np.ascontiguousarray(part[:, : shape[0] // 2])
+        with suppress(ValueError):
+            assert expected == INSTALLED.resize(narrow, (width, height), box, size, (*first, narrow.shape[1], shape[1]))
+
+
+@pytest.mark.parametrize("part", [(-1, 0, 4, 4), (0, 0, 5, 4), (1, 0, 4, 4), (0, 1, 4, 4), (0, 0, 0, 4), (2**31 - 1, 0, 4, 4)])
+def test_the_native_resize_takes_no_part_outside(part):
+    """Nor one with too few pixels for the filter."""
+    if INSTALLED.resize is None:
+        pytest.skip("the extension is not built: no C compiler")
+    with pytest.raises(ValueError, match="not a box within it"):
+        INSTALLED.resize(bytes(48), (4, 4), (0, 0, 4, 4), (2, 2), part)
+    with pytest.raises(ValueError, match="lacks pixels that the filter needs"):
+        INSTALLED.resize(bytes(24), (4, 4), (0, 0, 4, 4), (2, 2), (0, 0, 2, 4))
+
+
+@pytest.mark.parametrize(("width", "height"), [(900, 300), (300, 900), (500, 375), (256, 256), (260, 256), (40, 30)])
+@pytest.mark.parametrize("resize", ["square", "strict", "short"])
+def test_only_what_the_crop_needs_is_decoded(width, height, resize):
+    """The same pixels as from the whole image, by fewer decoded ones; but for `short`, which crops nothing."""
+    decoder = INSTALLED.jpeg()
+    if INSTALLED.resize is None or decoder is None or not decoder.decodes_regions:
+        pytest.skip("ioprof._jpeg and ioprof._resize are not built, or there is no libjpeg-turbo")
+    boxes: list[Any] = []
+
+    class Counting:
+        decodes_regions, size, check = True, staticmethod(decoder.size), staticmethod(decoder.check)
+
+        def region(self, data: bytes, box: Any, *rest: Any) -> Any:
+            boxes.append(box)
+            return decoder.region(data, box, *rest)
+
+    for sampling in ("4:2:0", "4:4:4"):
+        data = noise(width, height, subsampling=sampling, quality=85)
+        found = rgb256(data, 256, resize, Accelerators(Counting, INSTALLED.resize))
+        assert found.tobytes() == rgb256(data, 256, resize, PILLOW_ONLY).tobytes()
+        left, top, right, bottom = boxes[-1]
+        side, margin = min(width, height), 2 * (3 + 2 * max(1.0, min(width, height) / 256))
+        most = width * height if resize == "short" else min(width, side + margin) * min(height, side + margin)
+        assert (right - left) * (bottom - top) <= most
 
 
 @pytest.mark.parametrize("box", [(0, 0, 5, 4), (-1, 0, 4, 4), (2, 0, 2, 4), (0, 0, 4, 5)])

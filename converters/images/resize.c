@@ -54,7 +54,13 @@ static void weights_free(struct weights *w)
     free(w->values);
 }
 
-static int weights_of(struct weights *w, int in_size, int start, int end, int out_size)
+/* A side of the image: its length, and which part of it is there. */
+struct side {
+    int length, first, count;
+};
+
+/* Returns -1 without memory, and -2 where a pixel that has a weight is not there. */
+static int weights_of(struct weights *w, struct side in, int start, int end, int out_size)
 {
     double scale = (double)(end - start) / out_size;
     double filter_scale = scale < 1.0 ? 1.0 : scale;
@@ -73,8 +79,12 @@ static int weights_of(struct weights *w, int in_size, int start, int end, int ou
         double centre = start + (place + 0.5) * scale, sum = 0.0;
         int low = (int)(centre - support + 0.5), high = (int)(centre + support + 0.5);
         low = low < 0 ? 0 : low;
-        high = high > in_size ? in_size : high;
-        w->first[place] = low;
+        high = high > in.length ? in.length : high;
+        if (low < in.first || high > in.first + in.count) {
+            free(one);
+            return -2;
+        }
+        w->first[place] = low - in.first;
         w->count[place] = high - low;
         for (int i = 0; i < high - low; i++) {
             one[i] = bicubic((i + low - centre + 0.5) * (1.0 / filter_scale));
@@ -132,16 +142,21 @@ FAST static void down(uint8_t *out, const uint8_t *rows, const int32_t *values, 
         sum(out + x, rows + x, stride, values, count);
 }
 
-static int resize_region(uint8_t *out, const uint8_t *in, int width, int height, const int box[4], int out_width, int out_height)
+static int resize_region(uint8_t *out, const uint8_t *in, struct side across_in, struct side down_in, const int box[4], int out_width,
+                         int out_height)
 {
+    int width = across_in.count, height = down_in.count;
     struct weights horizontal = {0}, vertical = {0};
     size_t row_bytes = (size_t)width * CHANNELS, out_bytes = (size_t)out_width * CHANNELS;
     size_t stride = (out_bytes + 1 + LANES - 1) / LANES * LANES;
     uint8_t *turned = NULL, *between = NULL, *last_row = NULL, *line = NULL;
-    int done = -1;
+    int done = weights_of(&horizontal, across_in, box[0], box[2], out_width);
 
-    if (weights_of(&horizontal, width, box[0], box[2], out_width) < 0 || weights_of(&vertical, height, box[1], box[3], out_height) < 0)
+    if (!done)
+        done = weights_of(&vertical, down_in, box[1], box[3], out_height);
+    if (done)
         goto end;
+    done = -1;
     int first = vertical.first[0], end = vertical.first[out_height - 1] + vertical.count[out_height - 1];
     turned = malloc((size_t)width * LANES);
     between = calloc((size_t)(end - first + ROWS) * stride, 1);
@@ -174,17 +189,20 @@ end:
 static PyObject *resize(PyObject *module, PyObject *args)
 {
     Py_buffer in;
-    int width, height, box[4], out_width, out_height, done = -1;
+    int width, height, box[4], out_width, out_height, left = 0, top = 0, part_width = 0, part_height = 0, done = -1;
     PyObject *out = NULL;
 
     (void)module;
-    if (!PyArg_ParseTuple(args, "y*(ii)(iiii)(ii):resize", &in, &width, &height, &box[0], &box[1], &box[2], &box[3], &out_width,
-                          &out_height))
+    if (!PyArg_ParseTuple(args, "y*(ii)(iiii)(ii)|(iiii):resize", &in, &width, &height, &box[0], &box[1], &box[2], &box[3], &out_width,
+                          &out_height, &left, &top, &part_width, &part_height))
         return NULL;
+    if (PyTuple_Size(args) < 5)
+        part_width = width, part_height = height;
     int sides = width > 0 && height > 0 && width <= MAX_SIDE && height <= MAX_SIDE && out_width > 0 && out_height > 0 &&
                 out_width <= MAX_SIDE && out_height <= MAX_SIDE;
     int inside = box[0] >= 0 && box[1] >= 0 && box[2] <= width && box[3] <= height && box[0] < box[2] && box[1] < box[3];
-    if (!sides || !inside || in.len != (Py_ssize_t)width * height * CHANNELS) {
+    int has_part = left >= 0 && top >= 0 && part_width > 0 && part_height > 0 && part_width <= width - left && part_height <= height - top;
+    if (!sides || !inside || !has_part || in.len != (Py_ssize_t)part_width * part_height * CHANNELS) {
         PyErr_SetString(PyExc_ValueError, "not an RGB image of this size, or not a box within it");
         goto end;
     }
@@ -193,11 +211,15 @@ static PyObject *resize(PyObject *module, PyObject *args)
         goto end;
     uint8_t *bytes = (uint8_t *)PyBytes_AsString(out);
     Py_BEGIN_ALLOW_THREADS
-    done = resize_region(bytes, in.buf, width, height, box, out_width, out_height);
+    struct side across_in = {width, left, part_width}, down_in = {height, top, part_height};
+    done = resize_region(bytes, in.buf, across_in, down_in, box, out_width, out_height);
     Py_END_ALLOW_THREADS
     if (done < 0) {
         Py_CLEAR(out);
-        PyErr_NoMemory();
+        if (done == -2)
+            PyErr_SetString(PyExc_ValueError, "the part lacks pixels that the filter needs");
+        else
+            PyErr_NoMemory();
     }
 end:
     PyBuffer_Release(&in);
@@ -206,7 +228,8 @@ end:
 
 static PyMethodDef methods[] = {
     {"resize", resize, METH_VARARGS,
-     "resize(rgb, (width, height), (left, top, right, bottom), (out_width, out_height)) -> bytes, all RGB, rows first."},
+     "resize(rgb, (width, height), (left, top, right, bottom), (out_width, out_height), (left, top, width, height)=all) -> bytes.\n\n"
+     "All RGB, rows first. The last argument is the part of the image that `rgb` holds; what the filter needs must be in it."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -2,10 +2,11 @@
 
 import contextlib
 import io
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from PIL import Image, UnidentifiedImageError
 from ioprof import jpeg
 from ioprof.converters.options import DEFAULT_SIZE
 from ioprof.dataset import ImageFormat
-from ioprof.jpeg import CorruptJpegError, Decoder, UndecidedJpegError
+from ioprof.jpeg import Box, CorruptJpegError, Decoder, UndecidedJpegError
 
 native_resize: Callable[..., bytes] | None
 try:
@@ -35,6 +36,7 @@ _JPEG: Final = b"\xff\xd8\xff"
 _END_MARKERS: Final = {_JPEG: b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND\xae\x42\x60\x82"}
 _REDUCTION_RATIO: Final = 4  # a JPEG whose shorter side is at least that many times the target's is decoded at reduced size
 _MAX_ASPECT_RATIO: Final = 64  # a longer strip of pixels is no photograph, and would become gigabytes after resizing
+_FILTER_SUPPORT: Final = 2.0  # half width of the filter, in pixels of the smaller image
 _NATIVE_MAX_SIDE: Final = 65535
 _PNG_LEVEL: Final = 1  # level 6 makes the PNG of a photograph a few percent smaller, and takes several times as long
 _TAIL_BYTES: Final = 64
@@ -143,17 +145,16 @@ def rgb256(
     """
     _check_holes(data)
     decoder = accelerators.jpeg()
-    pixels = None if decoder is None else _decode_jpeg(data, side, decoder, accepts_corrupt)
-    if pixels is None:
+    decodes_part = accelerators.resize is not None and resize != "short"
+    decoded = None if decoder is None else _decode_jpeg(data, side, decoder, accepts_corrupt, decodes_part)
+    if decoded is None:
         if not accepts_corrupt:
             check_jpeg(data, decoder)
-        pixels = _with_pillow(data, lambda image: _decode_by_pillow(image, side))
-    height, width, _ = pixels.shape
-    box, size = _crop_and_size(width, height, side, resize)
+        decoded = _Decoded.of(_with_pillow(data, lambda image: _decode_by_pillow(image, side)))
+    box, size = _crop_and_size(decoded.width, decoded.height, side, resize)
     if resize == "strict":
-        left, top, right, bottom = box
-        pixels, box = pixels[top:bottom, left:right], (0, 0, right - left, bottom - top)
-    return resize_box(pixels, box, size, accelerators.resize)
+        decoded, box = decoded.square(box), (0, 0, box[2] - box[0], box[3] - box[1])
+    return _resized(decoded, box, size, accelerators.resize)
 
 
 def _check_holes(data: bytes) -> None:
@@ -204,7 +205,28 @@ def _describe_unidentified(data: bytes) -> str:
 # ------------------------------------------------------------------------------------------------ rgb256
 
 
-def _decode_jpeg(data: bytes, side: int, decoder: Decoder, accepts_corrupt: bool) -> Pixels | None:
+class _Decoded(NamedTuple):
+    """An image, or the part of it that the filter needs."""
+
+    pixels: Pixels
+    left: int
+    top: int
+    width: int
+    """Of the whole image, as is `height`."""
+    height: int
+
+    @classmethod
+    def of(cls, pixels: Pixels) -> "_Decoded":
+        """A whole image."""
+        return cls(pixels, 0, 0, pixels.shape[1], pixels.shape[0])
+
+    def square(self, box: Box) -> "_Decoded":
+        """The region `box` as an image of its own."""
+        left, top, right, bottom = box
+        return _Decoded.of(self.pixels[top - self.top : bottom - self.top, left - self.left : right - self.left])
+
+
+def _decode_jpeg(data: bytes, side: int, decoder: Decoder, accepts_corrupt: bool, decodes_part: bool) -> _Decoded | None:
     # By the same library as Pillow's, with the same result, without Pillow's intermediate four bytes per pixel. Returns None for an
     # unusual image, or one that the library fails at: EXIF may hold an orientation, CMYK has several meanings.
     if not data.startswith(_JPEG) or data.find(b"Exif\0\0", 0, _scan_start(data)) >= 0:
@@ -212,14 +234,22 @@ def _decode_jpeg(data: bytes, side: int, decoder: Decoder, accepts_corrupt: bool
     size = decoder.size(data)
     if size is None or min(size) >= _REDUCTION_RATIO * side:
         return None
+    box = _needed(*size, side) if decodes_part and decoder.decodes_regions else (0, 0, *size)
     try:
-        return decoder.region(data, (0, 0, *size))
+        return _Decoded(decoder.region(data, box), box[0], box[1], *size)
     except UndecidedJpegError:
         return None
     except CorruptJpegError as error:
         if accepts_corrupt:
             return None
         raise BadImageError(f"{CORRUPT} ({error})") from None
+
+
+def _needed(width: int, height: int, side: int) -> Box:
+    """The centred square, and around it what the filter looks at."""
+    (left, top, right, bottom), _ = _crop_and_size(width, height, side, None)
+    margin = math.ceil(_FILTER_SUPPORT * max(1.0, (right - left) / side)) + 1
+    return max(0, left - margin), max(0, top - margin), min(width, right + margin), min(height, bottom + margin)
 
 
 def _decode_by_pillow(image: Image.Image, side: int) -> Pixels:
@@ -244,21 +274,30 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 def resize_box(
     pixels: Pixels,
-    box: tuple[int, int, int, int],
+    box: Box,
     size: tuple[int, int],
     native: Callable[..., bytes] | None = INSTALLED.resize,
 ) -> Image.Image:
     """The region `box` of an RGB image (height × width × 3), resized to `size`, bicubic; the same bytes on every machine."""
-    height, width, _ = pixels.shape
+    return _resized(_Decoded.of(pixels), box, size, native)
+
+
+def _resized(image: "_Decoded", box: Box, size: tuple[int, int], native: Callable[..., bytes] | None) -> Image.Image:
+    pixels, left, top, width, height = image
     if native is not None and max(*size, width, height) <= _NATIVE_MAX_SIDE:
-        return Image.frombytes("RGB", size, native(np.ascontiguousarray(pixels), (width, height), box, size))
+        part = (left, top, pixels.shape[1], pixels.shape[0])
+        return Image.frombytes("RGB", size, native(np.ascontiguousarray(pixels), (width, height), box, size, part))
+    return _resized_by_pillow(pixels, box, size)
+
+
+def _resized_by_pillow(pixels: Pixels, box: Box, size: tuple[int, int]) -> Image.Image:
     # In two passes, so that rows always come first; the order within one call depends on Pillow's version.
-    left, top, right, bottom = box
+    (left, top, right, bottom), height = box, len(pixels)
     image = Image.fromarray(pixels).resize((size[0], height), FILTER, box=(left, 0, right, height))
     return image.resize(size, FILTER, box=(0, top, size[0], bottom))
 
 
-def _crop_and_size(width: int, height: int, side: int, resize: str | None) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
+def _crop_and_size(width: int, height: int, side: int, resize: str | None) -> tuple[Box, tuple[int, int]]:
     shorter = min(width, height)
     if resize == "short":
         size = (round(width * side / shorter), round(height * side / shorter))

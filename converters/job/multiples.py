@@ -11,9 +11,11 @@ all records of an environment; so the chosen records are copied.
 import contextlib
 import hashlib
 import os
+from array import array
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, tee
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -118,11 +120,11 @@ class Multiple:
     def _read_outcomes(self, first: int) -> Generator[Outcome]:
         dataset = self.dataset
         with contextlib.closing(_RecordReader(dataset)) as work:
-            pieces = list(work.pieces())
-            copies = [Task(piece, copy, range(piece.start, piece.stop)) for copy in range(self.copies) for piece in pieces]
-            tasks = list(_skip_records(first, [*copies, *_chosen_tasks(pieces, self.chosen, self.copies)]))
-            digest, place = RecordDigest(), first
-            with contextlib.closing(local(self.workers)(work, tasks, max(1, len(tasks)))) as results:
+            pieces = work.pieces()
+            copies = (Task(piece, copy, range(piece.start, piece.stop)) for copy in range(self.copies) for piece in pieces)
+            tasks, sent = tee(_skip_records(first, chain(copies, _chosen_tasks(pieces, self.chosen, self.copies))))
+            digest, place, num_tasks = RecordDigest(), first, len(pieces) * (self.copies + 1)
+            with contextlib.closing(local(self.workers)(work, sent, max(1, num_tasks))) as results:
                 for task, found in zip(tasks, results, strict=True):
                     for hashed in found:
                         yield self._outcome(task.copy, hashed)
@@ -171,10 +173,11 @@ class Multiple:
     def _write_view(self, advance: Advance) -> None:
         dataset = self.dataset
         paths, labels = read_index(dataset)
-        digest, lengths = RecordDigest(), []
+        digest, lengths = RecordDigest(), array("I")
         with contextlib.closing(_LengthReader(dataset)) as work:
-            tasks = list(_chosen_tasks(list(work.pieces()), self.chosen, 0))
-            with contextlib.closing(local(self.workers)(work, tasks, max(1, len(tasks)))) as results:
+            pieces = work.pieces()
+            tasks = _chosen_tasks(pieces, self.chosen, 0)
+            with contextlib.closing(local(self.workers)(work, tasks, max(1, len(pieces)))) as results:
                 for found in results:
                     for label, length, sha256 in found:
                         digest.add_hashed(label, length, sha256)
@@ -229,12 +232,12 @@ def stored_labels(dataset: Dataset, workers: int | None = None, advance: Advance
         return np.array(read_index(dataset)[1], dtype=np.int64)
     if dataset.layout in INDEXED_LAYOUTS:
         return RecordIndex(dataset).entries["label"].astype(np.int64)
-    labels: list[int] = []
+    labels = array("q")
     with contextlib.closing(_LabelReader(dataset)) as work:
-        pieces = list(work.pieces())
+        pieces = work.pieces()
         with contextlib.closing(local(workers)(work, pieces, len(pieces))) as results:
             for found in results:
-                labels += found
+                labels.extend(found)
                 advance(len(found))
     return np.array(labels, dtype=np.int64)
 

@@ -72,7 +72,7 @@ class PartialOutput:
     def is_same_boot(self) -> bool:
         """Whether the machine has not been restarted since: then the kernel cannot have lost written data."""
         try:
-            return (self.folder / "boot").read_text() == _BOOT_ID.read_text()
+            return (self.folder / "boot").read_bytes() == _BOOT_ID.read_bytes()
         except OSError:
             return False
 

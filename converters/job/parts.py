@@ -10,10 +10,12 @@ import json
 import re
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Final
+
+import msgspec
 
 from ioprof.converters.job.dataset_writer import DatasetWriter, Job, Outcome, Resumable, Tally, dataset_job, in_chunks
 from ioprof.converters.job.destination import SPACE_MARGIN, check_destination, require_space
@@ -21,10 +23,11 @@ from ioprof.converters.job.engines import local
 from ioprof.converters.job.image_converter import RecordData
 from ioprof.converters.job.journal import QuarantineEntry, RecordEntry, read_entries
 from ioprof.converters.job.partial_output import PartialOutput, open_partial_output
+from ioprof.converters.layouts.registry import LAYOUTS
 from ioprof.converters.layouts.stored_records import Piece, StoredRecords
 from ioprof.converters.manifests import PART_NAME, PART_SCHEMA
 from ioprof.converters.options import ConvertOptions
-from ioprof.dataset import Dataset, ImageClass, is_plain_name
+from ioprof.dataset import Dataset, ImageClass, is_plain_name, parse_json
 from ioprof.errors import CommandError, DatasetError
 from ioprof.reporter import Advance
 
@@ -143,6 +146,10 @@ class FinishedPart:
             found = next(stored, None)
             if found is None or (found[1], len(found[2].data), found[2].sha256) != entry:
                 raise _damaged(self.path, f"record {found[0] if found else '(missing)'} is not what was written")
+            if entry.label >= len(self.classes):
+                raise _damaged(
+                    self.path, f"record {found[0]} has the label {entry.label}, and there are {len(self.classes)} classes"
+                )
             yield Outcome(self.classes[entry.label].wnid, found[0], found[0], found[2])
 
     @property
@@ -158,12 +165,11 @@ class FinishedPart:
         if not tally.records:
             return
         with closing(_HashedRecords(self.writing.manifest(self.path, tally))) as work:
-            pieces = [piece for piece in work.pieces() if piece.stop > skip]
+            pieces = work.pieces().after(skip)
             if pieces:
-                pieces[0] = pieces[0]._replace(start=max(pieces[0].start, skip))
-            with closing(local(workers)(work, pieces, len(pieces))) as results:
-                for found in results:
-                    yield from found
+                with closing(local(workers)(work, pieces, len(pieces))) as results:
+                    for found in results:
+                        yield from found
 
 
 class _HashedRecords(StoredRecords):
@@ -265,7 +271,8 @@ def plan_merge(destination: Path, force: bool = False, workers: int | None = Non
     first = parts[0]
     for other in parts[1:]:
         keys = [key for key in first.identity.keys() | other.identity.keys() if first.identity.get(key) != other.identity.get(key)]
-        if keys or other.total != first.total:
+        keys += [key for key in ("total", "classes") if getattr(other, key) != getattr(first, key)]
+        if keys:
             raise CommandError(f"{other.path}: differs from part {first.part} in {', '.join(sorted(keys))}; convert it again")
     merging = Merge(target, parts, force, workers)
     size = sum(path.stat().st_size for part in parts for path in part.path.rglob("*.mdb"))
@@ -334,25 +341,34 @@ def read_part(folder: Path) -> FinishedPart:
     """The part in a folder; raises `DatasetError` if it cannot be used."""
     path = folder / PART_NAME
     try:
-        keys = json.loads(path.read_bytes()) if path.stat().st_size < _MAX_PART_BYTES else {}
+        keys = parse_json(path.read_bytes()) if path.stat().st_size < _MAX_PART_BYTES else {}
         if keys["schema"] != PART_SCHEMA:
             raise _damaged(folder, f"schema is {str(keys['schema'])[:60]!r}, this version of ioprof reads {PART_SCHEMA!r}")
         part = Part.parse(f"{keys['part']}/{keys['parts']}")
         classes = tuple(ImageClass(str(entry["wnid"]), str(entry["name"])) for entry in keys["classes"])
         if not classes or not all(is_plain_name(entry.wnid) for entry in classes):
             raise _damaged(folder, "its classes cannot be used")
-        options = ConvertOptions(**keys["options"])
+        options = _options(keys["options"])
         quarantined = tuple({"name": str(entry["name"]), "reason": str(entry["reason"])} for entry in keys["quarantined"])
         refused = tuple(QuarantineEntry(str(entry["name"]), str(entry["reason"])) for entry in keys.get("refused", []))
         counts = int(keys["total"]), int(keys["records"]), int(keys["bytes"])
         found = FinishedPart(folder, part, *counts, quarantined, str(keys["source"]), classes, options, keys["identity"], refused)
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(folder, f"{PART_NAME}: {type(error).__name__} {error}") from None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, CommandError) as error:
+        raise _damaged(folder, f"{PART_NAME}: {type(error).__name__} {str(error)[:200]!r}") from None
     if not (0 < found.total < 2**40 and found.records >= 0 and found.bytes >= 0 and isinstance(found.identity, dict)):
         raise _damaged(folder, f"{PART_NAME} cannot be used")
     return found
+
+
+def _options(values: dict[str, Any]) -> ConvertOptions:
+    """The options of a part; raises ValueError, TypeError and `CommandError`."""
+    options = msgspec.convert(values, ConvertOptions)
+    unknown = values.keys() - {field.name for field in fields(ConvertOptions)}
+    if unknown or options.layout not in LAYOUTS:
+        raise ValueError(f"options {', '.join(sorted(unknown)) or options.layout}")
+    return options
 
 
 def _damaged(folder: Path, what: str) -> DatasetError:

@@ -119,7 +119,7 @@ class Verifier:
 
     def _facts(self, advance: Advance) -> Iterator[RecordFacts]:
         with contextlib.closing(_RecordChecker(self.dataset, self.deep)) as work:
-            pieces = list(work.pieces())
+            pieces = work.pieces()
             results = local(self.workers)(work, pieces, len(pieces))
             with contextlib.closing(results):
                 for facts in results:

@@ -4,11 +4,12 @@ A piece is the unit of work of one process: some records of a `files` index or o
 """
 
 import os
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, overload
 
 import lmdb
 
@@ -47,6 +48,46 @@ class Piece(NamedTuple):
     """Number after the last record to read."""
 
 
+class Pieces(Sequence[Piece]):
+    """Pieces in order, each made when it is asked for: a million records have tens of thousands."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[Piece, int]] = []
+        """Ranges of records, and the size of the pieces that each is divided into."""
+        self._ends: list[int] = []
+
+    def add(self, records: Piece, size: int) -> None:
+        """Add a range of records, in pieces of at most `size`."""
+        if records.stop > records.start:
+            self._ranges.append((records, size))
+            self._ends.append(len(self) + -(-(records.stop - records.start) // size))
+
+    def after(self, record: int) -> "Pieces":
+        """The pieces without the records before the number `record`."""
+        found = Pieces()
+        for records, size in self._ranges:
+            found.add(records._replace(start=max(records.start, record)), size)
+        return found
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, number: int) -> Piece: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Piece]: ...
+    def __getitem__(self, number: int | slice) -> Piece | list[Piece]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        if not -len(self) <= number < len(self):
+            raise IndexError(number)
+        number %= len(self)
+        place = bisect_right(self._ends, number)
+        records, size = self._ranges[place]
+        start = records.start + (number - (self._ends[place - 1] if place else 0)) * size
+        return records._replace(start=start, stop=min(start + size, records.stop))
+
+
 class StoredRecords:
     """The records of a dataset. Can be pickled; raises `DatasetError`, which names file or key, for damaged data."""
 
@@ -59,28 +100,32 @@ class StoredRecords:
     def __getstate__(self) -> dict[str, object]:
         return {"_dataset": self._dataset, "_environments": {}, "_shard": None, "_mapped_bytes": 0}
 
-    def pieces(self, size: int = _PIECE_RECORDS) -> Iterator[Piece]:
-        """All pieces in order, of at most `size` records where the layout allows random access; a tar is one piece."""
-        layout = self._dataset.layout
+    def pieces(self, size: int = _PIECE_RECORDS) -> Pieces:
+        """All pieces in order, of at most `size` records where the layout allows random access; a tar is one piece.
+
+        Raises `DatasetError` where there are more or fewer records than the manifest says.
+        """
+        layout, found = self._dataset.layout, Pieces()
         if layout in ("files", *INDEXED_LAYOUTS):
-            yield from _split("", 0, self._dataset.records, size)
-            return
+            found.add(Piece("", 0, 0, self._dataset.records), size)
+            return found
         first = 0
         for shard in map(str, self._dataset.shard_paths()):
             if layout == "lmdb":
-                entries = int(self._environment(shard).stat()["entries"])
-                yield from _split(shard, first, entries, size)
+                end = first + int(self._environment(shard).stat()["entries"])
+                found.add(Piece(shard, first, first, end), size)
             elif layout == "parquet":
-                entries = 0
+                end = first
                 for rows in self._parquet(shard).group_sizes:  # a row group is read as a whole
-                    yield Piece(shard, first, first + entries, first + entries + rows)
-                    entries += rows
+                    found.add(Piece(shard, first, end, end + rows), max(rows, 1))
+                    end += rows
             else:
-                entries = sum(1 for _ in webdataset_layout.read_samples(Path(shard)))
-                yield from _split(shard, first, entries, max(entries, 1))
-            first += entries
+                end = first + sum(1 for _ in webdataset_layout.read_samples(Path(shard)))
+                found.add(Piece(shard, first, first, end), max(end - first, 1))
+            first = end
         if first != self._dataset.records:
             raise DatasetError(f"{self._dataset.path}: holds {first} records, the manifest says {self._dataset.records}; {_AGAIN}")
+        return found
 
     def read(self, piece: Piece) -> Iterator[StoredRecord]:
         """The records of a piece, in order."""
@@ -104,6 +149,15 @@ class StoredRecords:
 
     def read_lmdb(self, piece: Piece) -> Iterator[StoredRecord]:
         """The records of a piece of an `lmdb` dataset."""
+        try:
+            yield from self._entries(piece)
+        except lmdb.Error as error:  # where a page is damaged
+            raise DatasetError(f"{piece.shard}: {error}; {_AGAIN}") from None
+        if self._mapped_bytes > _MAX_MAPPED_BYTES:  # pages that were read stay mapped, and count as this process's memory
+            self.close()
+            self._mapped_bytes = 0
+
+    def _entries(self, piece: Piece) -> Iterator[StoredRecord]:
         with self._environment(piece.shard).begin(buffers=True) as transaction, transaction.cursor() as cursor:
             found = cursor.set_range(b"%08d_" % piece.start)
             for number in range(piece.start, piece.stop):
@@ -118,9 +172,6 @@ class StoredRecords:
                 yield StoredRecord(key[9:], label, bytes(image))
                 self._mapped_bytes += len(image)
                 found = cursor.next()
-        if self._mapped_bytes > _MAX_MAPPED_BYTES:  # pages that were read stay mapped, and count as this process's memory
-            self.close()
-            self._mapped_bytes = 0
 
     def read_webdataset(self, piece: Piece) -> Iterator[StoredRecord]:
         """The records of a piece of a `webdataset` dataset."""
@@ -148,9 +199,9 @@ class StoredRecords:
 
     def read_indexed(self, piece: Piece) -> Iterator[StoredRecord]:
         """The records of a piece of a `raw` or `indexed` dataset; images are taken out of the records of other programs."""
-        names, index = self._names, self._packed
-        for number in range(piece.start, piece.stop):
-            entry = index.entries[number]
+        index = self._packed
+        names, entries = index.names(piece.start, piece.stop), index.part(piece.start, piece.stop)
+        for number, name, entry in zip(range(piece.start, piece.stop), names, entries, strict=True):
             path, length = index.files[int(entry["file"])], int(entry["length"])
             try:
                 with open(path, "rb", buffering=0) as stream:
@@ -163,15 +214,11 @@ class StoredRecords:
                 image, _ = VALUES[index.kind](data)
             except DatasetError as error:
                 raise DatasetError(f"{path}: record {number}: {error}") from None
-            yield StoredRecord(names[number], int(entry["label"]), bytes(image))
+            yield StoredRecord(name, int(entry["label"]), bytes(image))
 
     @cached_property
     def _packed(self) -> RecordIndex:
         return RecordIndex(self._dataset)
-
-    @cached_property
-    def _names(self) -> list[str]:
-        return self._packed.names()
 
     def _parquet(self, shard: str) -> ParquetRows:
         if self._shard is None or self._shard[0] != shard:
@@ -186,11 +233,6 @@ class StoredRecords:
         if shard not in self._environments:
             self._environments[shard] = open_environment(Path(shard))
         return self._environments[shard]
-
-
-def _split(shard: str, first: int, entries: int, size: int) -> Iterator[Piece]:
-    for start in range(first, first + entries, size):
-        yield Piece(shard, first, start, min(start + size, first + entries))
 
 
 READERS: Final[dict[str, Callable[[StoredRecords, Piece], Iterator[StoredRecord]]]] = {

@@ -12,7 +12,6 @@ from ioprof.cli.run_output import exit_code, show_run
 from ioprof.jobs.options import DEFAULT_BATCH_SIZE, DEFAULT_DEVICE
 from ioprof.jobs.training_run import DEFAULT_WORKERS, command_after
 from ioprof.loaders import LOADERS
-from ioprof.loaders.base import DECODES, LMDB_READS, ON_CORRUPT, READAHEADS
 from ioprof.train.accelerators.exchange import SCHEMES
 from ioprof.train.copies import COPIES
 from ioprof.train.models import MODELS
@@ -37,16 +36,17 @@ _Microbatches = Annotated[int | None, Option(min=1, help="Parts of a batch in a 
 _ProbeNetwork = Annotated[bool, Option("--probe-network", help="Measure the network between the ranks before the first step.")]
 
 _LmdbReadahead = Annotated[
-    str,
-    Option(help="Whether the kernel reads ahead in the map of an LMDB: auto, by its size, the memory and the device; on; off."),
+    str | None,
+    Option(help="Whether the kernel reads ahead in the map of an LMDB: auto (default), by size, memory and device; on; off."),
 ]
 _DatasetScale = Annotated[str | None, Option(help="Read a multiple of the dataset: 0.5x, 2x, 50%; made next to it, once.")]
-_Decode = Annotated[str, Option(help="Of a JPEG: roi, the crop alone; full, all of it; pillow, all by Pillow.")]
+_LmdbRead = Annotated[
+    str | None, Option(help="How --loader lmdb and raw read: mmap (default), through the memory map, or pread, as threads do.")
+]
+_Decode = Annotated[str | None, Option(help="Of a JPEG: roi (default), the crop alone; full, all of it; pillow, all by Pillow.")]
 _OnCorrupt = Annotated[
-    str,
-    Option(
-        help="An image that libjpeg warns of or that cannot be decoded: fail; quarantine, leave it out; accept, as Pillow does."
-    ),
+    str | None,
+    Option(help="A JPEG that libjpeg warns of, or no image: fail (default); quarantine, leave it out; accept, as Pillow does."),
 ]
 
 
@@ -65,10 +65,10 @@ def run(
     steps: Annotated[int | None, Option(min=1, help="Steps to train. Without it: one epoch.")] = None,
     epochs: Annotated[int | None, Option(min=1, help="Epochs to train, instead of --steps.")] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the order of the samples and of their crops.")] = 0,
-    lmdb_read: Annotated[str, Option(help="How --loader lmdb reads: mmap, through the memory map, or pread.")] = LMDB_READS[0],
-    lmdb_readahead: _LmdbReadahead = READAHEADS[0],
-    decode: _Decode = DECODES[0],
-    on_corrupt: _OnCorrupt = ON_CORRUPT[0],
+    lmdb_read: _LmdbRead = None,
+    lmdb_readahead: _LmdbReadahead = None,
+    decode: _Decode = None,
+    on_corrupt: _OnCorrupt = None,
     copy: Annotated[str | None, Option(help=f"How batches get to the device: {', '.join(COPIES)}.")] = None,
     exchange: Annotated[str | None, Option(help=f"Of gradients, on an emulated device: {', '.join(SCHEMES)}.")] = None,
     ranks_per_node: _RanksPerNode = None,

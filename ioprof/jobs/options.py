@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.errors import CommandError
-from ioprof.loaders.base import DECODES, LMDB_READS, ON_CORRUPT, READAHEADS
 from ioprof.train.presets import Preset
 
 DEFAULT_DEVICE: Final = "emulated:a100"
@@ -25,7 +24,7 @@ class RunOptions:
     steps: int | None = None
     epochs: int | None = None
     seed: int = 0
-    lmdb_read: str = LMDB_READS[0]
+    lmdb_read: str | None = None
     dataset_scale: str | None = None
     cache: str | None = None
     memory_limit: str | None = None
@@ -52,9 +51,9 @@ class RunOptions:
     predict_epochs: int | None = None
     parallel: str | None = None
     microbatches: int | None = None
-    lmdb_readahead: str = READAHEADS[0]
-    decode: str = DECODES[0]
-    on_corrupt: str = ON_CORRUPT[0]
+    lmdb_readahead: str | None = None
+    decode: str | None = None
+    on_corrupt: str | None = None
     threads: int | None = None
 
     def with_preset(self, preset: Preset) -> "RunOptions":

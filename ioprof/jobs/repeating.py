@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ioprof.errors import CommandError
 from ioprof.jobs.options import RunOptions
+from ioprof.loaders.base import DECODES, LMDB_READS, ON_CORRUPT, READAHEADS
 from ioprof.run_record import JobChange, JobKind, RunRecord
 
 
@@ -32,10 +33,10 @@ def options_of_run(run: RunRecord) -> RunOptions:
         workers=config.workers,
         steps=config.steps,
         seed=config.seed or 0,
-        lmdb_read=config.lmdb_read or RunOptions.lmdb_read,
-        lmdb_readahead=config.lmdb_readahead or RunOptions.lmdb_readahead,
-        decode=config.decode or RunOptions.decode,
-        on_corrupt=config.on_corrupt or RunOptions.on_corrupt,
+        lmdb_read=None if config.loader == "threads" else _unless_default(config.lmdb_read, LMDB_READS),
+        lmdb_readahead=_unless_default(config.lmdb_readahead, READAHEADS),
+        decode=_unless_default(config.decode, DECODES),
+        on_corrupt=_unless_default(config.on_corrupt, ON_CORRUPT),
         cache=run.cache.asked if run.cache else None,
         memory_limit=str(run.limit.asked_bytes) if run.limit and run.limit.asked_bytes else None,
         model=config.model,
@@ -45,6 +46,11 @@ def options_of_run(run: RunRecord) -> RunOptions:
         parallel=config.parallel,
         microbatches=config.microbatches or None,
     )
+
+
+def _unless_default(value: str | None, choices: tuple[str, ...]) -> str | None:
+    """The value, if it was given: a run records defaults, which are refused where a loader ignores them."""
+    return None if value == choices[0] else value
 
 
 def with_change(options: RunOptions, change: JobChange) -> RunOptions:

@@ -13,6 +13,7 @@ from ioprof.jobs.dataset_multiple import multiple_of
 from ioprof.jobs.filling import check_fillable
 from ioprof.jobs.foreign_data import open_data
 from ioprof.jobs.learning import with_learning
+from ioprof.jobs.loader_options import check_loader_options, read_of_lmdb
 from ioprof.jobs.options import DEFAULT_BATCH_SIZE, DEFAULT_DEVICE, RunOptions, with_batch_size
 from ioprof.jobs.page_cache import check_cache_state
 from ioprof.jobs.parallelism import with_parallelism
@@ -23,6 +24,7 @@ from ioprof.jobs.staging import WHILE_TRAINING, StageOptions
 from ioprof.jobs.synthetic_dataset import cached_dataset
 from ioprof.jobs.tasks import as_task, check_shared_dataset, local_variables, with_task
 from ioprof.loaders import check_loader
+from ioprof.loaders.base import DECODES, ON_CORRUPT, READAHEADS
 from ioprof.loaders.order import batches_per_epoch
 from ioprof.loaders.scaling import Scale
 from ioprof.recording.parts import own_part
@@ -117,6 +119,7 @@ def _config(options: RunOptions, manifest: Dataset | None) -> JobConfig:
     """The job that the options describe, but for what depends on its length."""
     device, ranks = options.device or DEFAULT_DEVICE, options.ranks or 1
     loader = options.loader or (manifest.layout if manifest else "null")
+    check_loader_options(options, loader, manifest)
     facts = model_facts(options.model or default_model(device))
     if loader != "null" and not facts.takes_images:
         raise CommandError(f"--model {facts.name}: takes tokens, which only --loader null makes; this is {loader}")
@@ -131,13 +134,13 @@ def _config(options: RunOptions, manifest: Dataset | None) -> JobConfig:
         device=device,
         ranks=ranks,
         batch_size=options.batch_size or DEFAULT_BATCH_SIZE,
-        workers=_num_workers(loader, options.workers),
+        workers=0 if loader == "null" else DEFAULT_WORKERS if options.workers is None else options.workers,
         steps=options.steps or 0,
         seed=options.seed,
-        lmdb_read="pread" if loader == "threads" else options.lmdb_read,
-        lmdb_readahead=options.lmdb_readahead,
-        decode=options.decode,
-        on_corrupt=options.on_corrupt,
+        lmdb_read=read_of_lmdb(options, loader),
+        lmdb_readahead=options.lmdb_readahead or READAHEADS[0],
+        decode=options.decode or DECODES[0],
+        on_corrupt=options.on_corrupt or ON_CORRUPT[0],
         spool=Path(),
         dataset=manifest.path.resolve() if manifest else None,
         model=facts.name,
@@ -189,10 +192,11 @@ def command_after(recorded: "Run") -> tuple[object, ...]:
 
 def _dataset_to_read(options: RunOptions, scale: Scale, environment: Mapping[str, str], reporter: Reporter) -> Dataset | None:
     """The dataset that was given, or the synthetic one, or that multiple of it; None for the null loader without one."""
-    if options.dataset is None and options.loader == "null":
-        if not scale.is_one:
+    if options.loader == "null":
+        if not scale.is_one and (options.dataset is None or options.steps is not None):  # else it says how long an epoch is
             raise CommandError(f"--dataset-scale {scale} is about a dataset, and --loader null reads none; leave it out")
-        return None
+        if options.dataset is None:
+            return None
     found = open_data(options.dataset or cached_dataset(environment, reporter), environment, reporter)
     if found.layout == "indexed" and options.stage_to is not None:
         raise CommandError(f"--stage-to: {options.dataset} is read where it is; convert it first: ioprof convert imagenet")
@@ -206,11 +210,3 @@ def _stage_options(options: RunOptions, manifest: Dataset | None, environment: M
     if manifest is None:
         raise CommandError(f"--stage-to {options.stage_to} is about a dataset, and --loader null reads none; leave it out")
     return StageOptions(find_stage_folder(options.stage_to, manifest.path, environment), mode, options.keep_staged)
-
-
-def _num_workers(loader: str, asked: int | None) -> int:
-    if loader != "null":
-        return DEFAULT_WORKERS if asked is None else asked
-    if asked is not None:
-        raise CommandError(f"--workers {asked}: the null loader has no workers; leave --workers out, or choose another --loader")
-    return 0

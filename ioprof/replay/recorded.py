@@ -106,6 +106,14 @@ def _check_run(trace: Trace) -> None:
         raise ReplayError(Refusal.STAGES)
 
 
+def _check_makers(spans: pl.DataFrame, waits: pl.DataFrame) -> None:
+    """A batch is made by a worker process, or by the thread that waits for it."""
+    of_rank = pl.col("pid").is_in(waits["pid"].unique().implode()) & ~pl.col("tid").is_in(waits["tid"].unique().implode())
+    by_threads = spans.filter(pl.col("kind") == "fetch", of_rank)["batch"].drop_nulls().n_unique()
+    if by_threads:
+        raise ReplayError(Refusal.THREADS, str(by_threads))
+
+
 def _rank(
     trace: Trace, rank: int, spans: pl.DataFrame, causes: Mapping[str, Intervals], arrived: pl.DataFrame,
     counts: dict[int, Counted], reads: pl.DataFrame,
@@ -113,6 +121,7 @@ def _rank(
     waits = spans.filter(pl.col("kind") == "wait", in_main_thread(spans)).sort("start_ns", "end_ns")
     if waits.is_empty():
         return None
+    _check_makers(spans, waits)
     spans = with_worker(spans)
     fetches = _fetches(spans)
     seen = visits(waits, fetches)

@@ -14,6 +14,10 @@ class Refusal(Enum):
     FEW_BATCHES = "it took only {} batches, and a replay needs 4 or more; record a longer run"
     UNKNOWN_BATCHES = "of {} batches it is not recorded who made them, so what the workers did cannot be replayed"
     ONE_RANK_LOADS = "one rank loads the batches of all ranks, which is not modelled"
+    THREADS = (
+        "{} of its batches were made by threads of the rank, which share its interpreter lock, and the replay of thread workers "
+        "is not modelled; record it with worker processes"
+    )
     STAGES = "its ranks send messages to one another, as the stages of a pipeline do, which is not modelled"
     STUCK = "in the replay each process waits for another one, so the recorded order of batches is not one that the model knows"
     FAILED = "the replay failed ({})"
