@@ -24,12 +24,23 @@ static const struct peer undecided = {PEER_UNDECIDED, -1}, internal = {PEER_INTE
 
 /* ---------------------------------------------------------------------------------------- libraries that communicate */
 
-/* Beginnings of the names of libraries whose sockets connect the parts of a job: torch with gloo and its store, NCCL, MPI, UCX,
- * ZeroMQ of notebooks. Torch's libraries have an underscore or a dot after the word, torchcodec and torchaudio have not. */
+/* Beginnings of the names of libraries whose sockets connect the parts of a job, without the "lib" that all but the last begin with:
+ * torch with gloo and its store, NCCL, MPI, UCX, ZeroMQ of notebooks. Torch's libraries have an underscore or a dot after the word,
+ * torchcodec and torchaudio have not. */
 static const char *const communication_libraries[] = {
-    "libtorch_", "libtorch.", "libc10", "libgloo",   "libnccl",  "librccl",  "libmpi",   "libopen-", "libpmi", "libprrte",
-    "libucp.",   "libuct.",   "libucs", "libfabric", "libpsm",   "libzmq",   "libsharp", "libmscclpp", "libtensorpipe", "mpi_lib",
+    "torch_", "torch.", "c10", "gloo", "nccl", "rccl", "mpi", "open-", "pmi", "prrte", "ucp.", "uct.", "ucs", "fabric", "psm", "zmq",
+    "sharp", "mscclpp", "tensorpipe",
 };
+
+/* Called at each receipt of an undecided socket: nearly every comparison ends at the first letter, without a call. */
+static inline bool begins_with(const char *name, const char *beginning)
+{
+    while (*beginning != '\0' && *name == *beginning) {
+        name++;
+        beginning++;
+    }
+    return *beginning == '\0';
+}
 
 /* The path of the library that an address lies in; NULL: not known. _dl_find_object (glibc 2.35) takes no lock. */
 static const char *library_at(const void *address)
@@ -50,8 +61,10 @@ static bool is_communication_library(const void *caller)
     if (path == NULL)
         return false;
     const char *slash = strrchr(path, '/'), *name = slash == NULL ? path : slash + 1;
+    if (!begins_with(name, "lib"))
+        return begins_with(name, "mpi_lib");
     for (size_t place = 0; place < sizeof communication_libraries / sizeof *communication_libraries; place++)
-        if (strncmp(name, communication_libraries[place], strlen(communication_libraries[place])) == 0)
+        if (begins_with(name + 3, communication_libraries[place]))
             return true;
     return false;
 }
