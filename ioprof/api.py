@@ -320,6 +320,11 @@ def whatif(
     cores: float | None = None,
     ranks: int | None = None,
     cache: str | None = None,
+    layout: str | None = None,
+    image: str | None = None,
+    like: "Run | Path | str | None" = None,
+    device: str | None = None,
+    copy: str | None = None,
     **speeds: float | str | None,
 ) -> "Prediction":
     """Predict what a change of a recorded run would bring, by replaying its pipeline; as `ioprof whatif`.
@@ -337,6 +342,11 @@ def whatif(
         cores: CPU cores per host that the job may use.
         ranks: ranks, on the hosts of the recorded ones.
         cache: page cache, `warm` (holds all data) or `cold` (holds nothing).
+        layout: layout of the dataset, which the run `like` read.
+        image: form of its images, `original` or `rgb256`, which the run `like` read.
+        like: another run, such as a short one of a converted sample: batches cost what they cost there.
+        device: another emulated device, as `emulated:h100`.
+        copy: how batches get to the device: `overlapped`, `pinned` or `pageable`.
         speeds: by how many times a cause becomes faster: `storage="2x"`, `decode=1.5`, `transform="none"` (at no cost); also
             `collate`, `compute`, `exchange`, and others of `ioprof.replay.changes.SPEEDS`.
 
@@ -351,7 +361,7 @@ def whatif(
     recorded = run if isinstance(run, Run) else Run(run) if isinstance(run, Trace) else Run.load(run)
     return recorded.whatif(
         workers=workers, prefetch=prefetch, persistent_workers=persistent_workers, batch=batch, cores=cores, ranks=ranks,
-        cache=cache, **speeds,
+        cache=cache, layout=layout, image=image, like=like, device=device, copy=copy, **speeds,
     )  # fmt: skip
 
 

@@ -102,7 +102,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     },
     "native": {"collective_format", "file_systems", "schema", "wire_format"},  # generates C from the tables of Python
     "analysis": {"errors", "files", "run_record", "schema", "trace"},
-    "replay": {"analysis", "errors", "run_record", "schema", "trace"},
+    "replay": {"analysis", "errors", "run_record", "schema", "trace", "train"},  # of train what is known of devices and models
     "report": {"analysis", "errors", "files", "replay", "run_record", "schema", "trace"},
     "interchange": {"clock", "errors", "files", "ingest", "run_record", "schema", "trace"},  # the parser of GPU traces is in ingest
     # What can be seen on this machine, found by recording a little and reading it back.

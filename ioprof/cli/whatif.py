@@ -8,6 +8,7 @@ from typer import Argument, Option
 import ioprof
 from ioprof.cli.console import next_command, output
 from ioprof.report.prediction import prediction_lines
+from ioprof.train.copies import COPIES
 
 
 def whatif(
@@ -23,6 +24,15 @@ def whatif(
     cache: Annotated[
         str | None, Option(help="Page cache: warm (holds all data) or cold (holds nothing).", show_default=False)
     ] = None,
+    layout: Annotated[str | None, Option(help="Layout of the dataset, which the run of --like read.", show_default=False)] = None,
+    image: Annotated[
+        str | None, Option(help="Form of the images, original or rgb256, which the run of --like read.", show_default=False)
+    ] = None,
+    like: Annotated[
+        Path | None, Option(help="A short run of a converted sample: batches cost what they cost there.", show_default=False)
+    ] = None,
+    device: Annotated[str | None, Option(help="Another emulated device, e.g. emulated:h100.", show_default=False)] = None,
+    copy: Annotated[str | None, Option(help=f"How batches get to the device: {', '.join(COPIES)}.", show_default=False)] = None,
     storage: Annotated[
         str | None, Option(help="Storage so many times as fast, e.g. 2x; none: no cost.", show_default=False)
     ] = None,
@@ -39,7 +49,8 @@ def whatif(
     """
     found = ioprof.whatif(
         run, workers=workers, prefetch=prefetch, persistent_workers=persistent_workers, batch=batch, cores=cores, ranks=ranks,
-        cache=cache, storage=storage, decode=decode, transform=transform, collate=collate, compute=compute, exchange=exchange,
+        cache=cache, layout=layout, image=image, like=like, device=device, copy=copy, storage=storage, decode=decode,
+        transform=transform, collate=collate, compute=compute, exchange=exchange,
     )  # fmt: skip
     if json:
         output.file.write(found.to_json() + "\n")

@@ -6,6 +6,7 @@ from typing import Final
 
 from ioprof.errors import CommandError
 from ioprof.replay.changes import Change
+from ioprof.replay.other_costs import NONE, Grounds
 from ioprof.replay.pipeline import Pipeline, Rank
 
 LEAST_COLD_BATCHES: Final = 8
@@ -52,9 +53,24 @@ def _is_sampled(rank: Rank) -> bool:
     return rank.worker_cpu.is_measured or rank.loop_cpu.is_measured
 
 
-def assumptions(recorded: Pipeline, change: Change) -> tuple[Assumption, ...]:
-    """Those that matter for this run and change."""
-    return tuple(_assumptions(recorded, change))
+def assumptions(recorded: Pipeline, change: Change, found: Grounds = NONE) -> tuple[Assumption, ...]:
+    """Those that matter for this run and change, and for what it rests on."""
+    return (*_of_grounds(recorded, change, found), *_assumptions(recorded, change))
+
+
+def _of_grounds(recorded: Pipeline, change: Change, found: Grounds) -> Iterator[Assumption]:
+    if found.like is not None:
+        like = found.like
+        number = sum(len(each.tasks) for rank in like.ranks for each in rank.iterations)
+        workers = max(each.workers for rank in like.ranks for each in rank.iterations)
+        size = ""
+        if like.batch_size != recorded.batch_size:
+            size = f", in proportion to the batch size ({recorded.batch_size} for {like.batch_size})"
+        yield Assumption(
+            "like", f"batches cost what the {number} batches of {change.like} cost, which had {workers} workers per rank{size}"
+        )
+    if found.device is not None:
+        yield Assumption("device", found.device.basis)
 
 
 def _assumptions(recorded: Pipeline, change: Change) -> Iterator[Assumption]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ioprof.replay.changes import Change
+from ioprof.replay.other_costs import NONE, Grounds, with_batches_of, with_device
 from ioprof.replay.pipeline import OWN, STAGES, Iteration, Op, Pipeline, Program, Rank, Seconds
 
 PER_BATCH: Final = ("host", "exchange", "gc")
@@ -16,9 +17,11 @@ _BLOCK: Final = 8
 """Batches in a row that are drawn together, because neighbours have similar times."""
 
 
-def changed(pipeline: Pipeline, change: Change) -> Pipeline:
-    """The pipeline under a change. `Change()` changes nothing."""
-    found = with_factors(pipeline, {cause: change.factor(cause) for cause in change.speeds})
+def changed(pipeline: Pipeline, change: Change, grounds: Grounds = NONE) -> Pipeline:
+    """The pipeline under a change, with what it rests on besides the run. `Change()` changes nothing."""
+    found = pipeline if grounds.like is None else with_batches_of(pipeline, grounds.like)
+    found = found if grounds.device is None else with_device(found, grounds.device)
+    found = with_factors(found, {cause: change.factor(cause) for cause in change.speeds})
     if change.cache == "warm":
         found = _from_memory(found)
     if change.cache == "cold":

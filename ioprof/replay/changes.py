@@ -7,7 +7,9 @@ from typing import Final
 
 from ioprof.errors import CommandError
 from ioprof.run_record import JobChange
+from ioprof.train.copies import COPIES
 
+CACHES: Final = ("warm", "cold")
 SPEEDS: Final = ("storage", "page_cache", "decode", "transform", "collate", "loader", "compute", "exchange", "h2d")
 """Causes whose cost a change may divide."""
 
@@ -33,6 +35,16 @@ class Change:
     """Workers stay from one epoch to the next."""
     cache: str | None = None
     """`warm`: every read is served from the page cache. `cold`: every batch is read from storage."""
+    layout: str | None = None
+    """Layout of the dataset, which the run of `like` read."""
+    image: str | None = None
+    """Form of its images, `original` or `rgb256`, which the run of `like` read."""
+    like: str | None = None
+    """Name of another run: batches cost what they cost there."""
+    device: str | None = None
+    """An emulated device, by its name as `emulated:NAME`."""
+    copy: str | None = None
+    """How batches get to the device: `overlapped`, `pinned` or `pageable`."""
     speeds: Mapping[str, float] = field(default_factory=dict)
     """Cause to by how many times it becomes faster; infinite: it costs nothing."""
 
@@ -46,8 +58,9 @@ class Change:
                 raise CommandError(f"{cause}: its speed cannot be changed; choose from {', '.join(SPEEDS)}")
             if not speed > 0:
                 raise CommandError(f"--{cause} {speed}: must be greater than 0")
-        if self.cache not in (None, "warm", "cold"):
-            raise CommandError(f"--cache {self.cache}: choose warm or cold")
+        for name, choices in (("cache", CACHES), ("copy", COPIES)):
+            if getattr(self, name) not in (None, *choices):
+                raise CommandError(f"--{name} {getattr(self, name)}: choose one of {', '.join(choices)}")
 
     def factor(self, cause: str) -> float:
         """What its time is multiplied by."""
@@ -62,6 +75,11 @@ class Change:
         parts += [f"batches of {self.batch}"] if self.batch is not None else []
         parts += ["persistent workers"] if self.persistent_workers else []
         parts += [f"{self.cache} page cache"] if self.cache else []
+        parts += [f"the layout {self.layout}"] if self.layout else []
+        parts += [f"images as {self.image}"] if self.image else []
+        parts += [f"batches like those of {self.like}"] if self.like and not (self.layout or self.image) else []
+        parts += [f"the device {self.device}"] if self.device else []
+        parts += [f"{self.copy} copies"] if self.copy else []
         parts += [
             f"{cause} at no cost" if math.isinf(speed) else f"{cause} {speed:g} times as fast"
             for cause, speed in self.speeds.items()

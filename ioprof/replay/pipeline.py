@@ -196,3 +196,8 @@ class Pipeline:
     shares_cores: bool = True
     """Whether the replay shares the cores among all that compute. Else work takes as long as it was measured, since that reproduces
     the run better."""
+    copy_s: float = 0.0
+    """Median time of copying a batch to the device; 0: no copy was recorded."""
+    copy: str = "overlapped"
+    """How: `overlapped` with the computation of the batch before; `pinned`, between two computations; `pageable`: between two
+    computations, and the loop waits for it."""

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from ioprof.replay.engine import CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment
-from ioprof.replay.pipeline import OWN, STAGES, WITHOUT_CORES, CpuUse, Iteration, Pipeline, Rank, StorageUse, Tasks
+from ioprof.replay.pipeline import OWN, STAGES, WITHOUT_CORES, CpuUse, Iteration, Pipeline, Rank, Seconds, StorageUse, Tasks
 
 _SLICES: Final = 4
 """Parts of a task whose reads and computation alternate, as they do for each sample."""
@@ -89,10 +89,16 @@ def _rank_with_device(rank: Rank, host: int, pipeline: Pipeline, shares: bool) -
         before=[_loop_segments(float(row[works].sum()), float(row[waits].sum()), rank.loop_cpu, shares) for row in program.after_s],
         barrier=[int(step) for step in program.device_step],
         after=none,
-        device_s=program.device_s.tolist(),
+        device_s=_with_copies(program.device_s, pipeline).tolist(),
         transfer_s=program.transfer_s.tolist(),
         depth=rank.depth or 0,
     )
+
+
+def _with_copies(device_s: Seconds, pipeline: Pipeline) -> Seconds:
+    """What the device does for each batch: a copy on a stream of its own holds it up only if that is the longer of the two."""
+    found: Seconds = np.maximum(device_s, pipeline.copy_s) if pipeline.copy == "overlapped" else device_s + pipeline.copy_s
+    return np.where(device_s > 0, found, device_s)
 
 
 def _loop_segments(work_s: float, wait_s: float, cpu: CpuUse, shares: bool) -> tuple[Segment, ...]:

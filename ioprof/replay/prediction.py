@@ -1,7 +1,7 @@
 """`whatif`: what a change of a recorded run would bring, with the error of the replay and a range."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from ioprof.replay.assumptions import Assumption, assumptions, check_change
 from ioprof.replay.changed import changed, resampled, shortened
 from ioprof.replay.changes import Change
+from ioprof.replay.other_costs import NONE, Grounds, grounds
 from ioprof.replay.pace import Pace, measured, replayed
 from ioprof.replay.pipeline import Pipeline
 from ioprof.replay.recorded import pipeline
@@ -61,22 +62,26 @@ class Prediction:
         return json.dumps(found, indent=1, allow_nan=False)
 
 
-def whatif(trace: Trace, change: Change) -> Prediction:
-    """What a recorded run would be like with a change. `ReplayError` says why a run cannot be replayed."""
+def whatif(trace: Trace, change: Change, like: Trace | None = None) -> Prediction:
+    """What a recorded run would be like with a change, with batches as in the run `like` if that is given.
+
+    `ReplayError` says why a run cannot be replayed.
+    """
     recorded = pipeline(trace)
     check_change(recorded, change)
-    return predict(recorded, change)
+    found = grounds(trace.run, recorded, change, None if like is None else (like.run, pipeline(like)))
+    return predict(recorded, change, found)
 
 
-def predict(recorded: Pipeline, change: Change) -> Prediction:
+def predict(recorded: Pipeline, change: Change, found: Grounds = NONE) -> Prediction:
     """The same of a pipeline."""
-    before, without, new = measured(recorded), replayed(recorded), changed(recorded, change)
+    before, without, new = measured(recorded), replayed(recorded), changed(recorded, change, found)
     after = replayed(new)
     error = without.step_s / before.step_s - 1
     predicted = Pace(before.step_s * after.step_s / without.step_s, before.total_s * after.total_s / without.total_s)
     larger = (new.batch_size or 1) / (recorded.batch_size or 1) * len(new.ranks) / len(recorded.ranks)
     speedup = larger * without.step_s / after.step_s
-    ratios = [speedup, *_ratios(recorded, change, larger)]
+    ratios = [speedup, *_ratios(recorded, change, found, larger)]
     low, high = (float(each) for each in np.quantile(ratios, QUANTILES))
     samples = recorded.batch_size * len(recorded.ranks) / before.step_s if recorded.batch_size else None
     return Prediction(
@@ -89,15 +94,17 @@ def predict(recorded: Pipeline, change: Change) -> Prediction:
         speedup_range=Range(min(low, speedup) / (1 + abs(error)), max(high, speedup) * (1 + abs(error))),
         samples_per_s=samples * speedup if samples else None,
         measured_samples_per_s=samples,
-        assumptions=assumptions(recorded, change),
+        assumptions=assumptions(recorded, change, found),
     )
 
 
-def _ratios(recorded: Pipeline, change: Change, larger: float) -> list[float]:
+def _ratios(recorded: Pipeline, change: Change, found: Grounds, larger: float) -> list[float]:
     """Speedups in runs whose batches are drawn anew."""
-    found = []
+    ratios = []
     short = shortened(recorded, MOST_ACTIONS)
     for seed in range(1, RESAMPLES + 1):
         drawn = resampled(short, seed)
-        found.append(larger * replayed(drawn, seed).step_s / replayed(changed(drawn, change), seed).step_s)
-    return found
+        like = None if found.like is None else resampled(found.like, seed)
+        new = changed(drawn, change, replace(found, like=like))
+        ratios.append(larger * replayed(drawn, seed).step_s / replayed(new, seed).step_s)
+    return ratios

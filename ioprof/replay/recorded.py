@@ -56,6 +56,8 @@ def pipeline(trace: Trace) -> Pipeline:
         has_memory_reads=has_memory_reads,
         warm_open_ratio=_warm_open_ratio(trace),
         on_device=_on_device(trace),
+        copy_s=_copy_s(trace),
+        copy=trace.run.config.copy or "overlapped",
     )
     return with_depth(trace, with_others(whole))
 
@@ -87,6 +89,13 @@ def _warm_open_ratio(trace: Trace) -> float:
     opens = trace.spans.filter(pl.col("kind") == "open", pl.col("name").is_null(), pl.col("batch").is_not_null())
     took = np.sort((opens["end_ns"] - opens["start_ns"]).to_numpy())
     return float(took[len(took) // 10] / took.mean()) if len(took) and took.mean() > 0 else 0.0
+
+
+def _copy_s(trace: Trace) -> float:
+    """The median over steps of the time of their copies to the device."""
+    copies = trace.rows(pl.col("step").is_not_null(), kinds=["h2d"]).group_by("rank", "step")
+    took = copies.agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())["ns"].to_numpy()
+    return float(np.median(took)) / 1e9 if len(took) else 0.0
 
 
 def _on_device(trace: Trace) -> bool:

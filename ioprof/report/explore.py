@@ -307,6 +307,11 @@ class Run:
         cores: float | None = None,
         ranks: int | None = None,
         cache: str | None = None,
+        layout: str | None = None,
+        image: str | None = None,
+        like: "Run | Path | str | None" = None,
+        device: str | None = None,
+        copy: str | None = None,
         **speeds: float | str | None,
     ) -> "Prediction":
         """What a change would bring, see `ioprof.whatif`."""
@@ -314,7 +319,13 @@ class Run:
         from ioprof.replay.prediction import whatif
 
         factors = {cause: parse_speed(f"--{cause}", str(speed)) for cause, speed in speeds.items() if speed is not None}
-        return whatif(self.trace, Change(workers, prefetch, cores, batch, ranks, persistent_workers, cache, factors))
+        other = None if like is None else like if isinstance(like, Run) else Run.load(like)
+        change = Change(
+            workers=workers, prefetch=prefetch, cores=cores, batch=batch, ranks=ranks, persistent_workers=persistent_workers,
+            cache=cache, layout=layout, image=image, like=None if other is None else title(other.summary), device=device,
+            copy=copy, speeds=factors,
+        )  # fmt: skip
+        return whatif(self.trace, change, None if other is None else other.trace)
 
     def write_html(self, path: Path | str) -> None:
         """Write the report as one page that opens offline; as `ioprof report --html`."""
