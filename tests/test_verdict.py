@@ -308,3 +308,24 @@ def test_what_another_thread_of_a_worker_waits_for_is_not_less_than_its_own_stag
     assert (0.7, 0.2) == pytest.approx((shares["storage"], shares["collate"]))
     assert "storage" == found.verdict.bound_by
     assert "70.0% went to waiting for reads from storage" in found.verdict.text
+
+
+@pytest.mark.parametrize("stage", ["decode", "transform"])
+def test_a_cause_that_is_larger_than_each_wait_is_named(stage):
+    """All waits for batches together are the bound, and the largest row of the table is another one."""
+    drawing = f"""
+        step          00000000001111111111
+        wait          000000....111111....
+        compute       ......0.........1...
+        fetch w0      000000....111111....
+        read w0       ##........##........
+        {stage} w0    ..##......##..##....
+        collate w0    ....##....##..##....
+    """
+    found = summarise(timeline(drawing, **FACTS))
+
+    shares = {entry.cause: entry.share or 0.0 for entry in found.steps.causes}
+    largest = max((cause for cause in shares if cause != "compute"), key=lambda cause: shares[cause])
+    assert "host" == largest
+    assert found.verdict.bound_by in ("storage", stage, "collate")
+    assert "host alone took 30.0%" in found.verdict.text

@@ -114,7 +114,8 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         waited = sum(share for cause, share in shares.items() if cause in LEAVES)
         return (
             f"{BOUND_NAMES[bound]}-bound: {idle}, and {waited:.1%} went to waiting for batches{evidence.largest_part(bound)}"
-            f"{_of_loader(evidence)}{_of_stragglers(evidence, LEAVES)}; the workers spent {_stages(evidence)}."
+            f"{_of_loader(evidence)}{_of_stragglers(evidence, LEAVES)}{_larger(shares, bound)}; the workers "
+            f"spent {_stages(evidence)}."
             f"{_startup(evidence, bound)}"
         )
     where = evidence.place_of_host if bound == "host" else _of_loader(evidence) if bound in LEAVES else ""
@@ -125,9 +126,21 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
 
 
 def _next(shares: dict[str, float], bound: str = "compute") -> str:
+    if larger := _larger(shares, bound):
+        waited = sum(share for cause, share in shares.items() if cause in LEAVES)
+        return f"; all waits for batches took {waited:.1%}{larger}"
     rest = {cause: share for cause, share in shares.items() if cause not in ("compute", bound)}
     after = max(rest, key=lambda cause: rest[cause], default=None)
     return f"; next comes {after.replace('_', ' ')} with {rest[after]:.1%}" if after and rest[after] >= 0.001 else ""
+
+
+def _larger(shares: dict[str, float], bound: str) -> str:
+    """Of a bound that is a cause of waiting for batches: another cause, larger than any of these, though less than all of them."""
+    others = {cause: share for cause, share in shares.items() if cause != "compute" and cause not in LEAVES}
+    most = max(others, key=lambda cause: others[cause], default=None)
+    waits = [share for cause, share in shares.items() if cause in LEAVES]
+    is_larger = bound in LEAVES and most is not None and others[most] > max(waits)
+    return f", {most.replace('_', ' ')} alone took {others[most]:.1%}" if is_larger and most is not None else ""
 
 
 def _stages(evidence: Evidence) -> str:

@@ -81,7 +81,7 @@ def _of_causes(summary: Summary, brief: str) -> Iterator[str]:
         *(["straggler"] if "rank " in verdict.text else []),
     }
     largest = max((cause for cause in shares if cause != "compute"), key=lambda cause: shares[cause])
-    if largest not in explained:
+    if largest not in explained and f"{largest.replace('_', ' ')} alone took" not in verdict.text:
         yield f"{bound}-bound, and most of the time is {largest} in the table"
     names = [line.split()[0] for line in brief.splitlines() if re.match(rf"({'|'.join(shares)}) +[0-9.]+%", line)]
     bars = [name for name in names if name == bound or name not in ("compute", "straggler", verdict.first_epoch)]
