@@ -1,6 +1,6 @@
 """How far predictions of `ioprof whatif` for other layouts, images, devices and ranks are from runs that are made with them.
 
-    IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/what_if_layouts.py [--images 600] [--steps 60] [--json FILE]
+    IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/what_if_layouts.py [--images 600] [--steps 200] [--json FILE]
 
 One set of images in four forms (files, one LMDB, tars, and 256-pixel images in an LMDB), each read by `ioprof run` on an emulated
 device, with one worker. Each run is made twice. From the first run of one form, with the second run of another as `--like`, the
@@ -112,7 +112,7 @@ def results(bench: Bench) -> Iterator[Result]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--images", type=int, default=600)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     found = []

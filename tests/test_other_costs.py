@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jobs
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,6 +104,17 @@ def test_another_device_bounds_the_step() -> None:
         ioprof.whatif(DEMO / "files", device="emulated:p1000")
     with pytest.raises(CommandError, match="only emulated devices"):
         ioprof.whatif(DEMO / "files", device="cuda")
+
+
+def test_a_slower_device_shows_computation_that_waits_had_hidden() -> None:
+    """Of one rank, whose own time alone would reproduce the run."""
+    trace = Trace.load(DEMO / "lmdb-rgb256")
+    run = trace.run.replace(config=trace.run.config.replace(ranks=1))
+    alone = Trace(run, trace.spans.filter((pl.col("rank") == 0) & (pl.col("kind").cast(pl.String) != "comm")), trace.files)
+    found = whatif(alone, Change(device="emulated:p100"))
+    assert found.samples_per_s == pytest.approx(194.0, rel=0.03)
+    twice = whatif(alone, Change(speeds={"compute": 0.5}))
+    assert twice.predicted.step_s == pytest.approx(2 * 16 / 919.5, rel=0.03)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """What a device computes while the training loop goes on, and how far ahead of it the loop is.
 
 A loop on an accelerator launches work and waits for it later: when it reads the loss, or some steps on. Which, no record says. So
-the run is replayed with a loop that waits at once, one step later, and two, and with one whose waits are part of its own time. What
-reproduces the measured steps best is taken.
+the run is replayed with a loop that waits at once, one step later, and two. What reproduces the measured steps best is taken, if it
+does so well; else, of these and a loop whose waits are part of its own time, the best. The last always reproduces the waits of one
+rank, but not what they would be on a slower device: computation that a wait for a batch hides is not in it.
 """
 
 from dataclasses import replace
@@ -20,7 +21,9 @@ from ioprof.replay.pace import measured, replayed
 from ioprof.replay.pipeline import Op, Pipeline, Program, Rank
 from ioprof.trace import Trace
 
-_DEPTHS: Final = (None, 0, 1, 2)
+_DEPTHS: Final = (0, 1, 2, None)
+_GOOD_ERROR: Final = 0.03
+"""Of the replayed step, up to which a loop that waits for a device is taken for what it is."""
 _LEAST_KNOWN: Final = 8
 """Steps whose computation on the device must have been recorded."""
 
@@ -37,8 +40,9 @@ def with_depth(trace: Trace, recorded: Pipeline) -> Pipeline:
     tried = [replace(recorded, ranks=tuple(replace(rank, depth=depth) for rank in ranks)) for depth in _DEPTHS]
     short = [shortened(each, MOST_COMPARED) for each in tried]
     step_s = measured(short[0]).step_s
-    errors = [abs(replayed(each).step_s - step_s) for each in short]
-    return tried[errors.index(min(errors))]
+    errors = [abs(replayed(each).step_s / step_s - 1) for each in short]
+    least = min(errors[:-1])
+    return tried[errors.index(least if least <= _GOOD_ERROR else min(errors))]
 
 
 def _with_device(rank: Rank, spans: pl.DataFrame, arrived: pl.DataFrame) -> Rank:

@@ -21,6 +21,7 @@ def changed(pipeline: Pipeline, change: Change, grounds: Grounds = NONE) -> Pipe
     """The pipeline under a change, with what it rests on besides the run. `Change()` changes nothing."""
     found = pipeline if grounds.like is None else with_batches_of(pipeline, grounds.like)
     found = found if grounds.device is None else with_device(found, grounds.device)
+    found = _with_hidden_work(found) if _slows_device(change, grounds) else found
     found = with_factors(found, {cause: change.factor(cause) for cause in change.speeds})
     if change.cache == "warm":
         found = _from_memory(found)
@@ -42,6 +43,18 @@ def changed(pipeline: Pipeline, change: Change, grounds: Grounds = NONE) -> Pipe
     if change.cores is not None:
         found = replace(found, cores=dict.fromkeys(found.cores, float(change.cores)))
     return found
+
+
+def _slows_device(change: Change, grounds: Grounds) -> bool:
+    return change.factor("compute") > 1 or (grounds.device is not None and grounds.device.compute > 1)
+
+
+def _with_hidden_work(pipeline: Pipeline) -> Pipeline:
+    """Of ranks whose own time holds their waits for a device: one that waits a step later, so that work that is hidden counts."""
+    ranks = [
+        replace(rank, depth=1) if rank.depth is None and (rank.program.device_s > 0).any() else rank for rank in pipeline.ranks
+    ]
+    return replace(pipeline, ranks=tuple(ranks))
 
 
 # ------------------------------------------------------------------------------------------------ costs
