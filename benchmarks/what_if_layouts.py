@@ -46,6 +46,8 @@ class Result:
     high: float
     measured: float
     noise: float
+    baseline_error: float
+    """Of the replay of the run itself."""
 
     @property
     def error(self) -> float:
@@ -91,7 +93,7 @@ def result(before: str, after: str, found: Prediction, runs: tuple[Path, Path]) 
     assert found.samples_per_s is not None
     base = found.samples_per_s / found.speedup
     low, high = base * found.speedup_range.low, base * found.speedup_range.high
-    return Result(before, after, found.samples_per_s, low, high, measured, again / measured - 1)
+    return Result(before, after, found.samples_per_s, low, high, measured, again / measured - 1, found.baseline_error)
 
 
 def results(bench: Bench) -> Iterator[Result]:
@@ -117,13 +119,13 @@ def main() -> None:
     options = parser.parse_args()
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        print(f"{'of':12} {'predicted':16} {'samples/s':>10} {'95 %':>17} {'measured':>9} {'error':>7} {'noise':>7}")
+        print(f"{'of':12} {'predicted':16} {'samples/s':>10} {'95 %':>17} {'measured':>9} {'error':>7} {'noise':>7} {'replay':>7}")
         for each in results(Bench(Path(folder), options.images, options.steps)):
             found.append(each)
             between = f"{each.low:,.0f} to {each.high:,.0f}"
             print(
                 f"{each.before:12} {each.after:16} {each.predicted:10,.1f} {between:>17} {each.measured:9,.1f} "
-                f"{each.error:+7.1%} {each.noise:+7.1%}",
+                f"{each.error:+7.1%} {each.noise:+7.1%} {each.baseline_error:+7.1%}",
                 flush=True,
             )
     errors = sorted(abs(each.error) for each in found)

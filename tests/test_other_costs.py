@@ -46,12 +46,15 @@ def test_recorded_runs_predict_each_other(before: str, after: str) -> None:
 @settings(max_examples=15)
 @given(loader_jobs(lag=0, transit=0, take=0), st.data())
 def test_other_batches_are_what_the_simulator_says(job: Job, data: st.DataObject) -> None:
-    """The job with the batches of another job, recorded with other workers, where there are cores for all."""
+    """The job with the batches and the Python of another job, recorded with other workers, where there are cores for all."""
     times = st.integers(1, 20).map(lambda ms: ms * MS)
     row = {stage: data.draw(times) for stage in job.stages[0]}
     others = tuple(row for _ in range(24))
-    like = replace(job, stages=others, own=tuple({"compute": MS} for _ in others), workers=data.draw(st.integers(0, 3)))
-    truth = simulate(replace(job, stages=others[: len(job.stages)]))
+    host = data.draw(times)
+    like = replace(
+        job, stages=others, own=tuple({"compute": MS, "host": host} for _ in others), workers=data.draw(st.integers(0, 3))
+    )
+    truth = simulate(replace(job, stages=others[: len(job.stages)], own=tuple(each | {"host": host} for each in job.own)))
     found = changed(pipeline(simulate(job).trace), Change(), Grounds(like=pipeline(simulate(like).trace)))
     assert replay_of(found) == pytest.approx(seconds(truth.got), abs=1e-7)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ioprof.errors import CommandError
 from ioprof.replay.changes import Change
-from ioprof.replay.pipeline import OWN, Iteration, Pipeline, Rank, Tasks
+from ioprof.replay.pipeline import OWN, Iteration, Op, Pipeline, Program, Rank, Tasks
 from ioprof.run_record import JobKind, RunRecord
 from ioprof.train.copies import COPIES
 from ioprof.train.devices import EmulatedDevice, emulated_device
@@ -121,8 +121,20 @@ def _with_batches_of(rank: Rank, like: Rank, ratio: float) -> Rank:
         costs = {name: ratio * getattr(made, name) for name in ("stages_s", "reads", "read_bytes", "open_s")}
         iterations.append(replace(each, tasks=replace(each.tasks, **costs)))
     return replace(
-        rank, iterations=tuple(iterations), worker_cpu=like.worker_cpu if like.worker_cpu.is_measured else rank.worker_cpu
+        rank,
+        iterations=tuple(iterations),
+        program=_with_loop_of(rank.program, like.program),
+        worker_cpu=like.worker_cpu if like.worker_cpu.is_measured else rank.worker_cpu,
+        loop_cpu=like.loop_cpu if like.loop_cpu.is_measured else rank.loop_cpu,
     )
+
+
+def _with_loop_of(program: Program, like: Program) -> Program:
+    """The loop's own Python takes as long as there: it competes with the workers for caches and memory, and they do other work."""
+    takes, others = (np.flatnonzero([op is Op.TAKE for op in each.ops]) for each in (program, like))
+    host, after = OWN.index("host"), program.after_s.copy()
+    after[takes, host] = like.after_s[others[np.arange(len(takes)) % len(others)], host]
+    return replace(program, after_s=after, arrive_s=program.arrive_s * after.sum(1) / np.maximum(program.after_s.sum(1), 1e-12))
 
 
 def _batches(like: Rank) -> tuple[Tasks, Tasks]:
