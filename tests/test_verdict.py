@@ -329,3 +329,19 @@ def test_a_cause_that_is_larger_than_each_wait_is_named(stage):
     assert "host" == largest
     assert found.verdict.bound_by in ("storage", stage, "collate")
     assert "host alone took 30.0%" in found.verdict.text
+
+
+def test_many_small_causes_beside_compute_are_not_the_bound():
+    """Compute takes 85 %, and no other cause 10 %: it is the bound, and nothing says that only it can make the job faster."""
+    drawing = """
+        step          00000000000000000000
+        wait          0...................
+        user name=log main ..................#.
+        h2d           .0..................
+        compute       ..0000000000000000.0
+    """
+    found = summarise(timeline(drawing, **FACTS))
+
+    assert "compute" == found.verdict.bound_by
+    assert "for 85.0% of the steps' time" in found.verdict.text
+    assert "Each other cause took less than 10%" in found.verdict.text

@@ -13,7 +13,8 @@ from ioprof.run_record import RunRecord, Verdict
 from ioprof.schema import PYTHON_PROGRAM
 
 IDLE_RATIO: Final = 0.10
-"""Share of the steps' time from which on an idle accelerator makes something else the bound."""
+"""Share of the steps' time from which on something else than compute is the bound, as the accelerator's idle time, and as the share
+of the greatest other cause: where compute takes 89 % and the rest is of many small causes, none of these is."""
 _LEAST_OF_LOADER: Final = 0.6
 """Part of the waiting for batches from which on one of several loaders is named for it."""
 
@@ -66,10 +67,11 @@ def _bound_by(shares: dict[str, float], evidence: Evidence) -> tuple[str, bool]:
     The wait for a batch is named for the stage that takes most of all the workers' time, not of the part of it that lies in a wait:
     where workers are always busy a wait begins late in their work, and so overlaps with the last stages only.
     """
-    if shares.get("compute", 0.0) > 1 - IDLE_RATIO:
-        return "compute", False
     own, making = evidence.own, evidence.work_ns
     waits, others = _groups(shares, evidence)
+    greatest = max(sum(own.values()), sum(waits.values()), *others.values())
+    if shares.get("compute", 0.0) > 1 - IDLE_RATIO or greatest < min(IDLE_RATIO, shares.get("compute", 0.0)):
+        return "compute", False
     if sum(own.values()) > max(sum(waits.values()), *others.values(), 0.0):
         return max(own, key=lambda cause: own[cause]), True
     if max(others.values(), default=0.0) > sum(waits.values()):
@@ -106,6 +108,8 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         )
     if bound == "compute":
         keep = " Leave the input pipeline as it is: only a faster model or device makes this job faster."
+        if shares["compute"] <= 1 - IDLE_RATIO:
+            keep = f" Each other cause took less than {IDLE_RATIO:.0%}: a faster model or device makes this job faster first."
         computed = "the model computed (on the CPU)" if is_on_cpu else f"the {devices} computed"
         text = f"Compute-bound: {computed} for {shares['compute']:.1%} of the steps' time{_next(shares)}."
         return text + keep if evidence.has_loader else text

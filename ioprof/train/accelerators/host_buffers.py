@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 
@@ -16,9 +17,13 @@ class StagingBuffers:
         self._buffers = [torch.zeros(shape, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
 
     def stage(self, images: torch.Tensor, step: int, wait_until_free: Callable[[int], None]) -> torch.Tensor:
-        """A copy of `images` in the buffer of `step`, after `wait_until_free(step - 2)` has waited for the last copy from it."""
+        """A copy of `images` in the buffer of `step`, after `wait_until_free(step - 2)` has waited for the last copy from it.
+
+        It is made by one thread: torch's copy divides a batch of some megabytes among its pool, and waits for the pool's threads
+        (3 ms instead of 0.07 ms) where workers use the cores.
+        """
         if step >= 2:
             wait_until_free(step - 2)
         staged = self._buffers[step % 2][: len(images)]
-        staged.copy_(images)
+        np.copyto(staged.numpy(), images.numpy())
         return staged
