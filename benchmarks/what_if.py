@@ -1,12 +1,17 @@
 """How far predictions of `ioprof whatif` are from runs that are made afterwards with the predicted change.
 
     IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/what_if.py [--only WORD] [--json FILE] [--keep FOLDER]
+    python benchmarks/what_if.py --removals
     python benchmarks/what_if.py --again FOLDER
 
 For each scenario a job is recorded, all of its changes are predicted, and then the job is recorded again with each change. The
 error is that of the time of a steady step: predicted over measured, less one. The first job is also recorded a second time without
 a change: the difference is the machine's own noise, beside which the errors must be read. Storage is real: a throttled loop device,
 and a FUSE server with a latency (both need root; scenarios without them are left out, and named).
+
+`--removals` asks for what a report calls the gain of a cause: what the job would gain if it cost nothing. The job is then made
+without it: from memory instead of from storage, without decoding, without the model's computation, and so on. With samples that are
+made already, a run without storage and the first one, this is also the differential method of three runs.
 
 `--keep` keeps the run folders, and `--again` predicts them anew, so that two versions of the replay can be compared on the
 same runs.
@@ -25,7 +30,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +41,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import fuse_server  # noqa: E402
 import slow_storage  # noqa: E402
+from what_if_scenarios import REMOVALS, SCENARIOS, Scenario, Storage  # noqa: E402
 
 from ioprof.errors import IoprofError  # noqa: E402
 from ioprof.replay.changed import changed  # noqa: E402
@@ -47,165 +53,6 @@ from ioprof.trace import Trace  # noqa: E402
 
 JOB = Path(__file__).with_name("what_if_job.py")
 DISK_BYTES = 96 << 20
-
-
-@dataclass(frozen=True)
-class Storage:
-    """Where the images are."""
-
-    disk_bytes_per_s: int = 0
-    read_ms: float = 0.0
-    is_cold: bool = False
-    is_small: bool = False
-    """Whether images of 96 pixels are read, which take little time to decode."""
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A change, and the job that has it."""
-
-    change: Change
-    settings: dict[str, Any] = field(default_factory=dict)
-    storage: Storage | None = None
-    """None: that of the scenario."""
-    num_cores: int = 0
-    """Cores that the job may use; 0: all."""
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A job, and what is changed."""
-
-    name: str
-    settings: dict[str, Any]
-    variants: tuple[Variant, ...]
-    storage: Storage = Storage()
-    num_cores: int = 0
-
-
-def workers(*numbers: int) -> tuple[Variant, ...]:
-    return tuple(Variant(Change(workers=number), {"workers": number}) for number in numbers)
-
-
-def prefetch(*numbers: int) -> tuple[Variant, ...]:
-    return tuple(Variant(Change(prefetch=number), {"prefetch": number}) for number in numbers)
-
-
-def batch(*sizes: int) -> tuple[Variant, ...]:
-    return tuple(Variant(Change(batch=size), {"batch": size}) for size in sizes)
-
-
-def faster(cause: str, speed: float, **settings: Any) -> Variant:
-    return Variant(Change(speeds={cause: speed}), settings)
-
-
-PERSISTENT = Variant(Change(persistent_workers=True), {"persistent": True})
-SMALL = Storage(is_small=True)
-DISK = Storage(disk_bytes_per_s=4 << 20, is_cold=True)
-LATENT = Storage(read_ms=4.0, is_cold=True)
-
-
-def latent_small(read_ms: float, is_cold: bool = True) -> Storage:
-    return Storage(read_ms=read_ms, is_cold=is_cold, is_small=True)
-
-
-SCENARIOS = (
-    Scenario(
-        "own code waits",
-        {"workers": 1, "own_ms": 8.0, "samples": 320, "pause_ms": 10.0},
-        (*workers(0, 2, 3, 4, 6, 8), *prefetch(1, 4)),
-        SMALL,
-    ),
-    Scenario(
-        "own code waits, 4 workers",
-        {"workers": 4, "own_ms": 8.0, "samples": 640, "pause_ms": 10.0},
-        (*workers(1, 2, 8), *prefetch(1, 8), *batch(4, 16)),
-        SMALL,
-    ),
-    Scenario(
-        "decode",
-        {"workers": 1, "decodes": 2, "resizes": 2, "samples": 480},
-        (*workers(0, 2), *prefetch(1, 4), *batch(4, 16), faster("decode", 2.0, decodes=1), faster("transform", 2.0, resizes=1)),
-    ),
-    Scenario(
-        "compute",
-        {"workers": 1, "layers": 24, "samples": 480},
-        (*workers(0, 2), faster("compute", 2.0, layers=12), faster("compute", 0.5, layers=48), *batch(16,)),
-    ),
-    Scenario(
-        "disk bound by rate",
-        {"workers": 2, "samples": 240, "layers": 4},
-        (
-            *workers(1, 4),
-            *prefetch(1,),
-            Variant(Change(speeds={"storage": 2.0}), {}, Storage(disk_bytes_per_s=8 << 20, is_cold=True)),
-            Variant(Change(speeds={"storage": 4.0}), {}, Storage(disk_bytes_per_s=16 << 20, is_cold=True)),
-            Variant(Change(speeds={"storage": 0.5}), {}, Storage(disk_bytes_per_s=2 << 20, is_cold=True)),
-            Variant(Change(cache="warm"), {}, Storage(disk_bytes_per_s=4 << 20)),
-        ),
-        DISK,
-    ),
-    Scenario(
-        "storage with latency",
-        {"workers": 1, "samples": 240},
-        (
-            *workers(0, 2, 4, 8),
-            Variant(Change(speeds={"storage": 2.0}), {}, Storage(read_ms=2.0, is_cold=True)),
-            Variant(Change(speeds={"storage": 0.5}), {}, Storage(read_ms=8.0, is_cold=True)),
-            Variant(Change(cache="warm"), {}, Storage(read_ms=4.0)),
-        ),
-        LATENT,
-    ),
-    Scenario(
-        "storage with latency, 4 workers",
-        {"workers": 4, "samples": 480, "pause_ms": 5.0},
-        (
-            *workers(1, 2, 8),
-            *prefetch(1,),
-            *batch(4, 16),
-            Variant(Change(speeds={"storage": 2.0}), {}, Storage(read_ms=2.0, is_cold=True)),
-        ),
-        LATENT,
-    ),
-    Scenario(
-        "latency, small images",
-        {"workers": 1, "samples": 240, "pause_ms": 4.0},
-        (
-            *workers(0, 2, 4, 6),
-            *prefetch(1,),
-            *batch(4, 16),
-            Variant(Change(speeds={"storage": 2.0}), {}, latent_small(4.0)),
-            Variant(Change(speeds={"storage": 4.0}), {}, latent_small(2.0)),
-            Variant(Change(speeds={"storage": 0.5}), {}, latent_small(16.0)),
-            Variant(Change(cache="warm"), {}, latent_small(8.0, is_cold=False)),
-        ),
-        latent_small(8.0),
-    ),
-    Scenario(
-        "latency, small images, 4 workers",
-        {"workers": 4, "samples": 480, "pause_ms": 4.0},
-        (
-            *workers(1, 2, 6),
-            *prefetch(1,),
-            *batch(4, 16),
-            Variant(Change(speeds={"storage": 2.0}), {}, latent_small(4.0)),
-            Variant(Change(speeds={"storage": 0.5}), {}, latent_small(16.0)),
-        ),
-        latent_small(8.0),
-    ),
-    Scenario(
-        "short epochs",
-        {"workers": 2, "samples": 80, "epochs": 6, "own_ms": 4.0, "batch": 4},
-        (PERSISTENT, *workers(1, 4), *prefetch(4,), *batch(8,)),
-        SMALL,
-    ),
-    Scenario(
-        "one core",
-        {"workers": 1, "samples": 320, "layers": 8},
-        (Variant(Change(cores=2), {}, num_cores=2), *(Variant(each.change, each.settings, num_cores=1) for each in workers(0, 2))),
-        num_cores=1,
-    ),
-)  # fmt: skip
 
 
 class KeptRuns:
@@ -231,9 +78,10 @@ class Bench:
         """The trace of one run of the job."""
         self._number += 1
         out = self._folder / f"run{self._number}"
+        more = {"real_time": self._real_time, "source": str(self._tree(storage))}
         with self._data(storage) as (data, join):
             before = ("taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:num_cores]))) if num_cores else ()
-            words = [*before, sys.executable, str(JOB), str(data), json.dumps(settings | {"real_time": self._real_time})]
+            words = [*before, sys.executable, str(JOB), str(data), json.dumps(settings | more)]
             ended = subprocess.run(
                 [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", str(out), "--", *words],
                 cwd=self._folder, capture_output=True, text=True, preexec_fn=join, check=False,
@@ -254,7 +102,7 @@ class Bench:
         elif storage.read_ms:
             if self._real_time:
                 os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # which the server inherits
-            images = self._images.with_name("small") if storage.is_small else self._images
+            images = self._tree(storage)
             with fuse_server.fuse_server(images, read_ms=storage.read_ms if storage.is_cold else 0.0) as mounted:
                 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
                 if not storage.is_cold:
@@ -262,9 +110,12 @@ class Bench:
                     mounted.slow_down(read_ms=storage.read_ms)
                 yield mounted.path, None
         else:
-            images = self._images.with_name("small") if storage.is_small else self._images
+            images = self._tree(storage)
             read_all(images)
             yield images, None
+
+    def _tree(self, storage: Storage) -> Path:
+        return self._images.with_name("small") if storage.is_small else self._images
 
 
 def read_all(folder: Path) -> None:
@@ -344,6 +195,7 @@ def predicted(trace: Trace, change: Change) -> Prediction | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="scenarios with this word in their name")
+    parser.add_argument("--removals", action="store_true", help="take causes away, instead of changing them: what gains promise")
     parser.add_argument(
         "--real-time", action="store_true", help="loops and workers come before all other programs of the machine (SCHED_RR; root)"
     )
@@ -351,7 +203,7 @@ def main() -> None:
     parser.add_argument("--again", type=Path, help="predict the runs that an earlier call kept in this folder; nothing is run")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args()
-    chosen = [scenario for scenario in SCENARIOS if options.only in scenario.name]
+    chosen = [scenario for scenario in (REMOVALS if options.removals else SCENARIOS) if options.only in scenario.name]
     if options.again:
         found = list[Result]()
         for scenario in chosen:
@@ -430,6 +282,11 @@ def say(found: list[Result]) -> None:
     noise = sorted({result.scenario: abs(result.noise) for result in found}.values())
     inside = sum(result.low_s <= result.measured_s <= result.high_s for result in found)
     print(f"{len(found)} changed runs, {inside} of them inside of the predicted range")
+    points = [abs(100 * result.points) for result in found]
+    print(
+        f"gain: median {statistics.median(points):.1f} points off, worst {max(points):.1f}, "
+        f"{sum(each <= 5 for each in points)} of {len(points)} within 5"
+    )
     for what, errors in (
         ("error", sorted(abs(result.error) for result in found)),
         ("error at the same load", sorted(abs(result.same_load_error) for result in found)),

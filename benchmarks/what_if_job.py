@@ -24,8 +24,11 @@ DEFAULTS = {
     "samples": 320,
     "epochs": 1,
     "persistent": False,
-    "decodes": 1,  # times that each image is decoded
-    "resizes": 1,
+    "decodes": 1,  # times that each image is decoded; 0: it was decoded before, and its file is only read
+    "resizes": 1,  # 0: it was resized before
+    "source": "",  # the same images elsewhere, from which those are made that were decoded or resized before
+    "synthetic": False,  # whether samples are there already, so that nothing is read
+    "computes": True,  # whether the loop computes anything
     "own_ms": 0.0,  # time without computation in the dataset's own code, per sample
     "layers": 2,  # of the network: its computation is proportional to them
     "pause_ms": 0.0,  # time without computation in the loop, per batch
@@ -40,19 +43,43 @@ class Tree(Dataset):
     def __init__(self, root: str, settings: dict) -> None:
         self.paths = sorted(Path(root).glob("*/*.JPEG"))
         self.settings = settings
+        self.decoded: dict[Path, Image.Image] = {}  # made before the first epoch, for what a run shall not do for each sample
+        self.resized: dict[Path, Image.Image] = {}
+        if settings["decodes"] and settings["resizes"] and not settings["synthetic"]:
+            return
+        for path in self.paths[: settings["samples"]]:
+            self.decoded[path] = Image.open(Path(settings["source"]) / path.relative_to(root)).convert("RGB")
+            self.resized[path] = resized(self.decoded[path])
+        self.tensor = as_tensor(next(iter(self.resized.values())))
 
     def __len__(self) -> int:
         return self.settings["samples"]
 
     def __getitem__(self, index: int) -> torch.Tensor:
+        if self.settings["synthetic"]:
+            return self.tensor
         path = self.paths[index % len(self.paths)]
         for _ in range(self.settings["decodes"]):
             image = Image.open(path).convert("RGB")
+        if not self.settings["decodes"]:
+            path.read_bytes()
+            image = self.decoded[path]
+        small = self.resized.get(path)
         for _ in range(self.settings["resizes"]):
-            small = image.resize((SIZE, SIZE), Image.Resampling.BICUBIC)
+            small = resized(image)
         if self.settings["own_ms"]:
             time.sleep(self.settings["own_ms"] / 1e3)
-        return torch.from_numpy(np.asarray(small).copy()).permute(2, 0, 1).float() / 255
+        return as_tensor(small)
+
+
+def resized(image: Image.Image) -> Image.Image:
+    """A square of it."""
+    return image.resize((SIZE, SIZE), Image.Resampling.BICUBIC)
+
+
+def as_tensor(image: Image.Image) -> torch.Tensor:
+    """Its channels first, 0 to 1."""
+    return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).float() / 255
 
 
 class Network(nn.Module):
@@ -83,9 +110,10 @@ def main() -> None:
     loader = DataLoader(Tree(sys.argv[1], settings), settings["batch"], num_workers=settings["workers"], **more)
     for _ in range(settings["epochs"]):
         for images in loader:
-            optimizer.zero_grad()
-            network(images).square().mean().backward()
-            optimizer.step()
+            if settings["computes"]:
+                optimizer.zero_grad()
+                network(images).square().mean().backward()
+                optimizer.step()
             if settings["pause_ms"]:
                 time.sleep(settings["pause_ms"] / 1e3)
 
