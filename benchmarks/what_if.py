@@ -41,13 +41,14 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import fuse_server  # noqa: E402
 import slow_storage  # noqa: E402
-from what_if_scenarios import REMOVALS, SCENARIOS, Scenario, Storage  # noqa: E402
+from what_if_scenarios import REMOVALS, SCENARIOS, Scenario, Storage, Variant  # noqa: E402
 
 from ioprof.errors import IoprofError  # noqa: E402
-from ioprof.replay.changed import changed  # noqa: E402
-from ioprof.replay.changes import Change  # noqa: E402
+from ioprof.replay.changed import changed, with_factors  # noqa: E402
+from ioprof.replay.gains import gains_of  # noqa: E402
 from ioprof.replay.pace import measured, replayed  # noqa: E402
-from ioprof.replay.prediction import Prediction, whatif  # noqa: E402
+from ioprof.replay.pipeline import Pipeline  # noqa: E402
+from ioprof.replay.prediction import whatif  # noqa: E402
 from ioprof.replay.recorded import pipeline  # noqa: E402
 from ioprof.trace import Trace  # noqa: E402
 
@@ -162,11 +163,23 @@ class Result:
         return self.same_load_s / self.measured_s - 1
 
 
+@dataclass(frozen=True)
+class Predicted:
+    """What is predicted of a step."""
+
+    change: str
+    factor: float
+    """Its time over that of the run without the change."""
+    low: float
+    high: float
+    baseline_error: float
+
+
 def results(bench: Bench | KeptRuns, scenario: Scenario) -> Iterator[Result]:
     """Predicts all changes first, then makes the runs."""
     base = bench.record(scenario.settings, scenario.storage, scenario.num_cores)
-    predictions = [(variant, predicted(base, variant.change)) for variant in scenario.variants]
     first = pipeline(base)
+    predictions = [(variant, predicted(base, first, variant)) for variant in scenario.variants]
     base_s = measured(first).step_s
     noise = measured(pipeline(bench.record(scenario.settings, scenario.storage, scenario.num_cores))).step_s / base_s - 1
     for variant, found in predictions:
@@ -175,21 +188,37 @@ def results(bench: Bench | KeptRuns, scenario: Scenario) -> Iterator[Result]:
         if found is None:
             continue
         second = pipeline(trace)
-        at_load = replayed(changed(replace(first, others=second.others), variant.change)).step_s / replayed(first).step_s
-        larger = settings.get("batch", 8) / scenario.settings.get("batch", 8)
+        at_load = replayed(with_change(replace(first, others=second.others), variant)).step_s / replayed(first).step_s
         yield Result(
-            scenario.name, found.change.text, found.baseline_error, base_s, found.predicted.step_s,
-            base_s * larger / found.speedup_range.high, base_s * larger / found.speedup_range.low,
+            scenario.name, found.change, found.baseline_error,
+            base_s, base_s * found.factor, base_s * found.low, base_s * found.high,
             measured(second).step_s, noise, base_s * at_load, (sum(first.others.values()), sum(second.others.values())),
         )  # fmt: skip
 
 
-def predicted(trace: Trace, change: Change) -> Prediction | None:
+def predicted(trace: Trace, recorded: Pipeline, variant: Variant) -> Predicted | None:
+    """Of a change by `whatif`; of causes at no cost as the gains in a report, with their range where it is one cause."""
+    if variant.removed:
+        found = gains_of(recorded)
+        text = f"without {' '.join(variant.removed)}"
+        one = next((each for each in found.gains if (each.cause,) == variant.removed), None)
+        if one is not None:
+            return Predicted(text, 1 - one.share, 1 - one.range.high, 1 - one.range.low, found.baseline_error)
+        factor = replayed(with_change(recorded, variant)).step_s / replayed(recorded).step_s
+        return Predicted(text, factor, math.nan, math.nan, found.baseline_error)
     try:
-        return whatif(trace, change)
+        change = whatif(trace, variant.change)
     except IoprofError as error:
-        print(f"  {change.text}: {error}", flush=True)
+        print(f"  {variant.change.text}: {error}", flush=True)
         return None
+    base_s = change.measured.step_s
+    larger = change.predicted.step_s * change.speedup / base_s
+    low, high = larger / change.speedup_range.high, larger / change.speedup_range.low
+    return Predicted(change.change.text, change.predicted.step_s / base_s, low, high, change.baseline_error)
+
+
+def with_change(recorded: Pipeline, variant: Variant) -> Pipeline:
+    return with_factors(recorded, dict.fromkeys(variant.removed, 0.0)) if variant.removed else changed(recorded, variant.change)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -24,7 +24,8 @@ DEFAULTS = {
     "samples": 320,
     "epochs": 1,
     "persistent": False,
-    "decodes": 1,  # times that each image is decoded; 0: it was decoded before, and its file is only read
+    "decodes": 1,  # times that each image is decoded; 0: it was decoded before
+    "copies": 1,  # of what was decoded before, after reading its file: what else `convert` does
     "resizes": 1,  # 0: it was resized before
     "source": "",  # the same images elsewhere, from which those are made that were decoded or resized before
     "synthetic": False,  # whether samples are there already, so that nothing is read
@@ -61,9 +62,11 @@ class Tree(Dataset):
         path = self.paths[index % len(self.paths)]
         for _ in range(self.settings["decodes"]):
             image = Image.open(path).convert("RGB")
-        if not self.settings["decodes"]:
-            path.read_bytes()
-            image = self.decoded[path]
+        for _ in range(0 if self.settings["decodes"] else self.settings["copies"]):
+            with path.open("rb") as file, Image.open(file):  # reads as decoding does, in as many pieces
+                while file.read(ImageFile.MAXBLOCK):
+                    pass
+            image = self.decoded[path].copy()
         small = self.resized.get(path)
         for _ in range(self.settings["resizes"]):
             small = resized(image)

@@ -1,6 +1,5 @@
 """The jobs of `what_if.py`, and what is changed of each: `SCENARIOS` change a job, `REMOVALS` take a cause away from it."""
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,12 +21,14 @@ class Storage:
 class Variant:
     """A change, and the job that has it."""
 
-    change: Change
+    change: Change = field(default_factory=Change)
     settings: dict[str, Any] = field(default_factory=dict)
     storage: Storage | None = None
     """None: that of the scenario."""
     num_cores: int = 0
     """Cores that the job may use; 0: all."""
+    removed: tuple[str, ...] = ()
+    """Causes that cost nothing, instead of a change."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ SCENARIOS = (
 
 def without(*causes: str, storage: Storage | None = None, **settings: Any) -> Variant:
     """The causes cost nothing."""
-    return Variant(Change(speeds=dict.fromkeys(causes, math.inf)), settings, storage)
+    return Variant(Change(), settings, storage, removed=causes)
 
 
 def warm(storage: Storage) -> Storage:
@@ -183,7 +184,7 @@ REMOVALS = (
     Scenario(
         "decode removed",
         {"workers": 1, "decodes": 2, "resizes": 2, "samples": 480},
-        (without("decode", decodes=0), without("transform", resizes=0), without("compute", computes=False), SYNTHETIC),
+        (without("decode", decodes=0, copies=2), without("compute", computes=False), SYNTHETIC),
     ),
     Scenario(
         "own code removed",
@@ -219,9 +220,8 @@ REMOVALS = (
         {"workers": 2, "samples": 480, "decodes": 2, "pause_ms": 40.0},
         (
             without("storage", storage=warm(LATENT)),
-            without("decode", decodes=0),
+            without("decode", decodes=0, copies=2),
             without("host", pause_ms=0.0),
-            without("transform", resizes=0),
         ),
         LATENT,
     ),

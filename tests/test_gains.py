@@ -117,7 +117,7 @@ def test_nothing_is_predicted_where_cores_are_contended() -> None:
     change = Change(workers=4)
     new = changed(recorded, change)
     total_s = replayed(new).total_s
-    assert why_not(recorded, new, total_s, kinds(change)) is None
+    assert why_not(recorded, new, total_s, kinds(change, recorded)) is None
     few = replace(recorded, cores={host: 2.0})
     refused = why_not(few, changed(few, change), total_s, kinds(change))
     assert refused is not None

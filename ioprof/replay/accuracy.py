@@ -41,6 +41,9 @@ class Kind(StrEnum):
     STAGE = "the cost of a stage"
     CORES = "the number of cores"
     RANKS = "the number of ranks"
+    LIKE = "batches of another run"
+    DEVICE = "another device"
+    COPY = "another way of copying"
 
 
 @dataclass(frozen=True)
@@ -63,15 +66,20 @@ SHOWN: Final[dict[Kind, Accuracy | None]] = {
     Kind.STAGE: Accuracy(14, 0.29),
     Kind.CORES: None,  # off by up to 57 %
     Kind.RANKS: None,
+    Kind.LIKE: None,
+    Kind.DEVICE: None,
+    Kind.COPY: None,
 }
 """2026-11-23, two cores with other load, jobs in the real-time class; the same job run twice differed by 2 to 7 %."""
 
 
-def kinds(change: Change) -> tuple[Kind, ...]:
-    """What a change is of."""
+def kinds(change: Change, recorded: Pipeline) -> tuple[Kind, ...]:
+    """What a change of a run is of."""
+    has_workers = any(each.workers for rank in recorded.ranks for each in rank.iterations)
     is_storage = [cause == "storage" for cause in change.speeds]
     found = {
-        Kind.WORKERS: change.workers is not None,
+        Kind.WORKERS: change.workers is not None and has_workers,
+        Kind.FIRST_WORKERS: change.workers is not None and not has_workers,
         Kind.PREFETCH: change.prefetch is not None,
         Kind.BATCH: change.batch is not None,
         Kind.PERSISTENT: change.persistent_workers,
@@ -80,6 +88,9 @@ def kinds(change: Change) -> tuple[Kind, ...]:
         Kind.STAGE: not all(is_storage),
         Kind.CORES: change.cores is not None,
         Kind.RANKS: change.ranks is not None,
+        Kind.LIKE: change.like is not None,
+        Kind.DEVICE: change.device is not None,
+        Kind.COPY: change.copy is not None,
     }
     return tuple(kind for kind, has in found.items() if has)
 
@@ -95,8 +106,6 @@ def error_of(found: tuple[Kind, ...]) -> float | None:
 
 def why_not(recorded: Pipeline, new: Pipeline, total_s: float, found: tuple[Kind, ...]) -> tuple[NoGain, str] | None:
     """Why a prediction is not told: `new` is the changed pipeline, whose replay took `total_s`. None: it is told."""
-    if Kind.WORKERS in found and not any(each.workers for rank in recorded.ranks for each in rank.iterations):
-        found = (Kind.FIRST_WORKERS,)
     if error_of(found) is None:
         return NoGain.NOT_SHOWN, f"predictions for {' and '.join(found)} have not been shown to be right"
     if refused := why_none(recorded):

@@ -68,7 +68,7 @@ class Predictor:
         except CommandError as error:
             return without_gain(advice, NoGain.NOT_MODELLED, str(error))
         larger = change.batch / self._whole.batch_size if change.batch and self._whole.batch_size else 1.0
-        return self._predicted(advice, lambda each: changed(each, change), kinds(change), larger)
+        return self._predicted(advice, lambda each: changed(each, change), kinds(change, self._whole), larger)
 
     def of_cause(self, advice: Advice, cause: str) -> Advice:
         """The advice with what the job would gain if a cause cost nothing."""
@@ -126,7 +126,7 @@ def ranked(
     """
     predictor, keys = Predictor(recorded, baseline_error), list[float]()
     more = _proposals(recorded, job, options, predictor) if proposes else ()
-    known = [*found, *(each for each in more if not _is_there(each, found))]
+    known = [*found, *(each for each in more if not _is_there(each, found, recorded))]
     done = list[Advice]()
     for number, advice in enumerate(known):
         each = _with_prediction(advice, predictor)
@@ -142,10 +142,10 @@ def ranked(
     return tuple(done)
 
 
-def _is_there(proposed: Advice, found: tuple[Advice, ...]) -> bool:
+def _is_there(proposed: Advice, found: tuple[Advice, ...], recorded: Pipeline) -> bool:
     """Whether an advice changes the same already."""
-    mine = kinds(change_of(proposed.change or JobChange()))
-    return any(each.change is not None and set(kinds(change_of(each.change))) & set(mine) for each in found)
+    mine = set(kinds(change_of(proposed.change or JobChange()), recorded))
+    return any(each.change is not None and mine & set(kinds(change_of(each.change), recorded)) for each in found)
 
 
 def _with_prediction(advice: Advice, predictor: Predictor) -> Advice:

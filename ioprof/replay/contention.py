@@ -1,16 +1,19 @@
 """How many threads of other programs competed with the job for its cores.
 
 The run-queue delay of the job's processes says by how much waiting for a core stretched their work. A part of that is their own
-competition, which the replay has. The rest is as many other threads as it takes for the replay to have the measured delay.
+competition, which the replay has. The rest is as many other threads as it takes for the replay to have the measured delay, but not
+more than the CPU time that other programs used can be of. Delay that neither explains is the time until a thread that was woken
+runs, which processes that sleep often have on an idle machine too: it stays a part of their work.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from ioprof.replay.changed import filled, shortened
 from ioprof.replay.engine import Simulation
 from ioprof.replay.pace import measured, replayed
-from ioprof.replay.pipeline import Pipeline, Rank
+from ioprof.replay.pipeline import CpuUse, Pipeline, Rank
 from ioprof.replay.plan import plan
 
 _ROUNDS: Final = 7
@@ -24,16 +27,36 @@ _LEAST_DELAY: Final = 1.01
 """Dilation from which on there is a delay to explain."""
 
 
-def with_others(recorded: Pipeline) -> Pipeline:
-    """The pipeline with the other threads of each host."""
-    others = dict[str, float]()
+def with_others(recorded: Pipeline, used_cores: Mapping[str, float]) -> Pipeline:
+    """The pipeline with the other threads of each host.
+
+    `used_cores`: by host, the cores that other programs used on average; a host whose value is not known is not there.
+    """
+    found = recorded
     for host in dict.fromkeys(rank.host for rank in recorded.ranks):
         wanted = _measured([rank for rank in recorded.ranks if rank.host == host])
-        if wanted > _LEAST_DELAY:
-            others[host] = _fitted(recorded, host, wanted)
-    if not others:
-        return recorded
-    return _better(replace(recorded, others=others))
+        if wanted <= _LEAST_DELAY:
+            continue
+        threads = _fitted(recorded, host, wanted)
+        most = used_cores.get(host, _MOST_THREADS) * wanted  # they waited for a core as long as the job did
+        found = replace(found, others={**found.others, host: min(threads, most)})
+        if threads > most:
+            explained = _simulated(recorded, host, most)
+            found = _with_delay(found, host, max(0.0, min(1.0, (explained - 1) / (wanted - 1))))
+    return found if found is recorded else _better(found)
+
+
+def _with_delay(recorded: Pipeline, host: str, part: float) -> Pipeline:
+    """The pipeline with this part of the delay of a host's processes."""
+
+    def less(use: CpuUse) -> CpuUse:
+        return replace(use, dilation=1 + part * (use.dilation - 1))
+
+    ranks = (
+        replace(rank, loop_cpu=less(rank.loop_cpu), worker_cpu=less(rank.worker_cpu)) if rank.host == host else rank
+        for rank in recorded.ranks
+    )
+    return replace(recorded, ranks=tuple(ranks))
 
 
 def _better(shared: Pipeline) -> Pipeline:
@@ -58,12 +81,16 @@ def _measured(ranks: list[Rank]) -> float:
 
 
 def _fitted(recorded: Pipeline, host: str, wanted: float) -> float:
-    short = shortened(recorded, _MOST_ACTIONS)
-    place = list(dict.fromkeys(rank.host for rank in recorded.ranks)).index(host)
     low, high = 0.0, _MOST_THREADS
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
-        simulation = Simulation(plan(filled(replace(short, others={host: middle}))))
-        simulation.run()
-        low, high = (middle, high) if simulation.dilation(place) < wanted else (low, middle)
+        low, high = (middle, high) if _simulated(recorded, host, middle) < wanted else (low, middle)
     return (low + high) / 2
+
+
+def _simulated(recorded: Pipeline, host: str, threads: float) -> float:
+    """The dilation in a replay with so many threads of other programs."""
+    short = replace(shortened(recorded, _MOST_ACTIONS), others={host: threads})
+    simulation = Simulation(plan(filled(short)))
+    simulation.run()
+    return simulation.dilation(list(dict.fromkeys(rank.host for rank in recorded.ranks)).index(host))

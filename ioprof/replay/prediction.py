@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from ioprof.replay.accuracy import error_of, kinds
 from ioprof.replay.assumptions import Assumption, assumptions, check_change
 from ioprof.replay.changed import changed, resampled, shortened
 from ioprof.replay.changes import Change
@@ -46,6 +47,10 @@ class Prediction:
     speedup: float
     """Samples per second with the change over those without."""
     speedup_range: Range
+    """Also as wide as `kind_error`, where that is known."""
+    kind_error: float | None
+    """How far predictions of this kind were from runs that were made with the change (`accuracy.SHOWN`). Null: too far, or not
+    compared."""
     samples_per_s: float | None
     """With the change, steady, of all ranks. Null: the batch size is not known."""
     measured_samples_per_s: float | None
@@ -83,6 +88,8 @@ def predict(recorded: Pipeline, change: Change, found: Grounds = NONE) -> Predic
     speedup = larger * without.step_s / after.step_s
     ratios = [speedup, *_ratios(recorded, change, found, larger)]
     low, high = (float(each) for each in np.quantile(ratios, QUANTILES))
+    kind_error = error_of(kinds(change, recorded))
+    wide = (1 + abs(error)) * (1 + (kind_error or 0.0))
     samples = recorded.batch_size * len(recorded.ranks) / before.step_s if recorded.batch_size else None
     return Prediction(
         change=change,
@@ -91,7 +98,8 @@ def predict(recorded: Pipeline, change: Change, found: Grounds = NONE) -> Predic
         baseline_error=error,
         predicted=predicted,
         speedup=speedup,
-        speedup_range=Range(min(low, speedup) / (1 + abs(error)), max(high, speedup) * (1 + abs(error))),
+        speedup_range=Range(min(low, speedup) / wide, max(high, speedup) * wide),
+        kind_error=kind_error,
         samples_per_s=samples * speedup if samples else None,
         measured_samples_per_s=samples,
         assumptions=assumptions(recorded, change, found),

@@ -17,7 +17,7 @@ from ioprof.analysis.stragglers import arrivals
 from ioprof.analysis.training_process import in_main_thread
 from ioprof.replay.asynchronous import with_depth
 from ioprof.replay.contention import with_others
-from ioprof.replay.cpu_use import Counted, counted, cpu_use, usable_cores
+from ioprof.replay.cpu_use import Counted, cores_of_others, counted, cpu_use, usable_cores
 from ioprof.replay.iterations import Visit, visits
 from ioprof.replay.pipeline import OWN, STAGES, WITHOUT_CORES, Iteration, Op, Pipeline, Program, Rank, Seconds, Tasks
 from ioprof.replay.refusals import Refusal, ReplayError
@@ -59,7 +59,7 @@ def pipeline(trace: Trace) -> Pipeline:
         copy_s=_copy_s(trace),
         copy=trace.run.config.copy or "overlapped",
     )
-    return with_depth(trace, with_others(whole))
+    return with_depth(trace, with_others(whole, cores_of_others(trace)))
 
 
 def _with_common_collectives(ranks: list[Rank]) -> tuple[Rank, ...]:

@@ -27,11 +27,18 @@ def prediction_lines(found: Prediction) -> Iterator[str]:
         f"(95 %: {found.speedup_range.low:.2f} to {found.speedup_range.high:.2f})."
     )
     yield f"The whole loop would take {duration(found.predicted.total_s)}, start-up and epoch boundaries included."
-    yield "The range covers how steps vary within this run, and the error of the replay; two runs of one job may differ by more."
+    yield f"The range covers how steps vary within this run, the error of the replay{_of_kind(found)}"
     if abs(found.baseline_error) >= LARGE_ERROR:
         yield f"Unsure: the replay does not reproduce the run itself within {percent(LARGE_ERROR, 0)}."
     for each in found.assumptions:
         yield f"Assumes: {each.text}."
+
+
+def _of_kind(found: Prediction) -> str:
+    """How far predictions like this one were from runs, as the end of a sentence about its range."""
+    if found.kind_error is None:
+        return "; how far predictions of such changes are from runs is not known, and it does not cover that."
+    return f", and how far predictions of such changes were from runs made with them ({percent(found.kind_error, 0)})."
 
 
 def gain_text(advice: Advice) -> str:
