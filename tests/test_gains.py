@@ -29,10 +29,11 @@ from ioprof.jobs.repeating import options_of_run, with_change
 from ioprof.replay.accuracy import Kind, error_of, kinds, why_none, why_not
 from ioprof.replay.changed import changed
 from ioprof.replay.changes import Change, change_of
+from ioprof.replay.contention import with_others
 from ioprof.replay.engine import CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
 from ioprof.replay.gains import gains_of
 from ioprof.replay.pace import measured, replayed
-from ioprof.replay.pipeline import Op
+from ioprof.replay.pipeline import CpuUse, Op
 from ioprof.replay.proof import mean_ratio
 from ioprof.replay.recorded import pipeline
 from ioprof.replay.summary import with_gains
@@ -119,13 +120,30 @@ def test_nothing_is_predicted_where_cores_are_contended() -> None:
     total_s = replayed(new).total_s
     assert why_not(recorded, new, total_s, kinds(change, recorded)) is None
     few = replace(recorded, cores={host: 2.0})
-    refused = why_not(few, changed(few, change), total_s, kinds(change))
+    refused = why_not(few, changed(few, change), total_s, kinds(change, few))
+    assert refused is not None
+    assert NoGain.CONTENTION is refused[0]
+    refused = why_not(replace(recorded, shares_cores=False), new, total_s, kinds(change, recorded))
     assert refused is not None
     assert NoGain.CONTENTION is refused[0]
     unknown = why_not(recorded, new, total_s, (Kind.RANKS,))
     assert unknown is not None
     assert NoGain.NOT_SHOWN is unknown[0]
     assert error_of((Kind.RANKS,)) is None
+
+
+def test_the_delay_of_woken_threads_is_not_competition() -> None:
+    """Delay without other programs stays a part of the work; that of programs that used CPU time is theirs, as far as they did."""
+    recorded = pipeline(decoding().trace)
+    host, use = recorded.ranks[0].host, CpuUse(dilation=1.2, cpu_s=1.0)
+    delayed = replace(recorded, ranks=tuple(replace(rank, loop_cpu=use, worker_cpu=use) for rank in recorded.ranks))
+    alone, beside, unknown = (with_others(delayed, used) for used in ({host: 0.0}, {host: 0.1}, {}))
+    assert 0.0 == sum(alone.others.values())
+    assert why_none(alone) is None
+    assert all(rank.worker_cpu.dilation < 1.01 for rank in alone.ranks)
+    assert replayed(alone).step_s == pytest.approx(replayed(recorded).step_s, rel=0.02)
+    assert 0.0 < beside.others[host] <= 0.12
+    assert unknown.others[host] > 0.12
 
 
 def test_changes_in_summary_json_are_those_that_are_replayed() -> None:

@@ -55,22 +55,26 @@ class Accuracy:
     """The largest of them, but for one in twenty."""
 
 
+_COMPETING: Final = frozenset((Kind.WORKERS, Kind.FIRST_WORKERS, Kind.CORES, Kind.RANKS))
+"""Changes after which other threads share the cores."""
+
+
 SHOWN: Final[dict[Kind, Accuracy | None]] = {
-    Kind.WORKERS: Accuracy(13, 0.19),
+    Kind.WORKERS: Accuracy(33, 0.18),
     Kind.FIRST_WORKERS: None,  # what it costs to send their batches is not known
-    Kind.PREFETCH: Accuracy(6, 0.18),
-    Kind.BATCH: Accuracy(5, 0.08),
+    Kind.PREFETCH: Accuracy(11, 0.09),
+    Kind.BATCH: Accuracy(12, 0.11),
     Kind.PERSISTENT: None,  # one run alone
-    Kind.STORAGE: Accuracy(9, 0.10),
-    Kind.CACHE: Accuracy(4, 0.30),
-    Kind.STAGE: Accuracy(14, 0.29),
-    Kind.CORES: None,  # off by up to 57 %
-    Kind.RANKS: None,
-    Kind.LIKE: None,
-    Kind.DEVICE: None,
+    Kind.STORAGE: Accuracy(11, 0.12),
+    Kind.CACHE: Accuracy(3, 0.34),
+    Kind.STAGE: Accuracy(17, 0.31),
+    Kind.CORES: None,  # one run alone
+    Kind.RANKS: None,  # off by 78 % where they compete for the cores
+    Kind.LIKE: Accuracy(12, 0.15),
+    Kind.DEVICE: None,  # two runs alone
     Kind.COPY: None,
 }
-"""2026-11-23, two cores with other load, jobs in the real-time class; the same job run twice differed by 2 to 7 %."""
+"""2026-11-23, two cores without other load (`benchmarks/results/what_if.md`); the same job run twice differed by 2 % to 10 %."""
 
 
 def kinds(change: Change, recorded: Pipeline) -> tuple[Kind, ...]:
@@ -95,6 +99,11 @@ def kinds(change: Change, recorded: Pipeline) -> tuple[Kind, ...]:
     return tuple(kind for kind, has in found.items() if has)
 
 
+def changes_competition(change: Change) -> bool:
+    """Whether with the change more or fewer threads share the cores, or more or fewer cores are shared."""
+    return any(value is not None for value in (change.workers, change.ranks, change.cores))
+
+
 def error_of(found: tuple[Kind, ...]) -> float | None:
     """The error that predictions of these kinds had together. None: too large, or not known."""
     shown = [SHOWN[kind] for kind in found]
@@ -110,6 +119,8 @@ def why_not(recorded: Pipeline, new: Pipeline, total_s: float, found: tuple[Kind
         return NoGain.NOT_SHOWN, f"predictions for {' and '.join(found)} have not been shown to be right"
     if refused := why_none(recorded):
         return refused
+    if not recorded.shares_cores and _COMPETING.intersection(found):
+        return NoGain.CONTENTION, "the replay does not reproduce how the job's threads share the cores"
     if not recorded.storage.is_sure and _storage_ratio(recorded) >= _LEAST_STORAGE:
         return NoGain.NOT_SHOWN, "its reads do not show whether the storage is bound by a rate or by latency"
     for host, cores in recorded.cores.items():

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from ioprof.replay.accuracy import error_of, kinds
+from ioprof.replay.accuracy import changes_competition, error_of, kinds
 from ioprof.replay.assumptions import Assumption, assumptions, check_change
 from ioprof.replay.changed import changed, resampled, shortened
 from ioprof.replay.changes import Change
@@ -80,6 +80,8 @@ def whatif(trace: Trace, change: Change, like: Trace | None = None) -> Predictio
 
 def predict(recorded: Pipeline, change: Change, found: Grounds = NONE) -> Prediction:
     """The same of a pipeline."""
+    if not recorded.shares_cores and changes_competition(change):  # who gets a core changes: times as measured say nothing of that
+        recorded = replace(recorded, shares_cores=True)
     before, without, new = measured(recorded), replayed(recorded), changed(recorded, change, found)
     after = replayed(new)
     error = without.step_s / before.step_s - 1
