@@ -2,7 +2,8 @@
 
     python benchmarks/keep.py [SECONDS] [KEEP]
 
-The job reads and decodes images in two workers of torch's DataLoader, for 150 s by default, with `--keep 30s`. This program follows
+The job reads and decodes images in two workers of torch's DataLoader, for 150 s by default, with `--keep 30s`. What each kind of
+file takes on disk is measured every 5 s, beside how much was written to it. This program follows
 its capture files from the beginning, as `ioprof watch` does, and holds all spans: a full recording of the same job by other code. A
 snapshot in the middle and the run at the end are compared with it. The cost is the CPU time of the launcher until the job ends.
 """
@@ -19,11 +20,14 @@ import numpy as np
 import polars as pl
 
 from ioprof.converters import GenerateOptions, generate
+from ioprof.ingest.appended_files import KEPT_SUFFIX
 from ioprof.ingest.dropping import allocated_bytes
+from ioprof.perf import SUFFIX
 from ioprof.schema import KINDS
 from ioprof.trace import Trace
 from ioprof.watching.spool import LiveSpool
 
+KINDS_OF_FILES = {"spans": "*.ring", "series": "counters-*", "stacks": "stacks-*", "page faults": f"*{SUFFIX}*"}
 JOB = Path(__file__).parent.parent / "tests" / "programs" / "train_on_files.py"
 
 
@@ -43,8 +47,7 @@ def main() -> None:
             while (passed_s := time.monotonic() - begin_s) < float(seconds):
                 seen += _records(live)
                 if not sizes or passed_s - sizes[-1][0] >= 5:
-                    rings = allocated_bytes(spool.glob("*.ring"))
-                    sizes.append((passed_s, rings, allocated_bytes(spool.iterdir()) - rings, _apparent(spool)))
+                    sizes.append((passed_s, _sizes(spool)))
                 if snapshot is None and passed_s > float(seconds) / 2:  # not waited for: what is dropped meanwhile is to be seen
                     snapshot = _snapshot(folder)
                 time.sleep(0.5)
@@ -55,9 +58,9 @@ def main() -> None:
                 time.sleep(0.2)
         assert snapshot is not None
         assert snapshot.wait() == 0
-        for passed_s, rings, others, apparent in sizes:
-            kept, written, more = (f"{size / 1e6:.2f} MB" for size in (rings, apparent, others))
-            print(f"{passed_s:6.0f} s: capture files {kept} of {written} written, other files {more}")
+        for passed_s, kinds in sizes:
+            shown = (f"{kind} {kept / 1e3:,.0f} of {written / 1e3:,.0f}" for kind, (kept, written) in kinds.items())
+            print(f"{passed_s:6.0f} s, kB on disk of kB written: {', '.join(shown)}")
         print(f"launcher, with its samplers: {cpu_s:.2f} s CPU in {seconds} s ({cpu_s / float(seconds):.2%} of a core)")
         full = np.unique(np.concatenate(seen)) if seen else np.zeros(0)
         for name in ("middle", "run"):
@@ -107,8 +110,15 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-def _apparent(spool: Path) -> int:
-    return sum(path.stat().st_size for path in spool.glob("*.ring"))
+def _sizes(spool: Path) -> dict[str, tuple[int, int]]:
+    """By kind of file what these take on disk, and how long they are: what was written."""
+    found, left = {}, set(spool.iterdir())
+    for kind, pattern in KINDS_OF_FILES.items():
+        chosen = left & set(spool.glob(pattern))
+        left -= chosen
+        found[kind] = (allocated_bytes(chosen), sum(path.stat().st_size for path in chosen if path.suffix != KEPT_SUFFIX))
+    found["others"] = (allocated_bytes(left), sum(path.lstat().st_size for path in left if path.exists()))
+    return found
 
 
 def _snapshot(folder: Path) -> subprocess.Popen[bytes]:

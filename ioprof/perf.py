@@ -299,9 +299,18 @@ def select_records(records: Records) -> tuple[_Array, _Array]:
     keep[found.order[found.slept]] = True
     later = np.zeros(len(records), bool)
     later[found.order[undecided]] = True
-    exited = (records.take(records.types == EXIT).word(2) & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    later[later] = ~np.isin(records.tids[later], exited)
+    later[later] = ~_have_exited(records, later)
     return _by_time(records, keep), _by_time(records, later)
+
+
+def _have_exited(records: Records, chosen: _Array) -> _Array:
+    """For each chosen record whether its thread ended afterwards; the kernel gives the number of a thread again."""
+    exits = records.take(records.types == EXIT)
+    last_ns: dict[int, int] = {}
+    for tid, time_ns in zip((exits.word(2) & np.uint64(0xFFFFFFFF)).tolist(), exits.times.tolist(), strict=True):
+        last_ns[tid] = max(time_ns, last_ns.get(tid, time_ns))
+    rows = zip(records.tids[chosen].tolist(), records.times[chosen].tolist(), strict=True)
+    return np.array([last_ns.get(tid, -1) >= time_ns for tid, time_ns in rows], bool)
 
 
 def _since(tids: _Array, is_fault: _Array, gave_up: _Array) -> _Array:

@@ -4,11 +4,14 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
+from ioprof.ingest.appended_files import read_appended
 from ioprof.schema import COUNTER_COLUMNS
 from ioprof.series import COUNTER_FORMAT
 from ioprof.trace import empty_table, table_schema
@@ -60,8 +63,9 @@ def read_counters(spool: Path, ranks: Mapping[tuple[str, int], int] | None = Non
     for path in sorted(spool.glob("counters-*.jsonl")):
         file = _File()
         try:
-            with path.open("rb") as lines:
-                file.read(lines)
+            found = read_appended(path)
+            file.damaged += found.is_damaged
+            file.read(chain(BytesIO(found.state), BytesIO(found.rest)))
         except OSError:
             file.damaged += 1
         files.append(file)
@@ -73,6 +77,18 @@ def read_counters(spool: Path, ranks: Mapping[tuple[str, int], int] | None = Non
         damaged=sum(file.damaged for file in files),
         lost=sum(file.lost for file in files),
     )
+
+
+_MOST_ENDED: Final = 1024
+"""Processes and notes that are still known when what was sampled of them was dropped."""
+
+
+def fold_counters(_header: bytes, state: bytes, part: bytes, _folder: bytes) -> tuple[bytes, int]:
+    """Lines after which the rest of a sample file means what it does after the state and this part (`appended_files.Fold`)."""
+    used = part.rfind(b"\n") + 1
+    file = _File()
+    file.read_lines(chain(BytesIO(state), BytesIO(part[:used])))
+    return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in file.lines()).encode(), used
 
 
 def _table(file: "_File", ranks: Mapping[tuple[str, int], int]) -> pl.DataFrame:
@@ -114,6 +130,11 @@ class _File:
     """The open series of each group."""
 
     def read(self, lines: Iterable[bytes]) -> None:
+        self.read_lines(lines)
+        self._end_series()
+
+    def read_lines(self, lines: Iterable[bytes]) -> None:
+        """Read lines that others may follow."""
         for line in lines:
             if not line.strip():
                 continue
@@ -122,7 +143,30 @@ class _File:
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 self.damaged += 1
                 self._end_series()
-        self._end_series()
+
+    def lines(self) -> Iterator[Any]:
+        """Lines that give what is known now, with the last value of each series only."""
+        if self.host != "?":
+            yield {"format": COUNTER_FORMAT, "host": self.host}
+        if self.lost:
+            yield {"lost": self.lost}
+        if self.damaged:
+            yield {"damaged": self.damaged}
+        yield from ({"note": note} for note in list(dict.fromkeys(self.notes))[:_MOST_ENDED])
+        alive = {pid for _, pid in self._numbers}
+        ended = [pid for pid in self.processes if pid not in alive]
+        gone = set(ended[: max(0, len(ended) - _MOST_ENDED)])
+        for each in (process for pid, process in self.processes.items() if pid not in gone):
+            line = {"process": each.pid, "parent": each.parent, "command": each.command, "cpus": each.cpus}
+            yield {**line, "time_ns": each.seen_ns, **({} if each.sees_spool else {"sees_spool": False})}
+        for (name, pid), number in self._numbers.items():
+            yield {"series": number, "name": name, "unit": self._series[number].unit, "pid": pid}
+        for group, time_ns in self._times.items():
+            values: list[float] = []
+            for number in sorted(self._groups.get(group, ())):
+                if (last := self._series[number].last) is not None:
+                    values += (number, last[1])
+            yield [time_ns, group, values, []]
 
     def _end_series(self) -> None:
         """End all series at their last sample, at the end of the file or because the contents of a lost line are unknown."""
@@ -147,6 +191,8 @@ class _File:
             cpus = _text(line.get("cpus", ""))
             sees, command = line.get("sees_spool") is not False, _text(line["command"])
             self.processes[pid or 0] = SampledProcess(self.host, pid or 0, parent, command, seen_ns, cpus, sees)
+        elif "damaged" in line:
+            self.damaged += _integer(line["damaged"])
         elif "lost" in line:
             self.lost = _integer(line["lost"])
             self._end_series()
@@ -174,6 +220,8 @@ class _File:
         for series, number in gone:
             self._extend(series, before_ns)
             open_numbers.discard(number)
+            if self._numbers.get((series.name, series.pid)) == number:
+                del self._numbers[series.name, series.pid]
 
     def _extend(self, series: _Series, time_ns: int | None) -> None:
         """Add a row: the series kept its value until `time_ns`."""

@@ -30,6 +30,8 @@ import numpy.typing as npt
 import polars as pl
 
 from ioprof.clock import Anchor
+from ioprof.ingest.appended_files import read_appended
+from ioprof.ingest.fault_state import FaultCounts, FaultState, make_state, read_state
 from ioprof.ingest.mappings import ANONYMOUS, UNMAPPED, Process, Replay
 from ioprof.ingest.untrusted_values import LATEST_NS, anchor_of, nullable, text, valid_ids
 from ioprof.perf import (
@@ -45,6 +47,7 @@ from ioprof.perf import (
     Records,
     are_enabled,
     read_records,
+    select_records,
     waits,
 )
 from ioprof.run_record import FaultRecord
@@ -100,24 +103,62 @@ def read_faults(path: Path, file_id: Callable[[bytes], int]) -> Faults:
     """
     damage: Counter[str] = Counter()
     try:
-        data = path.read_bytes()
+        data = read_appended(path, HEADER_BYTES)
     except OSError as error:
         damage[f"cannot be read: {error.strerror}"] += 1
-        data = b""
-    else:
-        damage.update(_header_damage(data))
+        return _nothing(damage)
+    damage.update(_header_damage(data.header))
     if damage:
-        return Faults("", None, empty_table(SPAN_COLUMNS), _process_table("", []), FaultRecord(), damage)
-    header: Any = np.frombuffer(data, HEADER_DTYPE, count=1)[0]
-    records, left = read_records(data[HEADER_BYTES:])
-    records = replace(records, times=records.times + header["shift_ns"])
+        return _nothing(damage)
+    header: Any = np.frombuffer(data.header, HEADER_DTYPE, count=1)[0]
+    damage["what is known of the part before the window is damaged"] += data.is_damaged
+    state = read_state(data.state, damage)
+    records, left = _valid_records(header, state.records, data.rest, damage)
     damage["truncated within a record, or not written by the kernel"] += left > 0
+    found = _Analysis(header, records, state, os.fsencode(os.path.realpath(path.parent)) + b"/", damage)
+    files = _map_file_ids(found.replay, file_id)
+    host = text(bytes(header["host"]))
+    spans = _spans(host, found.samples, found.starts, files, found.replay.offsets, _page_bytes(header, damage))
+    table = _process_table(host, found.replay.processes)
+    damage.update(state.damage)
+    return Faults(host, anchor_of(header), spans.filter(pl.Series(found.is_span)), table, found.facts(), damage)
+
+
+def _nothing(damage: Counter[str]) -> Faults:
+    return Faults("", None, empty_table(SPAN_COLUMNS), _process_table("", []), FaultRecord(), damage)
+
+
+def fold_faults(header_bytes: bytes, state_bytes: bytes, part: bytes, spool: bytes) -> tuple[bytes, int]:
+    """The state of a perf file after the state before and this part of it (`appended_files.Fold`)."""
+    damage: Counter[str] = Counter()
+    if next(_header_damage(header_bytes), None) is not None:
+        return b"", 0
+    header: Any = np.frombuffer(header_bytes, HEADER_DTYPE, count=1)[0]
+    state = read_state(state_bytes, damage)
+    records, left = _valid_records(header, state.records, part, damage)
+    found = _Analysis(header, records, state, spool, damage)
+    damage.update(state.damage)
+    last_ns = int(records.times[-1]) if len(records) else 0
+    processes = [(each, found.replay.is_current(each)) for each in found.replay.processes]
+    kept = _kept_records(records)
+    return make_state(found.counts, found.replay.paths, processes, found.begun, damage, kept, last_ns), len(part) - left
+
+
+def _kept_records(records: Records) -> bytes:
+    """Those that say what later records mean: switches of faults that have not ended, and the last states of events."""
+    _, undecided = select_records(records)
+    last = [np.flatnonzero(records.types == kind)[-1:] for kind in (SWITCH_STATE, MINOR_STATE)]
+    return records.take(np.unique(np.concatenate([undecided, *last]))).join()
+
+
+def _valid_records(header: Any, before: bytes, data: bytes, damage: Counter[str]) -> tuple[Records, int]:
+    """The records in the order of time, and the number of bytes at the end that are none."""
+    records, left = read_records(before + data)
+    records = replace(records, times=records.times + header["shift_ns"])
     is_valid = (records.times >= 0) & (records.times < LATEST_NS)
     damage["a record with an impossible time"] += int(np.count_nonzero(~is_valid))
     records = records.take(is_valid)
-    records = records.take(np.argsort(records.times, kind="stable"))
-    spool = os.fsencode(os.path.realpath(path.parent)) + b"/"
-    return _analyse_records(header, records, file_id, spool, damage)
+    return records.take(np.argsort(records.times, kind="stable")), min(left, len(data))
 
 
 def _header_damage(data: bytes) -> Iterator[str]:
@@ -129,52 +170,76 @@ def _header_damage(data: bytes) -> Iterator[str]:
         yield "not a perf file that this version of ioprof reads"
 
 
-def _analyse_records(header: Any, records: Records, file_id: Callable[[bytes], int], spool: bytes, damage: Counter[str]) -> Faults:
-    host = text(bytes(header["host"]))
-    starts, is_timed = _fault_starts(records), are_enabled(records, SWITCH_STATE)
-    chosen = (records.types == SAMPLE) | ((records.types == MINOR) & (starts < records.times))
-    chosen &= records.pids != header["pid"]  # events enabled by ioctl also apply to the recorder
-    is_watched = are_enabled(records, MINOR_STATE)[chosen]
-    samples, starts, is_timed = records.take(chosen), starts[chosen], is_timed[chosen]
-    replay = Replay(samples)
-    replay.run(records, damage)
-    is_major = samples.types == SAMPLE
-    own = np.array([place for place, name in enumerate(replay.paths) if name.startswith(spool)], np.int64)
-    is_own = np.isin(replay.files, own)
-    is_span = ~is_own & (is_major | _waits_for_readahead(is_major, replay, starts))
-    files = _map_file_ids(replay, file_id)
-    spans = _spans(host, samples, starts, files, replay.offsets, _page_bytes(header, damage))
-    # A ring reports a loss with the next record that fits, so the last loss may be missing.
-    lost = sum(records.take(records.types == LOST).word(2).tolist())
-    facts = FaultRecord(
-        cpus=int(header["cpus"]),
-        kernel=bool(header["kernel"]),
-        closed=bool(header["closed"]),
-        counted=int(header["faults"]) if header["faults"] >= 0 else None,
-        lost=max(int(header["lost"]), lost),
-        faults=int(np.count_nonzero(is_major)),
-        anonymous=int(np.count_nonzero(is_major & (replay.files == ANONYMOUS))),
-        unmapped=int(np.count_nonzero(is_major & (replay.files == UNMAPPED))),
-        unblocked=int(np.count_nonzero(is_major & (starts == samples.times) & is_timed)),
-        unwatched=int(np.count_nonzero(is_major & (starts == samples.times) & ~is_timed)),
-        own=int(np.count_nonzero(is_own & is_major)),
-        minor=int(np.count_nonzero(is_span & ~is_major)),
-        minor_watched_ratio=_ratio(is_watched[is_major & (replay.files >= 0)]),
-    )
-    table = _process_table(host, replay.processes)
-    return Faults(host, anchor_of(header), spans.filter(pl.Series(is_span)), table, facts, damage)
+class _Analysis:
+    """What records in the order of time mean, after the `state` of those before them. `spool`: see `read_faults`."""
+
+    def __init__(self, header: Any, records: Records, state: FaultState, spool: bytes, damage: Counter[str]) -> None:
+        self._header, self._records = header, records
+        starts, is_timed = _fault_starts(records), are_enabled(records, SWITCH_STATE)
+        chosen = (records.types == SAMPLE) | ((records.types == MINOR) & (starts < records.times))
+        chosen &= records.pids != header["pid"]  # events enabled by ioctl also apply to the recorder
+        is_watched = are_enabled(records, MINOR_STATE)[chosen]
+        self.samples, self.starts, is_timed = records.take(chosen), starts[chosen], is_timed[chosen]
+        processes, current = state.known_processes()
+        self.replay = replay = Replay(self.samples, [path.encode("latin-1") for path in state.paths], processes, current)
+        replay.run(records, damage)
+        is_major = self.samples.types == SAMPLE
+        own = np.array([place for place, name in enumerate(replay.paths) if name.startswith(spool)], np.int64)
+        is_own = np.isin(replay.files, own)
+        self.begun = {file: deque(recent, maxlen=_MOST_STREAMS) for file, recent in state.known_begun().items()}
+        waited = _waits_for_readahead(is_major, replay, self.starts, self.begun)
+        self.is_span = ~is_own & (is_major | waited)
+        at_once = is_major & (self.starts == self.samples.times)
+        in_files = is_major & (replay.files >= 0)
+        counted = {
+            # A ring reports a loss with the next record that fits, so the last loss may be missing.
+            "lost": sum(records.take(records.types == LOST).word(2).tolist()),
+            "faults": _count(is_major),
+            "anonymous": _count(is_major & (replay.files == ANONYMOUS)),
+            "unmapped": _count(is_major & (replay.files == UNMAPPED)),
+            "unblocked": _count(at_once & is_timed),
+            "unwatched": _count(at_once & ~is_timed),
+            "own": _count(is_own & is_major),
+            "minor": _count(self.is_span & ~is_major),
+            "in_files": _count(in_files),
+            "watched": _count(in_files & is_watched),
+        }
+        self.counts = state.counts.plus(FaultCounts(**counted))
+
+    def facts(self) -> FaultRecord:
+        """What is known of the file, also of what was dropped from it."""
+        header, counts = self._header, self.counts
+        return FaultRecord(
+            cpus=int(header["cpus"]),
+            kernel=bool(header["kernel"]),
+            closed=bool(header["closed"]),
+            counted=int(header["faults"]) if header["faults"] >= 0 else None,
+            lost=max(int(header["lost"]), counts.lost),
+            faults=counts.faults,
+            anonymous=counts.anonymous,
+            unmapped=counts.unmapped,
+            unblocked=counts.unblocked,
+            unwatched=counts.unwatched,
+            own=counts.own,
+            minor=counts.minor,
+            minor_watched_ratio=counts.watched / counts.in_files if counts.in_files else None,
+        )
 
 
-def _waits_for_readahead(is_major: _Array, replay: Replay, starts: _Array) -> _Array:
+def _count(mask: _Array) -> int:
+    return int(np.count_nonzero(mask))
+
+
+def _waits_for_readahead(is_major: _Array, replay: Replay, starts: _Array, begun: dict[int, deque[tuple[int, int]]]) -> _Array:
     """The minor faults whose page was being fetched when their thread was switched out.
 
     Minor faults in anonymous memory wait for memory or for a lock. One in a file may follow by coincidence a wait of another kind,
     such as that of a thread which wakes up and runs code that it had not run before. Readahead is begun by another fault of the
-    file not long before, on a page not far away: a major one, or one that waits itself.
+    file not long before, on a page not far away: a major one, or one that waits itself. `begun` has these by file: when they began
+    that wait, and for which place.
     """
     found = np.zeros(len(starts), bool)
     in_file = np.flatnonzero(replay.files >= 0)
-    begun: dict[int, deque[tuple[int, int]]] = {}  # by file: when faults began that wait, and for which place
     for row in in_file[np.argsort(starts[in_file], kind="stable")].tolist():
         file, start, place = int(replay.files[row]), int(starts[row]), int(replay.offsets[row])
         recent = begun.setdefault(file, deque(maxlen=_MOST_STREAMS))
@@ -183,10 +248,6 @@ def _waits_for_readahead(is_major: _Array, replay: Replay, starts: _Array) -> _A
             found[row] = not is_major[row]
             recent.append((start, place))
     return found
-
-
-def _ratio(mask: _Array) -> float | None:
-    return float(np.count_nonzero(mask) / len(mask)) if len(mask) else None
 
 
 def _map_file_ids(replay: Replay, file_id: Callable[[bytes], int]) -> _Array:

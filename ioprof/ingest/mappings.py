@@ -8,7 +8,7 @@ import re
 import struct
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -46,6 +46,11 @@ class Mappings:
         self._ranges = [] if ranges is None else ranges  # sorted, without overlap
         self._is_shared = ranges is not None
         self._columns: _Array | None = None
+
+    @property
+    def ranges(self) -> list[_Range]:
+        """The ranges, sorted; not to be changed."""
+        return self._ranges
 
     def fork(self) -> "Mappings":
         """A copy for a child process (copy on write)."""
@@ -123,13 +128,16 @@ class Replay:
     `processes` all processes.
     """
 
-    def __init__(self, samples: Records) -> None:
+    def __init__(
+        self, samples: Records, paths: Sequence[bytes] = (), processes: Sequence[Process] = (), current: Collection[int] = ()
+    ) -> None:
+        """`paths` and `processes` are known from before, of which those at the places `current` may have more records."""
         self.files = np.full(len(samples), UNMAPPED, np.int64)
         self.offsets = np.full(len(samples), -1, np.int64)
-        self.paths: list[bytes] = []
-        self.processes: list[Process] = []
-        self._numbers: dict[bytes, int] = {}
-        self._current: dict[int, Process] = {}
+        self.paths: list[bytes] = list(paths)
+        self.processes: list[Process] = list(processes)
+        self._numbers: dict[bytes, int] = {path: place for place, path in enumerate(self.paths)}
+        self._current: dict[int, Process] = {self.processes[place].pid: self.processes[place] for place in sorted(current)}
         self._order = np.lexsort((samples.times, samples.pids))
         self._times = samples.times[self._order]
         self._is_major = samples.types == SAMPLE
@@ -160,6 +168,10 @@ class Replay:
         for pid, (first, end) in self._waiting.items():
             if first < end:
                 self._look_up(self._process(pid, int(self._times[first])), None)
+
+    def is_current(self, process: Process) -> bool:
+        """Whether it has its process id now."""
+        return self._current.get(process.pid) is process
 
     def _process(self, pid: int, time_ns: int) -> Process:
         """The process that has this id now; a new one if its start was not recorded."""

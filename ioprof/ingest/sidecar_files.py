@@ -4,22 +4,30 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
 from ioprof.clock import Anchor
+from ioprof.ingest.appended_files import Fold
 from ioprof.ingest.collective_files import read_collective_files
 from ioprof.ingest.collectives import Collectives, collectives_of
-from ioprof.ingest.counters import Counters, SampledProcess, read_counters
-from ioprof.ingest.faults import Faults, read_faults
+from ioprof.ingest.counters import Counters, SampledProcess, fold_counters, read_counters
+from ioprof.ingest.faults import Faults, fold_faults, read_faults
 from ioprof.ingest.numbering import Numbering
 from ioprof.ingest.process_cpus import THREAD_POOLS
 from ioprof.ingest.rings import Process
-from ioprof.ingest.stacks import read_stacks
+from ioprof.ingest.stacks import fold_stacks, read_stacks
 from ioprof.ingest.untrusted_values import damage_facts
-from ioprof.perf import SUFFIX
+from ioprof.perf import HEADER_BYTES, SUFFIX
 from ioprof.run_record import ConfigRecord, Damage, FaultRecord, SampledSeries, Unobserved, UnseenProcess
+
+FOLDS: Final[dict[str, tuple[Fold, int]]] = {
+    "counters-*.jsonl": (fold_counters, 0),
+    "stacks-*.bin": (fold_stacks, 0),
+    f"*{SUFFIX}": (fold_faults, HEADER_BYTES),
+}
+"""The files of a spool whose oldest part can be dropped while they are written: by pattern, how, and the bytes of their header."""
 
 
 @dataclass

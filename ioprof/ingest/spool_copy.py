@@ -1,7 +1,6 @@
 """Copies the spool of a job that goes on, which is read afterwards as that of a job that has ended."""
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, HEADER_BYTES
 _TRIES: Final = 100
 """To copy a chunk that is flushed meanwhile; a flush comes after a thousand spans."""
 _MOST_CHUNKS: Final = 1 << 18
+_PIECE_BYTES: Final = 1 << 20
 
 
 def copy_spool(spool: Path, folder: Path, host: str) -> None:
@@ -30,7 +30,18 @@ def copy_spool(spool: Path, folder: Path, host: str) -> None:
             if path.suffix == ".ring":
                 _copy_capture_file(path, folder / path.name)
             else:
-                shutil.copyfile(path, folder / path.name)
+                _copy_parts(path, folder / path.name)
+
+
+def _copy_parts(source: Path, target: Path) -> None:
+    """Copy a file as long as it is now, and leave its holes."""
+    with open(source, "rb", buffering=0) as reading, open(target, "wb", buffering=0) as writing:
+        descriptor = reading.fileno()
+        size = os.fstat(descriptor).st_size
+        for start, end in data_parts(descriptor, 0, 1):
+            while start < end and (piece := os.pread(descriptor, min(_PIECE_BYTES, end - start), start)):
+                start += os.pwrite(writing.fileno(), piece, start)
+        os.ftruncate(writing.fileno(), size)
 
 
 def _copy_capture_file(source: Path, target: Path) -> None:

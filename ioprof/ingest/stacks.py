@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from ioprof.ingest.appended_files import read_appended
 from ioprof.ingest.rings import Process
 from ioprof.run_record import Damage
 from ioprof.schema import STACK_COLUMNS
@@ -34,7 +35,10 @@ def read_stacks(spool: Path, processes: list[Process]) -> tuple[pl.DataFrame, li
     for path in sorted(spool.glob("stacks-*.bin")):
         file = _File()
         try:
-            file.read(path.read_bytes())
+            found = read_appended(path)
+            file.read(found.state + found.rest)
+            if found.is_damaged:
+                file.damage = "what names the samples that were kept is damaged"
         except OSError as error:
             file.damage = f"cannot be read: {error.strerror}"
         except (ValueError, KeyError, TypeError, struct.error, RecursionError):
@@ -44,6 +48,36 @@ def read_stacks(spool: Path, processes: list[Process]) -> tuple[pl.DataFrame, li
         known = {pid: found for (host, pid), found in facts.items() if host == file.host}
         tables.append(_table(file, {pid: (found.rank, found.role or "other") for pid, found in known.items()}))
     return pl.concat(tables), damaged
+
+
+def fold_stacks(_header: bytes, state: bytes, part: bytes, _folder: bytes) -> tuple[bytes, int]:
+    """The records that later samples may refer to: those of all code and stacks, and of one target for each process id, since the
+    kernel gives an id again only when its process has ended (`appended_files.Fold`).
+    """
+    data, place, targets = state + part, 0, dict[int, bytes]()
+    texts, others = dict[bytes, None](), list[bytes]()
+    while place + _RECORD.size <= len(data):
+        kind, length = _RECORD.unpack_from(data, place)
+        end = place + _RECORD.size + length
+        if end > len(data):
+            break
+        record, place = data[place:end], end
+        if kind == TEXT_RECORD:
+            if (pid := _pid_of_target(record[_RECORD.size :])) is None:
+                texts[record] = None
+            else:
+                targets[pid] = record
+        elif kind != SAMPLES_RECORD:
+            others.append(record)
+    return b"".join([*texts, *targets.values(), *others]), max(0, place - len(state))
+
+
+def _pid_of_target(data: bytes) -> int | None:
+    try:
+        value = json.loads(data)
+        return int(value["pid"]) if "target" in value else None
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return None
 
 
 @dataclass

@@ -20,6 +20,7 @@ from ioprof.instrument.host import host
 if TYPE_CHECKING:
     import numpy as np
 
+    from ioprof.ingest.appended_files import AppendedFile
     from ioprof.ingest.dropping import FileDropper
     from ioprof.ingest.kept_state import KeptState
 
@@ -74,6 +75,7 @@ class Keeper:
         self._spool = spool
         self._state = KeptState(host=host(), wall_offset_ns=clock.anchor().offset_ns, keep_ns=keep_ns)
         self._droppers: dict[str, FileDropper] = {}
+        self._appended: dict[str, AppendedFile] = {}
         self._every_s = min(_SLOWEST_S, keep_ns / 1e9 / 10)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ioprof-keep", daemon=True)
@@ -116,11 +118,12 @@ class Keeper:
         before_ns = now_ns - (self._state.keep_ns or 0)
         with locked(self._spool, wait=False) as is_locked:
             if is_locked:
-                self._drop_before(before_ns)
+                self._drop_before(before_ns, now_ns)
                 _drop_gpu_windows(self._spool, before_ns, now_ns)
 
-    def _drop_before(self, before_ns: int) -> None:
-        state, planned = self._state, False
+    def _drop_before(self, before_ns: int, now_ns: int) -> None:
+        state, due = self._state, self._old_samples(before_ns, now_ns)
+        planned = bool(due)
         for path in sorted(self._spool.glob("*.ring")):
             dropper = self._droppers.get(path.name)
             if dropper is None:
@@ -145,6 +148,21 @@ class Keeper:
             self._droppers.pop(name, None)
             state.done.pop(name, None)
         state.removing = []
+        for file in due:
+            try:
+                file.drop()
+            except OSError as error:  # nothing is dropped, and the others are as before
+                self._note(error)
+
+    def _old_samples(self, before_ns: int, now_ns: int) -> "list[AppendedFile]":
+        """The files of samples and page faults that have enough from before the window."""
+        from ioprof.ingest.appended_files import AppendedFile
+        from ioprof.ingest.sidecar_files import FOLDS
+
+        for pattern, (fold, header_bytes) in FOLDS.items():
+            for path in self._spool.glob(pattern):
+                self._appended.setdefault(path.name, AppendedFile(path, fold, header_bytes))
+        return [file for file in self._appended.values() if file.look(now_ns, before_ns)]
 
     def _plan_removal(self, path: Path, dropper: "FileDropper", before_ns: int) -> bool:
         """Whether the file is of a process that had ended before, so that only its sums stay."""
