@@ -12,7 +12,7 @@ from timeline import timeline
 
 from ioprof.analysis.epoch_prediction import predicted_epochs
 from ioprof.analysis.study import Iteration, Study, StudyRow
-from ioprof.report.study import study_table, write_study
+from ioprof.report.study import study_notes, study_table, write_study
 from ioprof.run_record import RunRecord
 from ioprof.trace import Trace
 
@@ -97,7 +97,7 @@ def study(varied: str) -> Study:
     }  # fmt: skip
     rows = [first if varied == "ranks" else replace(first, **scales)]
     rows.append(replace(rows[0], value="2", dataset_bytes=None if varied == "ranks" else 2 * 10**9))
-    return Study("mine", "about", "a source", None, varied, "data", tuple(rows))
+    return Study("mine", "about", "a source", None, "no date", varied, "data", tuple(rows))
 
 
 @pytest.mark.parametrize(("varied", "figures"), [("ranks", ["iteration"]), ("dataset_scale", ["epochs", "rates", "iteration"])])
@@ -136,3 +136,11 @@ def test_bytes_from_storage_are_those_of_their_epoch() -> None:
     found = predicted_epochs(trace)
     assert found is not None
     assert (300, 100) == found.storage_bytes
+
+
+def test_the_source_of_a_study_has_its_year_or_why_it_has_none() -> None:
+    """In the notes under its table."""
+    undated = study("ranks")
+    assert study_notes(undated)[0].endswith("Source: a source (year unknown: no date).")
+    assert study_notes(replace(undated, year=2017, undated=""))[0].endswith("Source: a source (2017).")
+    assert study_notes(replace(undated, undated=""))[0].endswith("Source: a source.")

@@ -61,7 +61,7 @@ def test_a_preset_makes_its_job_with_the_exchange_that_was_asked_for(tmp_path):
 
 
 def test_presets_are_listed_with_their_sources(tmp_path):
-    """`ioprof presets` names each with year and source, and in JSON all that it sets."""
+    """`ioprof presets` names each with its source, and its year or why there is none; in JSON all that it sets."""
     listed = jobs.ioprof("presets", "--json", cwd=tmp_path)
     found = {preset["name"]: preset for preset in json.loads(listed.out)}
     assert (2020, "lars", 7.4, 208) == (
@@ -72,6 +72,7 @@ def test_presets_are_listed_with_their_sources(tmp_path):
     )
     text = jobs.ioprof("presets", cwd=tmp_path).out
     assert all(word in text for word in ("tsubame-io-alexnet", "2019", "MLPerf training v0.6", "config_DGX1.sh"))
+    assert text.count("year unknown: ") == len([preset for preset in found.values() if not preset["year"]]) == 6
 
 
 def test_a_study_is_made_again_by_one_command(tmp_path):

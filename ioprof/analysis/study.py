@@ -88,6 +88,8 @@ class Study:
     about: str
     source: str
     year: int | None
+    undated: str
+    """Why there is no year."""
     varied: str
     """`ranks` or `dataset_scale`."""
     parallel: str

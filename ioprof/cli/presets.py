@@ -24,7 +24,9 @@ def presets(json: Annotated[bool, Option("--json", help="Print all settings as J
         table.add_column(heading, overflow="fold")
     for preset in found:
         text = Text(preset.about).append(f"\n{preset.source}", style="dim")
-        table.add_row(Text(preset.name), Text("" if preset.year is None else str(preset.year)), text)
+        if preset.undated:
+            text.append(f"\nyear unknown: {preset.undated}", style="dim")
+        table.add_row(Text(preset.name), Text("unknown" if preset.year is None else str(preset.year)), text)
     output.print(table)
     next_command("ioprof", "run", "--preset", found[0].name, "--steps", 50)
     return 0

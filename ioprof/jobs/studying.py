@@ -52,7 +52,7 @@ def make_study(
             raise CommandError(f"{job.out}: the job did not complete; see: ioprof report {job.out}", exit_code=1)
         parallel = made.trace.run.config.parallel or parallel
         rows.append(study_row(value, made, rows[0] if rows else None))
-    return Study(preset.name, preset.about, preset.source, preset.year, varied, parallel, tuple(rows))
+    return Study(preset.name, preset.about, preset.source, preset.year, preset.undated, varied, parallel, tuple(rows))
 
 
 def _with_value(options: RunOptions, varied: str, value: str, out: Path) -> RunOptions:

@@ -50,7 +50,8 @@ def study_table(study: Study) -> Table:
 def study_notes(study: Study) -> list[str]:
     """What the columns mean, and how the numbers came to be."""
     bases = sorted({row.basis for row in study.rows})
-    source = study.source if study.year is None else f"{study.source} ({study.year})"
+    date = str(study.year or "") or (f"year unknown: {study.undated}" if study.undated else "")
+    source = f"{study.source} ({date})" if date else study.source
     notes = [f"{study.preset}: {study.about}. Source: {source}."]
     if bases == ["measured"]:
         notes.append("All times are measured.")

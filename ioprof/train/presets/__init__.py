@@ -1,7 +1,8 @@
 """Published trainings as TOML files: where each is from, the settings of the job, and how its weights change.
 
-A file has `about`, `source` and `year`; a table `[job]` of options of `ioprof run` (with underscores); a table `[recipe]` of the
-fields of `ioprof.train.recipe.Recipe`; and perhaps a table `[study]` with the values of the setting that the study varied.
+A file has `about`, `source` and `year`, or `undated`: why there is no year; a table `[job]` of options of `ioprof run` (with
+underscores); a table `[recipe]` of the fields of `ioprof.train.recipe.Recipe`; and perhaps a table `[study]` with the values of the
+setting that the study varied.
 `ioprof run --preset` takes a name, or the path of a file of the user's own.
 """
 
@@ -32,6 +33,8 @@ class Preset:
     about: str
     source: str
     year: int | None
+    undated: str
+    """Why `year` is None; empty in a file of a user's own that says nothing, and where there is a year."""
     job: dict[str, str | int | bool]
     recipe: Recipe
     study: tuple[str, tuple[str, ...]] | None = None
@@ -63,13 +66,16 @@ def parse_preset(name: str, text: str) -> Preset:
         raise CommandError(f"--preset {name}: is not TOML ({error})") from None
     job, recipe, study = table.pop("job", {}), table.pop("recipe", {}), table.pop("study", None)
     known = {field.name: _RECIPE_TYPES.get(field.name, float) for field in fields(Recipe)}
-    _check(name, "", table, {"about": str, "source": str, "year": int})
+    _check(name, "", table, {"about": str, "source": str, "year": int, "undated": str})
+    if "year" in table and "undated" in table:
+        raise CommandError(f"--preset {name}: give year or undated (why there is no year), not both")
     _check(name, "[job] ", job, JOB_SETTINGS)
     _check(name, "[recipe] ", recipe, known)
     made = Recipe(**recipe)
     made.check()
     varied = None if study is None else _study(name, study)
-    return Preset(name, table.get("about", ""), table.get("source", ""), table.get("year"), job, made, varied)
+    about, source, undated = (table.get(key, "") for key in ("about", "source", "undated"))
+    return Preset(name, about, source, table.get("year"), undated, job, made, varied)
 
 
 def _study(name: str, table: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
