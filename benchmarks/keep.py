@@ -113,12 +113,18 @@ def _cpu_s(pid: int) -> float:
 def _sizes(spool: Path) -> dict[str, tuple[int, int]]:
     """By kind of file what these take on disk, and how long they are: what was written."""
     found, left = {}, set(spool.iterdir())
-    for kind, pattern in KINDS_OF_FILES.items():
+    for kind, pattern in {**KINDS_OF_FILES, "others": "*"}.items():
         chosen = left & set(spool.glob(pattern))
         left -= chosen
-        found[kind] = (allocated_bytes(chosen), sum(path.stat().st_size for path in chosen if path.suffix != KEPT_SUFFIX))
-    found["others"] = (allocated_bytes(left), sum(path.lstat().st_size for path in left if path.exists()))
+        found[kind] = (allocated_bytes(chosen), sum(_length(path) for path in chosen if path.suffix != KEPT_SUFFIX))
     return found
+
+
+def _length(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:  # removed meanwhile
+        return 0
 
 
 def _snapshot(folder: Path) -> subprocess.Popen[bytes]:

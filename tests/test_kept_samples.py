@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import struct
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +19,8 @@ from jobs import start, wait_until
 from perf_files import PAGE, ended, fork, header, mapping, minor, named, record, sample, switch
 from repository import PROGRAMS
 
-from ioprof import perf
-from ioprof.ingest import appended_files
+from ioprof import clock, perf
+from ioprof.ingest import appended_files, read_spool
 from ioprof.ingest.appended_files import KEPT_SUFFIX, AppendedFile, Fold, read_appended
 from ioprof.ingest.counters import fold_counters, read_counters
 from ioprof.ingest.dropping import allocated_bytes
@@ -35,6 +36,8 @@ from ioprof.recording.keeping import Keeper
 from ioprof.recording.run_folder import MARKER
 from ioprof.stack_format import CODE_RECORD, SAMPLES_RECORD, STACK_FORMAT, STACK_RECORD, TEXT_RECORD
 from ioprof.trace import Trace
+
+pytest.importorskip("ioprof._native", reason="the extension is not built: no C compiler")
 
 FILE = 0x7F00_0000_0000
 FRACTION = 1000
@@ -194,7 +197,8 @@ def histories(draw: st.DrawFn) -> list[bytes]:
         elif what == "fork":
             child = draw(st.sampled_from([pid, *sorted(threads.keys() - alive)]))
             threads[child] += 1
-            history.append(fork(time, child, pid))
+            history += [fork(time, child, pid), *([switch(time, "in", pid=child)] if child != pid else [])]
+            time += 2 * perf.FAULT_CPU_NS  # what a thread that had this number before waited for is not taken for its own
         elif what == "exit":
             threads[pid] -= 1
             history.append(ended(time, pid))
@@ -347,3 +351,35 @@ def test_samples_of_a_real_job_are_dropped_while_it_is_watched_and_killed(tmp_pa
             assert isinstance(last_ns, int)
             assert 0 < last_ns - first_ns < 6e9
         assert any("step_until.py" in stack for stack in trace.stacks["stack"].cast(pl.String).unique())
+
+
+ONE_SPAN = """
+import sys
+from pathlib import Path
+from ioprof.instrument import recorder
+from ioprof.instrument.span import span
+recorder.start(Path(sys.argv[1]), native=True)
+with span("read"):
+    pass
+"""
+
+
+def test_processes_that_have_ended_leave_no_files(tmp_path: Path) -> None:
+    """Each worker of each epoch has files of its own: they go with its spans, but not what one says of the whole job."""
+    keep_ns, stems = 5_000_000_000, []
+    for text in ('{"host": "h", "pid": 1, "thread_pools": {"torch": 1}}\n', '{"batch_size": 8}\n'):
+        before = set(tmp_path.glob("*.ring"))
+        subprocess.run([sys.executable, "-c", ONE_SPAN, tmp_path], check=True)
+        (path,) = set(tmp_path.glob("*.ring")) - before
+        stems.append(path.stem.rpartition("-")[0])
+        (tmp_path / f"facts-{stems[-1]}.jsonl").write_text(text)
+        (tmp_path / f"counters-{stems[-1]}.jsonl").write_text('{"format": "ioprof.spool.counters/1", "host": "h"}\n')
+    keeper = Keeper(tmp_path, keep_ns)
+    keeper.drop_old(clock.monotonic_ns())
+    assert 2 == len(list(tmp_path.glob("counters-*")))
+    keeper.drop_old(clock.monotonic_ns() + keep_ns + 1_000_000_000)
+    left = {each.name for each in tmp_path.iterdir() if not each.name.startswith("kept.")}
+    assert {f"facts-{stems[1]}.jsonl"} == left
+    found = read_spool(tmp_path)
+    assert found.run.whole_job is not None
+    assert (2, 8) == (found.run.whole_job.spans, found.run.config.batch_size)

@@ -17,7 +17,7 @@ from ioprof.files import write_atomically
 from ioprof.ingest.holes import data_parts, punch_hole
 
 KEPT_SUFFIX: Final = ".kept"
-LEAST_BYTES: Final = 16 << 10
+LEAST_BYTES: Final = 8 << 10
 """What is dropped at once, at least: less is not worth the CPU time."""
 _FIRST_LINE: Final = re.compile(rb"ioprof\.spool\.appended/1 (\d{1,18})\n")
 _PLACES: Final = 64
@@ -93,7 +93,7 @@ class AppendedFile:
                 return False
         while self._looks and self._looks[0][0] < before_ns:
             self._until = max(self._until, self._looks.popleft()[1])
-        return self._until - self._dropped >= max(LEAST_BYTES, self._state_bytes)
+        return self._until - self._dropped >= max(LEAST_BYTES, self._state_bytes // 4)
 
     def drop(self) -> None:
         """Drop what is old enough. Raises OSError, such as on a full disk: then all is as before."""

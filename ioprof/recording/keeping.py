@@ -147,6 +147,7 @@ class Keeper:
             (self._spool / name).unlink(missing_ok=True)
             self._droppers.pop(name, None)
             state.done.pop(name, None)
+            self._appended.pop(name, None)
         state.removing = []
         for file in due:
             try:
@@ -174,15 +175,40 @@ class Keeper:
             return False
         sums = JobSums()
         last_ns = dropper.sum_all(sums)
-        changed_ns = clock.monotonic_ns() - (time.time_ns() - path.stat().st_mtime_ns)  # a process without spans
+        changed_ns = _changed_ns(path)  # of a process without spans
         if max(last_ns or 0, changed_ns if last_ns is None else 0) >= before_ns:
             return False
+        process = path.stem.rpartition("-")[0]
+        others = {each.name for each in self._spool.glob(f"{process}-*.ring")} - {path.name, *self._state.removing}
+        own = [] if others else _own_files(self._spool, process)
+        if any(_changed_ns(each) >= before_ns for each in own):
+            return False
         self._state.sums.merge(sums)
-        self._state.removing.append(path.name)
-        others = {each.name for each in self._spool.glob(f"{path.stem.rpartition('-')[0]}-*.ring")} - set(self._state.removing)
+        self._state.removing += [path.name, *(each.name for each in own)]
         self._state.removed += not others
         self._state.lost += min(int(header["lost"]), 1 << 40)
         return True
+
+
+def _changed_ns(path: Path) -> int:
+    """When the file was last written to, CLOCK_MONOTONIC; 0: it has gone."""
+    try:
+        return clock.monotonic_ns() - (time.time_ns() - path.stat().st_mtime_ns)
+    except OSError:
+        return 0
+
+
+def _own_files(spool: Path, process: str) -> list[Path]:
+    """The other files of a process that has ended, unless they say something of all of the job; `process` is host and id."""
+    from ioprof.ingest.appended_files import KEPT_SUFFIX
+    from ioprof.ingest.process_cpus import THREAD_POOLS
+
+    series, facts = spool / f"counters-{process}.jsonl", spool / f"facts-{process}.jsonl"
+    found = [each for each in (series, series.with_name(series.name + KEPT_SUFFIX)) if each.exists()]
+    with suppress(OSError):
+        if all(THREAD_POOLS.encode() in line for line in facts.read_bytes().splitlines()):
+            found.append(facts)
+    return found
 
 
 def _shift_ns(path: Path, state: "KeptState") -> int | None:
