@@ -144,3 +144,11 @@ def test_the_source_of_a_study_has_its_year_or_why_it_has_none() -> None:
     assert study_notes(undated)[0].endswith("Source: a source (year unknown: no date).")
     assert study_notes(replace(undated, year=2017, undated=""))[0].endswith("Source: a source (2017).")
     assert study_notes(replace(undated, undated=""))[0].endswith("Source: a source.")
+
+
+def test_the_notes_of_a_study_name_the_model_that_was_run() -> None:
+    """`--model` may have replaced that of the preset."""
+    made = study("ranks")
+    rows = tuple(replace(row, model="small_cnn") for row in made.rows)
+    assert "Model of these runs: small_cnn." in study_notes(replace(made, rows=rows))
+    assert not any(note.startswith("Model") for note in study_notes(made))

@@ -82,6 +82,7 @@ def test_a_study_is_made_again_by_one_command(tmp_path):
     assert 0 == finished.code, finished.err
     found = json.loads(finished.out)
     assert ("rannc-mlp", None, "ranks", "pipeline") == (found["preset"], found["year"], found["varied"], found["parallel"])
+    assert {"mlp"} == {row["model"] for row in found["rows"]}
     assert [("1", 1, 16, 8, "measured"), ("2", 2, 16, 8, "measured")] == [
         (row["value"], row["ranks"], row["samples_per_step"], row["steps"], row["basis"]) for row in found["rows"]
     ]

@@ -78,6 +78,8 @@ class StudyRow:
     """The rate of the devices for which that is needed."""
     got_bytes_per_s: float | None = None
     """What the workers got while they made batches."""
+    model: str | None = None
+    """That of the run, which may be another one than the preset's."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ def study_row(value: str, run: Run, first: StudyRow | None) -> StudyRow:
         needed_reads_per_s=need.reads_per_s,
         at_samples_per_s=need.at_samples_per_s,
         got_bytes_per_s=need.got_bytes_per_s,
+        model=config.model,
     )
 
 

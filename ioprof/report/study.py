@@ -53,6 +53,8 @@ def study_notes(study: Study) -> list[str]:
     date = str(study.year or "") or (f"year unknown: {study.undated}" if study.undated else "")
     source = f"{study.source} ({date})" if date else study.source
     notes = [f"{study.preset}: {study.about}. Source: {source}."]
+    if models := sorted({row.model for row in study.rows if row.model}):
+        notes.append(f"Model of these runs: {', '.join(models)}.")
     if bases == ["measured"]:
         notes.append("All times are measured.")
     else:
