@@ -19,6 +19,11 @@ OWN_MEANING: Final = {
     "loader": "its sampler",
 }
 
+_UNEQUAL_STAGES: Final = 1.25
+"""Time that a stage of a pipeline computes over the mean of the others, from which on the model should be divided anew."""
+_LARGE_BUBBLES: Final = 0.1
+"""Share of the time of a pipeline of equal stages, from which on more microbatches are asked for."""
+
 
 def advice_for(evidence: Evidence, bound: str, *, is_own: bool) -> list[Advice]:
     """What to change, best first; `is_own`: the training process itself reads and decodes."""
@@ -240,6 +245,8 @@ def _exchange(evidence: Evidence) -> _Lines:
 
 
 def _straggler(evidence: Evidence) -> _Lines:
+    if evidence.run.config.parallel == "pipeline":
+        yield from _stages(evidence)
     waited_s = evidence.waited_for_s
     slowest = next(iter(waited_s), None)
     if slowest is None:
@@ -250,6 +257,27 @@ def _straggler(evidence: Evidence) -> _Lines:
         f"Look at what rank {slowest} does before the exchange: the others waited {waited_s[slowest]:.2f} s for it, "
         f"{causes[most]:.2f} s of that for its {most.replace('_', ' ')}"
     )
+
+
+def _stages(evidence: Evidence) -> _Lines:
+    """Of a pipeline: stages of unequal time, or few microbatches."""
+    stages, parts = evidence.run.config.stages, evidence.run.config.microbatches
+    computed_s = {row.rank: row.compute_s for row in evidence.steps.per_rank if row.compute_s}
+    if not stages or not parts or len(computed_s) < stages:
+        return
+    longest = max(computed_s, key=lambda rank: computed_s[rank])
+    others_s = (sum(computed_s.values()) - computed_s[longest]) / (len(computed_s) - 1)
+    if computed_s[longest] > _UNEQUAL_STAGES * others_s:
+        yield (
+            f"Divide the model so that its stages take the same time: that of rank {longest} computed for "
+            f"{computed_s[longest]:.2f} s, the others for {others_s:.2f} s (mean)"
+        )
+    elif (bubbles := (stages - 1) / (parts + stages - 1)) >= _LARGE_BUBBLES:
+        more = max(4 * stages, 2 * parts)
+        yield (
+            f"Use more microbatches ({evidence.options.microbatches}): with {parts} and {stages} stages of the same time "
+            f"bubbles take {bubbles:.1%}, with {more} they take {(stages - 1) / (more + stages - 1):.1%}"
+        )
 
 
 def _validation(evidence: Evidence) -> _Lines:

@@ -22,6 +22,8 @@ class JobOptions:
     """A job of so many steps or more; `{}` is the number."""
     pinned_copies: str
     """What makes copies to the device start from page-locked memory, and not block."""
+    microbatches: str = "n_microbatches="
+    """Parts of a batch that go through the stages of a pipeline one after the other."""
     keep_workers: str = "Keep the loader's workers from one epoch to the next"
     """What makes workers live longer than an epoch."""
     local_copy: str = ""
@@ -53,6 +55,7 @@ _OPTIONS: Final = {
         with_workers="--workers {}",
         with_steps="--steps {} or more",
         pinned_copies="Copy from page-locked memory on a stream of its own (--copy overlapped)",
+        microbatches="--microbatches",
     ),
     JobKind.TORCH: _TORCH,
     JobKind.HF_DATASETS: replace(_TORCH, fewer_bytes="select_columns() before with_format(), so that only what is needed is read"),
