@@ -37,6 +37,7 @@ CASES = (
         launcher=_TWO,
         names=("Use more microbatches (n_microbatches=): with 2 and 2 stages of the same time bubbles take 33.3%",),
         num_cores=2,
+        unsettled="bubbles, messages and Python take about as much; the advice is for bubbles alone",
     ),
     Case(
         name="sharded parameters, and a rank that waits for images that one worker decodes",

@@ -44,9 +44,10 @@ class Part(nn.Module):
         self.register_buffer("wide", torch.randn(WIDTH, 4096))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
+        features = torch.relu(self.layer(features))  # first, so that gradients go through all that follows, also in the first stage
         for _ in range(self.repeats):
             features = features + (features @ self.wide @ self.wide.T).tanh() * 1e-4
-        return torch.relu(self.layer(features))
+        return features
 
 
 def batches(what: str, rank: int, steps: int) -> DataLoader:
