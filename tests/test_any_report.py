@@ -1,9 +1,11 @@
 """Every report can be made of any recording."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -12,6 +14,7 @@ from strategies import traces
 from ioprof.analysis.run import Run
 from ioprof.report.brief import brief_text
 from ioprof.report.html import page
+from ioprof.report.page import payload, stalls
 from ioprof.report.storage_statements import run_statements
 from ioprof.report.text import comparison_text, summary_text
 from ioprof.run_record import Summary
@@ -25,6 +28,7 @@ def recordings(draw: st.DrawFn) -> Trace:
     """A job as drawn by `traces`, made many times one after the other, on files, with durations from none to seconds."""
     trace = draw(traces(max_steps=3))
     scale, times, untimed = draw(st.sampled_from([1, 1000, 10**6, 10**8])), draw(st.sampled_from([1, 2, 40])), draw(st.booleans())
+    trace = trace if draw(st.booleans()) else replace(trace, spans=trace.spans.filter(pl.col("kind") != "step"))
     column = trace.spans.schema
     length = max(1, trace.spans["end_ns"].max() or 1)  # type: ignore[type-var,operator]
     moves = pl.col("kind").cast(pl.String).is_in(["read", "fault"])
@@ -52,9 +56,11 @@ def recordings(draw: st.DrawFn) -> Trace:
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(recordings(), st.integers(40, 200))
-def test_every_report_can_be_made_of_any_recording(trace: Trace, columns: int) -> None:
-    """In the terminal, short and whole; as a page; as JSON, which is read back; and compared with itself."""
+@given(recordings(), st.integers(40, 200), st.sampled_from([1, 3, 40, payload.MOST_SPANS]))
+def test_every_report_can_be_made_of_any_recording(trace: Trace, columns: int, most_spans: int) -> None:
+    """In the terminal, short and whole; as a page, of all spans or of chosen ones; as JSON, which is read back; and compared with
+    itself.
+    """
     run = Run.of(trace)
     more = run_statements(trace)
     texts: list[Any] = [brief_text(run.summary, run.steps), summary_text(run.summary, more), comparison_text([run.summary] * 2)]
@@ -64,6 +70,9 @@ def test_every_report_can_be_made_of_any_recording(trace: Trace, columns: int) -
             console.print(text)
         assert "\x1b" not in captured.get()
         assert not NOT_A_NUMBER.search(captured.get()), captured.get()
-    html = page(trace, run.steps, run.summary)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (payload, stalls):
+            patch.setattr(module, "MOST_SPANS", most_spans)
+        html = page(trace, run.steps, run.summary)
     assert "<script>\x1b" not in html
     assert run.summary == Summary.from_json(run.summary.to_json())

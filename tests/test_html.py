@@ -5,15 +5,18 @@ import hashlib
 import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from page_runs import EMPTY, PAYLOADS, hostile_run, long_run, parts_of, sample, stalled_run
 from sample_run import BASIS, sample_run
 
+from ioprof.analysis.run import Run
 from ioprof.report import figures, markup, views
 from ioprof.report.html import page, write_html
 from ioprof.report.page import encoding, stalls
@@ -156,6 +159,19 @@ def test_a_long_run_makes_a_small_page_that_still_shows_the_stall() -> None:
     assert step == 77_777
     assert any(since <= start and end <= until for since, until in facts["windows"])
     assert sum(count for block in facts["counts"] for _, count in block) <= payloads.MOST_SPANS
+
+
+def test_a_large_run_without_steps_is_shown_in_parts_of_its_time() -> None:
+    run = sample_run(steps=40)
+    spans = run.trace.spans.filter(pl.col("kind") != "step")
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (payloads, stalls):
+            patch.setattr(module, "MOST_SPANS", len(spans) // 2)
+        text = page(*parts_of(Run.of(replace(run.trace, spans=spans))))
+    facts = json.loads(re.search(r'id="facts">(.*?)</script>', text, flags=re.DOTALL)[1])
+    shown = sum(count for block in facts["counts"] for _, count in block)
+    assert len(spans) // 10 < shown <= len(spans) // 2
+    assert facts["windows"][-1][0] > facts["end"] / 2, "not only the start of the run"
 
 
 @pytest.mark.parametrize("name", EMPTY)

@@ -106,16 +106,18 @@ def _end_ns(trace: Trace, steps: pl.DataFrame) -> int:
 
 
 def _exact(trace: Trace, table: pl.DataFrame, windows: list[tuple[int, int]] | None) -> pl.DataFrame:
-    """The spans that have a lane and reach into one of the windows, which are in order and apart; all, if there are none."""
+    """The spans that have a lane and reach into one of the windows, which are in order and apart; null: all of them."""
     columns = ("track", "class", "start_ns", "end_ns", "bytes", "file", "batch", "step", "name")
     if windows is None:
         return trace.found(lambda part: placed(part, table).select(columns))
-    since, until = np.array([edge for edge, _ in windows]), np.array([edge for _, edge in windows])
+    never = 1 << 62  # after the last window, so that a span after it is in none
+    since = np.array([*(edge for edge, _ in windows), never])
+    until = np.array([edge for _, edge in windows], np.int64)
     found = []
     read = ("start_ns", "end_ns", "kind", "rank", "pid", "source", "bytes", "file", "batch", "step", "name")
     for spans in trace.in_parts(lambda part: part.select(read)):
         place = np.searchsorted(until, spans["start_ns"].to_numpy(), side="right")
-        is_inside = (place < len(since)) & (since[place.clip(max=len(since) - 1)] < spans["end_ns"].to_numpy())
+        is_inside = since[place] < spans["end_ns"].to_numpy()
         found.append(placed(spans.filter(pl.Series(is_inside)).lazy(), table).select(columns).collect())
     return pl.concat(found)
 

@@ -59,7 +59,7 @@ def stretches(
     trace: Trace, steps: pl.DataFrame, found: list[Stall], wanted: tuple[int, int] | None = None
 ) -> list[tuple[int, int]]:
     """Stretches of time with at most `MOST_SPANS` spans together, in order: `wanted`, the start, the longest stalls, a median step,
-    and steps evenly from the run.
+    and steps evenly from the run. Of a run without steps, or whose steps have more spans, short stretches evenly from the run.
     """
     candidates = [wanted] if wanted else []
     if len(steps):
@@ -71,6 +71,17 @@ def stretches(
         every = max(1, len(mine) // _EVENLY)
         candidates += list(mine.gather_every(every).select("start_ns", "end_ns").iter_rows())
     density = _density(trace)
+    if chosen := _fitting(candidates, density, wanted):
+        return _merged(chosen)
+    begun = density.filter(pl.col("per_ns") > 0).sort("since_ns").select("since_ns", "until_ns")
+    every = max(1, len(begun) // _EVENLY)
+    return _merged(_fitting([*begun.gather_every(every).iter_rows()], density))
+
+
+def _fitting(
+    candidates: list[tuple[int, int]], density: pl.DataFrame, wanted: tuple[int, int] | None = None
+) -> list[tuple[int, int]]:
+    """Those of the candidates, the first ones first, that have at most `MOST_SPANS` spans together; of `wanted` at least a part."""
     room, chosen = float(MOST_SPANS), []
     for since_ns, until_ns in candidates:
         length = until_ns - since_ns
@@ -83,7 +94,7 @@ def stretches(
         if cost <= room:
             room -= cost
             chosen.append((since_ns, until_ns))
-    return _merged(chosen)
+    return chosen
 
 
 def stretch_around(steps: pl.DataFrame, wanted: str) -> tuple[int, int]:
