@@ -5,8 +5,9 @@
     python benchmarks/record_scale.py --seconds 0 --events 100_000_000       needs 7 GB for capture files and run folder
     python benchmarks/record_scale.py --seconds 0 --events --hosts 125       1,000 ranks
 
-    live      a program that reads at a steady rate, under the real `ioprof record`. `folder` is the time from the program's last
-              line to the end of `ioprof record`: the run folder, its report, and the printed summary.
+    live      a program that reads at a steady rate, under the real `ioprof record`. `recorded` is the time from the program's last
+              line until the run folder has all that was recorded, `folder` that to the end of `ioprof record`: the run folder, its
+              report, and the printed summary.
     events    capture files of a job of 8 ranks with 4 workers each, written with NumPy in the format of the C writer. `folder` is
               the time to make the run folder in a fresh process, `report` that of `ioprof report RUN --html`.
     hosts     parts of one run, each written as above and stored as its host does. `folder` is the time of `ioprof gather`.
@@ -82,20 +83,24 @@ class Peak:
     output: str
     end_s: float
     """CLOCK_MONOTONIC when it ended."""
+    there_s: float | None
+    """CLOCK_MONOTONIC when the file that was waited for was there."""
 
 
-def run(command: list[str]) -> Peak:
-    """Run a command and follow the peak memory of its process, which only grows."""
-    begin, peak = time.monotonic(), 0
+def run(command: list[str], awaited: Path | None = None) -> Peak:
+    """Run a command and follow the peak memory of its process, which only grows, and when a file appears."""
+    begin, peak, there_s = time.monotonic(), 0, None
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
             peak = max(peak, high_water_bytes(process.pid))
+            if there_s is None and awaited and awaited.exists():
+                there_s = time.monotonic()
             time.sleep(0.02)
         end_s = time.monotonic()
         output, errors = process.communicate()
     if process.returncode:
         raise SystemExit(f"{command}: {errors}")
-    return Peak(end_s - begin, peak, output, end_s)
+    return Peak(end_s - begin, peak, output, end_s, there_s)
 
 
 def high_water_bytes(pid: int) -> int:
@@ -112,10 +117,12 @@ def live(folder: Path, rate: int, seconds: float, workers: int) -> dict[str, Any
     (folder / "data").write_bytes(bytes(1 << 20))
     end = folder / "end"
     job = [sys.executable, str(PROGRAM), str(folder / "data"), str(rate), str(seconds), str(end), "--workers", str(workers)]
-    found = run([sys.executable, "-m", "ioprof", "record", "--out", str(folder / "run"), "--", *job])
+    found = run([sys.executable, "-m", "ioprof", "record", "--out", str(folder / "run"), "--", *job], folder / "run" / "run.json")
     end_ns, reads = map(int, end.read_text().split())
     name = f"live, {seconds:g} s" + (f", {workers} workers" if workers else "")
-    return {"name": name, "events": reads, "folder_s": found.end_s - end_ns / 1e9, "folder_bytes": found.bytes, **report(folder)}
+    recorded_s = (found.there_s or found.end_s) - end_ns / 1e9
+    times = {"recorded_s": recorded_s, "folder_s": found.end_s - end_ns / 1e9}
+    return {"name": name, "events": reads, **times, "folder_bytes": found.bytes, **report(folder)}
 
 
 def events(folder: Path, number: int) -> dict[str, Any]:
@@ -317,9 +324,10 @@ def main() -> None:
         print(json.dumps(rows, indent=1))
         return
     print(f"from the end of a job to its run folder ({os.cpu_count()} cores)")
-    print(f"{'':24}{'events':>13}{'folder':>10}{'peak':>10}{'report':>10}{'peak':>10}")
+    print(f"{'':24}{'events':>13}{'recorded':>10}{'folder':>10}{'peak':>10}{'report':>10}{'peak':>10}")
     for row in rows:
-        found = f"{row['name']:24}{row['events']:>13,}{row['folder_s']:>8.2f} s{row['folder_bytes'] / 1e6:>7,.0f} MB"
+        recorded = f"{row['recorded_s']:>8.2f} s" if "recorded_s" in row else f"{'':10}"
+        found = f"{row['name']:24}{row['events']:>13,}{recorded}{row['folder_s']:>8.2f} s{row['folder_bytes'] / 1e6:>7,.0f} MB"
         print(f"{found}{row['report_s']:>8.2f} s{row['report_bytes'] / 1e6:>7,.0f} MB", flush=True)
 
 

@@ -2,8 +2,10 @@
 
 import ctypes
 import fcntl
+import json
 import os
 import pty
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,10 +20,11 @@ import psutil
 import pytest
 from repository import PROGRAMS
 
+from ioprof.analysis.run import Run
 from ioprof.converters import ConvertOptions, convert
 from ioprof.jobs.launch import failures, temporary_folder
 from ioprof.recording.interrupts import count_interrupts
-from ioprof.recording.run_folder import JOB_LOG, MARKER
+from ioprof.recording.run_folder import ANALYSIS_FILES, JOB_LOG, MARKER
 from ioprof.trace import Trace
 from ioprof.train.config import JobConfig
 
@@ -126,7 +129,7 @@ def test_ctrl_c_while_the_run_folder_is_made_waits_until_it_is(tmp_path):
 
 
 def test_two_signals_while_the_run_folder_is_made_leave_the_capture_files(tmp_path):
-    """Whoever insists is obeyed, and told where the recording lies."""
+    """Whoever insists is obeyed, and told where the recording lies; the run folder has all that was recorded already."""
     with in_the_report(tmp_path) as process:
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
@@ -135,8 +138,25 @@ def test_two_signals_while_the_run_folder_is_made_leave_the_capture_files(tmp_pa
     (spool,) = tmp_path.glob("tmp/ioprof-*")
     assert (130, True) == (process.returncode, str(spool) in err.splitlines()[-1]), err
     assert list(spool.glob("*.ring"))
-    assert {MARKER, JOB_LOG} == set(os.listdir(tmp_path / "run"))
+    left = set(os.listdir(tmp_path / "run"))
+    assert ({MARKER, JOB_LOG, "run.json"} <= left, set()) == (True, left & set(ANALYSIS_FILES))
     assert "Traceback" not in err
+
+
+def test_a_recording_whose_analysis_was_killed_is_analysed_when_it_is_reported(tmp_path):
+    """As by a scheduler that waits only seconds: the host and its capture files may be gone, and the run folder is enough."""
+    with in_the_report(tmp_path) as process:
+        process.kill()
+        process.wait()
+    (spool,) = tmp_path.glob("tmp/ioprof-*")
+    shutil.copytree(tmp_path / "run", tmp_path / "gathered")
+    gathered = jobs.ioprof("gather", "gathered", cwd=tmp_path)
+    shutil.rmtree(spool, ignore_errors=True)
+    reported = jobs.ioprof("report", "run", "--json", cwd=tmp_path)
+
+    assert (0, 0) == (gathered.code, reported.code), gathered.err + reported.err
+    assert json.loads(reported.out)["steps"] == json.loads((tmp_path / "gathered" / "summary.json").read_text())["steps"]
+    assert 8 == Run.load(tmp_path / "run").summary.steps.count
 
 
 def test_signals_are_counted_and_a_signal_that_was_ignored_stays_so():

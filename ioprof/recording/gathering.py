@@ -116,9 +116,9 @@ def _merge(folders: Sequence[Path], parts: list[Path], out: Path | None, force: 
 
 
 def _load_part(folder: Path) -> "Trace":
-    """A part; one that was not finished is completed first, if its spool is on this host."""
+    """A part; one of which not all that was recorded is there is completed first, if its spool is on this host."""
     from ioprof.trace import Trace
 
-    if is_pending(folder):
+    if is_pending(folder) and not (folder / "run.json").is_file():  # with that it has all that was recorded
         return _complete(folder, None, force=False).trace
     return Trace.load(folder)

@@ -10,10 +10,9 @@ from ioprof.errors import CommandError
 from ioprof.schema import READ_RUN_SCHEMAS
 
 JOB_LOG: Final = "job.log"
-RUN_FILES: Final = (
-    *("spans.parquet", "files.parquet", "counters.parquet", "stacks.parquet", "steps.parquet"),
-    *("summary.json", "report.html", "run.json", "analysis.json"),
-)
+ANALYSIS_FILES: Final = ("steps.parquet", "summary.json", "report.html", "analysis.json")
+"""What the analysis of a run writes; it can be made again of the others."""
+RUN_FILES: Final = ("spans.parquet", "files.parquet", "counters.parquet", "stacks.parquet", "run.json", *ANALYSIS_FILES)
 """What is written when the job has ended."""
 MARKER: Final = "recording.json"
 """Names the spool; in the folder from before the job starts until the folder is complete."""
