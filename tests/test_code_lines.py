@@ -17,6 +17,7 @@ from timeline import timeline
 from ioprof.analysis.blame import blame
 from ioprof.analysis.run import Run
 from ioprof.analysis.stacks import place_of, unexplained
+from ioprof.analysis.totals import totals
 from ioprof.errors import RunError
 from ioprof.ingest.merging import merge_parts
 from ioprof.interchange.speedscope import document, write_speedscope
@@ -69,7 +70,7 @@ def test_samples_count_where_a_step_waited_for_their_thread() -> None:
     trace = drawn()
     found = {
         (share.cause, share.file, share.line): (share.samples, round(share.seconds * 1e8))
-        for share in unexplained(trace, blame(trace))
+        for share in unexplained(trace, blame(trace), totals(trace).samples)
     }
     assert {
         ("host", "/job/train.py", 11): (2, 2),

@@ -22,7 +22,7 @@ other ranks had arrived. So `straggler` of a rank says what others cost it, and 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import polars as pl
@@ -83,14 +83,25 @@ def charges(trace: Trace) -> Charges:
     return found.charges()
 
 
+class Listener(Protocol):
+    """What is told which instants of a rank were charged to some causes."""
+
+    @property
+    def causes(self) -> Collection[str]:
+        """These causes."""
+
+    def add(self, rank: int, spans: pl.DataFrame, instants: Mapping[str, Intervals]) -> None:
+        """Look at the instants of each of the causes in a piece of the rank's time, and at its spans."""
+
+
 class Charging:
-    """`charges`, piece by piece."""
+    """`charges`, piece by piece. The `listener` is given what `exposed` yields."""
 
     kinds = _KINDS
     columns = _COLUMNS
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
+    def __init__(self, trace: Trace, listener: Listener | None = None) -> None:
+        self._trace, self._listener = trace, listener
         self._table, self._missing = steps(trace), unmeasured(trace)
         self._seen = observed(trace, self._table)
         self._charged = np.zeros((len(self._table), len(CAUSES)), np.int64)
@@ -118,6 +129,8 @@ class Charging:
         exclusive = [activity._replace(times=times) for activity, times in zip(activities, pieces, strict=True)]
         exclusive.append(Activity("host", host))
         self._charged[rows] += _charge(windows, exclusive)
+        if self._listener is not None:
+            self._listener.add(piece.rank, piece.spans, _instants(exclusive, self._listener.causes))
         waits = union(intervals(piece.spans.filter(pl.col("kind") == "wait")))
         for activity in exclusive:
             if activity.origin and len(activity.times):
@@ -143,6 +156,11 @@ class Charging:
 
     def charges(self) -> Charges:
         """What was charged, when all pieces were added."""
+        if self._listener is not None:
+            for rank in set(self._table["rank"]) - set(self._doing):  # which have nothing but steps
+                rows = self._seen & (self._table["rank"].to_numpy() == rank)
+                host = Activity("host", union(intervals(self._table[np.flatnonzero(rows)])))
+                self._listener.add(rank, self._trace.structure.clear(), _instants([host], self._listener.causes))
         stragglers = straggler_waits(self._waited, self._doing)
         self._details.add_stragglers(stragglers, straggler_waits(self._waited, self._doing, bubbles=True))
         table = _with_causes(self._table, self._charged, self._missing, self._seen)
@@ -212,6 +230,11 @@ def _activities(
     return [*found, *(activity for activity in by_threads if activity.cause not in missing)], unused
 
 
+def _instants(exclusive: Classes, causes: Collection[str]) -> dict[str, Intervals]:
+    """The instants that are charged to each of these causes."""
+    return {cause: union_all([EMPTY, *(each.times for each in exclusive if each.cause == cause)]) for cause in causes}
+
+
 def exposed(trace: Trace, causes: Collection[str]) -> Iterator[tuple[int, pl.DataFrame, dict[str, Intervals]]]:
     """Each rank with steps, in pieces: its spans, and for each of these causes the instants of its steps that are charged to it."""
     table, missing, arrived = steps(trace), unmeasured(trace), arrivals(trace)
@@ -225,12 +248,7 @@ def exposed(trace: Trace, causes: Collection[str]) -> Iterator[tuple[int, pl.Dat
         windows = piece.clip(of_rank)
         activities, _ = _activities(piece, arrived, missing, windows, sending)
         *pieces, host = partition(windows, [activity.times for activity in activities])
-        found = {cause: [EMPTY] for cause in causes}
-        for activity, times in zip(activities, pieces, strict=True):
-            if activity.cause in found:
-                found[activity.cause].append(times)
-        if "host" in found:
-            found["host"].append(host)
-        yield rank, spans, {cause: union_all(sets) for cause, sets in found.items()}
+        exclusive = [activity._replace(times=times) for activity, times in zip(activities, pieces, strict=True)]
+        yield rank, spans, _instants([*exclusive, Activity("host", host)], causes)
     for rank, windows in left.items():  # with nothing but steps
         yield rank, trace.structure.clear(), {cause: windows if cause == "host" else EMPTY for cause in causes}

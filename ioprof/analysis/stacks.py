@@ -7,6 +7,7 @@ cause are spread over the time of that cause, and a line's part of them is its p
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import sqrt
@@ -15,7 +16,6 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.blame import exposed
 from ioprof.analysis.intervals import Intervals, subtract, total
 from ioprof.analysis.lineage import fetchers
 from ioprof.analysis.selection import READS, intervals
@@ -75,17 +75,16 @@ def _module_path(file: str) -> str:
     return re.sub(r"^.*/(?:(?:site|dist)-packages|lib(?:64)?/python3[^/]*)/", "", file)
 
 
-def unexplained(trace: Trace, steps: pl.DataFrame) -> tuple[CodeShare, ...]:
+def unexplained(trace: Trace, steps: pl.DataFrame, found: pl.DataFrame) -> tuple[CodeShare, ...]:
     """The lines of Python behind the time of `CAUSES`, the greatest of each cause first, then those before the first step.
 
-    `steps` is what `blame` returns. Empty where no stacks were sampled.
+    `steps` is what `blame` returns, `found` are the `ChargedSamples`. Empty where no stacks were sampled.
     """
     if trace.stacks.is_empty():
         return ()
     charged = steps.filter(pl.col("host_ns").is_not_null())
     total_s = int((charged["end_ns"] - charged["start_ns"]).sum()) / 1e9
     seconds = {cause: int(charged[f"{cause}_ns"].sum()) / 1e9 for cause in CAUSES}
-    found = charged_samples(trace)
     shares = [share for cause in CAUSES for share in _shares(cause, found, seconds[cause], total_s)]
     started, start_s = _start(trace)
     return (*shares, *(_shares(START, started, start_s, None) if start_s >= LEAST_START_S else ()))
@@ -109,19 +108,29 @@ def worker_lines(trace: Trace) -> tuple[CodeShare, ...]:
     return tuple(_shares(WORKERS, pl.concat(parts), seconds, None))
 
 
-def charged_samples(trace: Trace) -> pl.DataFrame:
-    """`cause` and `stack` of each sample that was taken of what a step waited for."""
-    parts = [pl.DataFrame(schema=_SAMPLES)]
-    for rank, spans, instants in exposed(trace, CAUSES):
-        samples = trace.stacks.filter(pl.col("rank") == rank).sort("time_ns")
+class ChargedSamples:
+    """Samples of what steps waited for, piece by piece of the time that is charged to `CAUSES`."""
+
+    causes = CAUSES
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._parts = [pl.DataFrame(schema=_SAMPLES)]
+
+    def add(self, rank: int, spans: pl.DataFrame, instants: Mapping[str, Intervals]) -> None:
+        """Look at what is charged in a piece of a rank's time, of which these are the spans."""
+        samples = self._trace.stacks.filter(pl.col("rank") == rank).sort("time_ns")
         if samples.is_empty():
-            continue
-        own = samples.join(_loop_threads(trace, rank), on=["host", "pid", "tid"], how="semi")
-        parts.append(_within(own, instants["host"], "host"))
+            return
+        own = samples.join(_loop_threads(self._trace, rank), on=["host", "pid", "tid"], how="semi")
+        self._parts.append(_within(own, instants["host"], "host"))
         if len(spans):
             awaited = _awaited(samples, fetchers(spans))
-            parts += [_within(awaited, instants[cause], cause) for cause in ("loader", "transform")]
-    return pl.concat(parts)
+            self._parts += [_within(awaited, instants[cause], cause) for cause in ("loader", "transform")]
+
+    def found(self) -> pl.DataFrame:
+        """The `cause` and `stack` of each sample."""
+        return pl.concat(self._parts)
 
 
 def _loop_threads(trace: Trace, rank: int) -> pl.DataFrame:

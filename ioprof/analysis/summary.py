@@ -55,7 +55,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     need = demand(trace, made, found.computed_ns, work.stages, by_kernel, received)
     wall_s, cpu = _span_s(table) or 0.0, cpu_evidence(trace)
     more = findings(trace, table, received, work)
-    code, whole, limits = unexplained(trace, table), ledger(trace), ceilings(trace)
+    code, whole, limits = unexplained(trace, table, found.samples), ledger(trace), ceilings(trace)
     run = _with_device(trace)
     evidence = Evidence(
         run,

@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
+import polars as pl
+
 from ioprof.analysis.blame import Charges, Charging
 from ioprof.analysis.demand import Computing, Fetched, Fetching
 from ioprof.analysis.overlap import Overlaps
 from ioprof.analysis.selection import analyse
+from ioprof.analysis.stacks import ChargedSamples
 from ioprof.analysis.workers_time import Making, MakingSums
 from ioprof.run_record import Overlap
 from ioprof.trace import Trace
@@ -23,10 +26,15 @@ class Totals:
     fetched: Fetched
     computed_ns: int
     """Time that the accelerators computed, summed over ranks."""
+    samples: pl.DataFrame
+    """See `stacks.ChargedSamples`."""
 
 
 def totals(trace: Trace) -> Totals:
     """The sums over all spans of a trace."""
-    charging, work, overlaps, fetching, computing = Charging(trace), MakingSums(), Overlaps(trace), Fetching(trace), Computing()
+    samples = None if trace.stacks.is_empty() else ChargedSamples(trace)
+    charging, work, overlaps = Charging(trace, samples), MakingSums(), Overlaps(trace)
+    fetching, computing = Fetching(trace), Computing()
     analyse(trace, charging, work, overlaps, fetching, computing)
-    return Totals(charging.charges(), work.found(), overlaps.by_activity(), fetching.found, computing.computed_ns)
+    found = (charging.charges(), work.found(), overlaps.by_activity(), fetching.found, computing.computed_ns)
+    return Totals(*found, ChargedSamples(trace).found() if samples is None else samples.found())
