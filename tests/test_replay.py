@@ -22,11 +22,11 @@ from ioprof.errors import CommandError
 from ioprof.replay.changed import changed, filled, resampled
 from ioprof.replay.changes import Change, parse_speed
 from ioprof.replay.engine import CORES, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
-from ioprof.replay.gains import gains
+from ioprof.replay.gains import Gain, gains
 from ioprof.replay.pace import measured, replayed
 from ioprof.replay.pipeline import Op
 from ioprof.replay.plan import plan
-from ioprof.replay.prediction import whatif
+from ioprof.replay.prediction import Range, whatif
 from ioprof.replay.recorded import pipeline
 from ioprof.replay.refusals import Refusal, ReplayError
 from ioprof.replay.storage_use import reads_of_batches, storage_use
@@ -172,6 +172,18 @@ def test_the_stage_to_fix_is_the_one_with_the_largest_gain() -> None:
     assert found.largest is not None
     assert "decode" == found.largest.cause
     assert found.largest.share == pytest.approx(30 / 80, abs=0.02)
+
+
+@given(st.floats(-0.1, 1.0), st.floats(0.0, 0.2), st.floats(0.0, 1.0), st.sampled_from(["storage", "decode", "compute"]))
+def test_the_range_of_a_gain_has_the_errors_of_earlier_predictions(share: float, varied: float, most: float, cause: str) -> None:
+    """It holds the gain and its variation, no more than the time of the cause, and is wider where there is time."""
+    gain = Gain(cause, 0.0, share, Range(share - varied, share + varied))
+    found = gain.range_up_to(most)
+    assert found.low <= gain.range.low <= share <= gain.range.high <= found.high
+    assert found.high <= max(most, gain.range.high)
+    assert found.low >= min(0.0, gain.range.low)
+    if share <= 0.5 and most >= share + varied + 0.2 and varied < 0.01:
+        assert found.high > gain.range.high
 
 
 # ------------------------------------------------------------------------------------------------ the engine

@@ -16,7 +16,7 @@ from ioprof.run_record import NoGain
 
 MOST_BASELINE_ERROR: Final = 0.05
 """Of the replay of the run itself, up to which its predictions are told."""
-_MOST_ERROR: Final = 0.35
+MOST_ERROR: Final = 0.35
 """A kind whose predictions were further off gives no number."""
 _LEAST_OTHERS: Final = 0.25
 """Threads of other programs, on average, from which on cores were not the job's own."""
@@ -108,7 +108,7 @@ def error_of(found: tuple[Kind, ...]) -> float | None:
     """The error that predictions of these kinds had together. None: too large, or not known."""
     shown = [SHOWN[kind] for kind in found]
     errors = [each.error for each in shown if each is not None]
-    if len(errors) < len(shown) or sum(errors) > _MOST_ERROR:
+    if len(errors) < len(shown) or sum(errors) > MOST_ERROR:
         return None
     return sum(errors)
 

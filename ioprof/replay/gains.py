@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from ioprof.replay.accuracy import MOST_ERROR, SHOWN, Kind
 from ioprof.replay.changed import resampled, shortened, with_factors
 from ioprof.replay.pace import measured, replayed
 from ioprof.replay.pipeline import OWN, STAGES, Pipeline
@@ -32,7 +33,18 @@ class Gain:
     share: float
     """Of a steady step's time, 0 to 1."""
     range: Range
-    """Of `share`."""
+    """Of `share`, as far as the variation of the steps and the error of the replay of the run itself say."""
+
+    def range_up_to(self, most: float) -> Range:
+        """The same, with the errors of earlier predictions: runs that were made without a cause differed as much from theirs.
+
+        `most` is the part of the time in which the cause was waited for or worked on. The gain is no larger, and nothing becomes
+        slower because a cause costs nothing.
+        """
+        shown = SHOWN[Kind.STORAGE if self.cause == "storage" else Kind.STAGE]
+        error = shown.error if shown else MOST_ERROR
+        low, high = 1 - (1 - self.share) * (1 + error), 1 - (1 - self.share) / (1 + error)
+        return Range(min(self.range.low, self.share, max(low, 0.0)), max(self.range.high, self.share, min(high, most)))
 
 
 @dataclass(frozen=True)

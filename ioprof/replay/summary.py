@@ -10,6 +10,7 @@ from ioprof.analysis.run import Run
 from ioprof.replay.accuracy import MOST_BASELINE_ERROR, why_none
 from ioprof.replay.advice import ranked, with_reason, without_gain
 from ioprof.replay.gains import Gains, gains_of
+from ioprof.replay.pipeline import Pipeline
 from ioprof.replay.recorded import pipeline
 from ioprof.replay.refusals import Refusal, ReplayError
 from ioprof.run_record import CauseGain, CauseShare, NoGain, ReplayRecord
@@ -42,7 +43,7 @@ def with_gains(run: Run, is_asked: bool = True) -> Run:
     run = replace(run, summary=run.summary.replace(verdict=run.summary.verdict.replace(advice=advice)))
     if refused := why_none(recorded):
         return _without(run, *refused, found.baseline_error)
-    causes = tuple(_with_gain(entry, found) for entry in run.summary.steps.causes)
+    causes = tuple(_with_gain(entry, found, recorded) for entry in run.summary.steps.causes)
     return _with_replay(run, ReplayRecord(found.baseline_error), causes)
 
 
@@ -61,9 +62,20 @@ def _with_replay(run: Run, record: ReplayRecord, causes: tuple[CauseShare, ...])
     return replace(run, summary=summary.replace(replay=record, steps=summary.steps.replace(causes=causes)))
 
 
-def _with_gain(entry: CauseShare, found: Gains) -> CauseShare:
+def _with_gain(entry: CauseShare, found: Gains, recorded: Pipeline) -> CauseShare:
     """A cause that was not measured gets no gain: it was not replayed as itself."""
+    if entry.seconds is None:
+        return entry
     gain = next(each for each in found.gains if each.cause == entry.cause)
-    return entry.replace(
-        gain=CauseGain(gain.seconds, gain.share, gain.range.low, gain.range.high) if entry.seconds is not None else None
-    )
+    lies = gain.range_up_to(_most_gain(entry, recorded))
+    return entry.replace(gain=CauseGain(gain.seconds, gain.share, lies.low, lies.high))
+
+
+def _most_gain(entry: CauseShare, recorded: Pipeline) -> float:
+    """The part of the time in which the cause was waited for or worked on, and that of the shared cores that it may have used."""
+    waited, worked = entry.share or 0.0, entry.workers_share or 0.0
+    used = 0.0
+    if recorded.shares_cores and recorded.cores:
+        workers = sum(max((each.workers for each in rank.iterations), default=0) for rank in recorded.ranks)
+        used = (waited * len(recorded.ranks) + worked * workers) / sum(recorded.cores.values())
+    return min(1.0, waited + worked + used)

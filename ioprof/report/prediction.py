@@ -77,4 +77,7 @@ def replay_note(summary: Summary) -> str | None:
     if summary.replay.reason:
         return f"no gains: {clean(summary.replay.reason, 300)}"
     error = f"{summary.replay.baseline_error or 0.0:+.1%}"
-    return f"gain: of a step's time, if that cause cost nothing (predicted by replay, whose own error is {error})"
+    return (
+        f"gain: of a step's time, if that cause cost nothing, and in brackets where it lies with 95 % probability (predicted by "
+        f"replay, whose own error is {error}; the range has the errors of earlier predictions)"
+    )

@@ -51,7 +51,8 @@ TERM_MEANINGS: Final = {
     "demand": "What storage must deliver so that the devices never wait for it.",
     "stall": "A step that took much longer than the median one.",
     "workers %": "Share of the time in which batches were made, whether a rank waited for it or not.",
-    "gain %": "How much shorter a step would be if that cause cost nothing, by a replay of the recorded pipeline.",
+    "gain %": "How much shorter a step would be if that cause cost nothing, by a replay of the recorded pipeline; in brackets "
+    "where that lies with 95 % probability.",
     "busy": "Share of the time from its first batch to its last in which a worker made batches.",
     "device busy": "Share of the time in which the accelerator ran the model.",
     "batches ready": "Batches that were made and that the rank had not taken yet. At 0 the rank waits.",

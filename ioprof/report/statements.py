@@ -74,6 +74,9 @@ def statements(summary: Summary) -> tuple[Statement, ...]:
     )
 
 
+_LEAST_GAIN: Final = 0.5  # percent, up to which a gain has no range
+
+
 def cause_rows(causes: Sequence[CauseShare]) -> tuple[CauseRow, ...]:
     """The table of causes with decimals that add up: the shares to 100.0, if any cause took time."""
     percentages = shares([entry.share for entry in causes])
@@ -94,7 +97,10 @@ def cause_rows(causes: Sequence[CauseShare]) -> tuple[CauseRow, ...]:
 def _replayed(entry: CauseShare) -> tuple[str, str]:
     """The columns that rest on a replay: shares of the workers' time, and of a step's time."""
     workers = "" if entry.workers_share is None else f"{100 * entry.workers_share:.1f}"
-    return workers, "" if entry.gain is None else f"{100 * max(0.0, entry.gain.share):.1f}"
+    if entry.gain is None:
+        return workers, ""
+    share, low, high = (100 * max(0.0, value) for value in (entry.gain.share, entry.gain.low, entry.gain.high))
+    return workers, f"{share:.1f} ({low:.0f}-{high:.0f})" if high >= _LEAST_GAIN else f"{share:.1f}"
 
 
 def _detail(entry: CauseShare) -> str | None:

@@ -13,7 +13,8 @@ class CauseGain(Record, frozen=True):
     share: float
     """Of a steady step's time, 0 to 1."""
     low: float
-    """`share` at least, with 95 % probability, as far as the variation of the steps and the replay's own error say."""
+    """`share` at least, with 95 % probability, as far as the variation of the steps, the replay's own error, and the errors of
+    earlier predictions say, which were compared with runs."""
     high: float
     """`share` at most."""
 
