@@ -18,7 +18,7 @@ import polars as pl
 
 from ioprof.analysis.intervals import Intervals, subtract, total
 from ioprof.analysis.lineage import fetchers
-from ioprof.analysis.selection import READS, intervals
+from ioprof.analysis.selection import intervals
 from ioprof.run_record import CodeShare
 from ioprof.trace import Trace
 
@@ -35,7 +35,6 @@ LEAST_START_S: Final = 1.0
 
 _LIBRARY: Final = re.compile(r"^<(?!stdin>|ipython)|/lib(?:64)?/python3[^/]*/|/(?:site|dist)-packages/|/torchinductor_[^/]*/")
 """Files of the standard library, of installed packages, and code that has no file."""
-_STAGES: Final = (*READS, "decode", "transform", "collate")
 _SAMPLES: Final = {"cause": pl.String(), "stack": pl.String()}
 
 
@@ -90,22 +89,12 @@ def unexplained(trace: Trace, steps: pl.DataFrame, found: pl.DataFrame) -> tuple
     return (*shares, *(_shares(START, started, start_s, None) if start_s >= LEAST_START_S else ()))
 
 
-def worker_lines(trace: Trace) -> tuple[CodeShare, ...]:
+def worker_lines(samples: pl.DataFrame, seconds: float) -> tuple[CodeShare, ...]:
     """The lines of Python behind the time in which workers made batches and were in no named stage, the greatest first.
 
-    Their `seconds` are of all workers, and they have no `share`. Empty where no stacks were sampled.
+    `samples` are those of that time, `seconds` is how long it was, of all workers. They have no `share`.
     """
-    if trace.stacks.is_empty():
-        return ()
-    thread = ["host", "pid", "tid"]
-    fetches, stages = (trace.rows(kinds=kinds).select(*thread, "start_ns", "end_ns") for kinds in (["fetch"], _STAGES))
-    parts, seconds = [pl.DataFrame(schema=_SAMPLES)], 0.0
-    for key, samples in trace.stacks.join(fetches, on=thread, how="semi").partition_by(thread, as_dict=True).items():
-        of_thread = pl.all_horizontal(pl.col(name) == value for name, value in zip(thread, key, strict=True))
-        times = subtract(intervals(fetches.filter(of_thread)), intervals(stages.filter(of_thread)))
-        parts.append(_within(samples.sort("time_ns"), times, WORKERS))
-        seconds += total(times) / 1e9
-    return tuple(_shares(WORKERS, pl.concat(parts), seconds, None))
+    return tuple(_shares(WORKERS, samples.with_columns(cause=pl.lit(WORKERS)), seconds, None))
 
 
 class ChargedSamples:

@@ -78,7 +78,8 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         longest_batch_s=int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,
     )
     if evidence.most_work_is_unnamed:
-        code = (*code, *worker_lines(trace))
+        unnamed_ns = work.total_ns - sum(work.stages.values())
+        code = (*code, *worker_lines(found.unnamed_samples, unnamed_ns / 1e9))
         evidence = replace(evidence, code=code)
     later = _later(trace, charged, evidence, work, received)
     answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)

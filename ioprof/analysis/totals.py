@@ -28,13 +28,20 @@ class Totals:
     """Time that the accelerators computed, summed over ranks."""
     samples: pl.DataFrame
     """See `stacks.ChargedSamples`."""
+    unnamed_samples: pl.DataFrame
+    """See `workers_time.MakingSums`."""
 
 
 def totals(trace: Trace) -> Totals:
     """The sums over all spans of a trace."""
     samples = None if trace.stacks.is_empty() else ChargedSamples(trace)
-    charging, work, overlaps = Charging(trace, samples), MakingSums(), Overlaps(trace)
+    charging, work, overlaps = (
+        Charging(trace, samples),
+        MakingSums(None if trace.stacks.is_empty() else trace.stacks),
+        Overlaps(trace),
+    )
     fetching, computing = Fetching(trace), Computing()
     analyse(trace, charging, work, overlaps, fetching, computing)
     found = (charging.charges(), work.found(), overlaps.by_activity(), fetching.found, computing.computed_ns)
-    return Totals(*found, ChargedSamples(trace).found() if samples is None else samples.found())
+    charged_samples = ChargedSamples(trace).found() if samples is None else samples.found()
+    return Totals(*found, charged_samples, work.unnamed_samples())

@@ -48,13 +48,15 @@ def making(trace: Trace) -> Making:
 
 
 class MakingSums:
-    """`making`, piece by piece."""
+    """`making`, piece by piece; and which samples of stacks, if any, are of the time in which workers were in no stage."""
 
     kinds = (*KINDS, "user")
     columns = COLUMNS
 
-    def __init__(self) -> None:
+    def __init__(self, stacks: pl.DataFrame | None = None) -> None:
         self._sums = Making()
+        self._stacks = stacks
+        self._unnamed = [pl.DataFrame(schema={"stack": pl.String()})]
 
     def add(self, piece: Piece) -> None:
         """Add what workers did in a piece."""
@@ -67,6 +69,8 @@ class MakingSums:
         fetching = union(axis.place(fetches))
         *stages, rest = partition(fetching, [axis.place(there.filter(of_cause)) for of_cause in WORK.values()])
         sums.total_ns += total(fetching)
+        if self._stacks is not None and len(rest):
+            self._unnamed.append(_sampled(self._stacks.filter(pl.col("rank") == piece.rank), fetches, axis, rest))
         for cause, times in zip((*WORK, "loader"), (*stages, rest), strict=True):
             if cause != "loader":
                 sums.add(cause, total(times))
@@ -77,6 +81,20 @@ class MakingSums:
         """What `making` returns."""
         stages = {cause: self._sums.stages[cause] for cause in WORK if cause in self._sums.stages}
         return replace(self._sums, stages=stages)
+
+    def unnamed_samples(self) -> pl.DataFrame:
+        """The `stack` of each sample that was taken of a fetching thread in no stage."""
+        return pl.concat(self._unnamed)
+
+
+def _sampled(stacks: pl.DataFrame, fetches: pl.DataFrame, axis: Axis, times: Intervals) -> pl.DataFrame:
+    """The samples of threads that fetch, at these times on the axis."""
+    samples = stacks.join(fetches.select("pid", "tid", "worker").unique(["pid", "tid"]), on=["pid", "tid"])
+    since_ns = samples["time_ns"].to_numpy() - axis.origin_ns
+    placed = since_ns + np.searchsorted(axis.workers, samples["worker"].to_numpy()) * axis.stride_ns
+    place = np.searchsorted(times[:, 0], placed, side="right") - 1
+    inside = (place >= 0) & (placed < times[place, 1]) & (since_ns >= 0) & (since_ns < axis.stride_ns)
+    return samples.filter(pl.Series(inside, dtype=pl.Boolean)).select(pl.col("stack").cast(pl.String))
 
 
 def _add_named(found: Making, cause: str, times: Intervals, axis: Axis, there: pl.DataFrame) -> None:
