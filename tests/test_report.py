@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from repository import ROOT
 from rich.cells import cell_len
 from rich.console import Console
 from sample_run import SampleRun, sample_run, steps_summary
 
+from ioprof.analysis.run import Run
 from ioprof.report import units, views
 from ioprof.report.brief import brief_text
 from ioprof.report.caveats import caveats
@@ -341,6 +343,26 @@ def test_the_brief_report_folds_what_took_little_and_loses_nothing() -> None:
     rows = [entry for entry in causes if re.search(rf"^{entry.cause} ", said, flags=re.MULTILINE)]
     assert min(entry.share or 0 for entry in rows) >= 0.005
     assert f"{len(causes) - len(rows)} others" in said
+
+
+def test_the_brief_report_shows_the_largest_causes() -> None:
+    """The bound comes before what is no wait for a batch, and no cause without a row is larger than one that has a row."""
+    run = Run.load(ROOT / "tests" / "data" / "demo" / "files")
+    shares = {entry.cause: entry.share or 0.0 for entry in run.summary.steps.causes}
+    for bound in ("decode", "straggler", "host", "exchange", "storage"):
+        summary = run.summary.replace(verdict=run.summary.verdict.replace(bound_by=bound))
+        said = printed(brief_text(summary, run.steps))
+        rows = re.findall(rf"^({'|'.join(CAUSES)}) +[\d.]+%", said, flags=re.MULTILINE)
+        folded = [share for cause, share in shares.items() if cause not in rows]
+        assert max(folded) <= min(shares[cause] for cause in rows if cause != bound)
+        assert bound == next(row for row in rows if row == bound or row not in ("compute", "straggler"))
+    assert re.search(r"^host .*stragglers", printed(brief_text(waiting(run.summary, "host"), run.steps)), flags=re.MULTILINE)
+
+
+def waiting(summary: Summary, bound: str) -> Summary:
+    """A run whose ranks waited for rank 0, because of what bounds it."""
+    steps = summary.steps.replace(straggler_wait_s={"0": {bound: 1.0}})
+    return summary.replace(steps=steps, verdict=summary.verdict.replace(bound_by=bound))
 
 
 @given(any_text)

@@ -23,7 +23,7 @@ from ioprof.run_record import Advice, CauseShare, Summary
 WIDTH: Final = 80
 _MOST_CHANGES: Final = 3
 _LEAST_SHARE: Final = 0.005
-"""Causes below this share of the steps' time are one row together, as are those after `_MOST_ROWS`."""
+"""Causes below this share of the steps' time are one row together, as are all but the largest `_MOST_ROWS`."""
 _MOST_ROWS: Final = 6
 _BAR: Final = 50  # columns that all of the time takes, where notes leave so much room
 _LABELS: Final = 20  # columns of a cause's name and share, with the space between columns
@@ -63,10 +63,11 @@ def _bars(summary: Summary) -> Table:
     ]
     bound, waited = summary.verdict.bound_by, sum(entry.share or 0.0 for entry, _ in entries if entry.cause in LEAVES)
     most = max((entry.share or 0.0 for entry, _ in entries if entry.cause in LEAVES), default=0.0)
-    entries.sort(key=lambda each: _place(each[0], waited, bound))
-    shown = [each for each in entries if (each[0].share or 0) >= _LEAST_SHARE or each[1].cause == bound]
-    shown = shown[:_MOST_ROWS]
-    noted = [_notes(entry, row, bound, most) for entry, row in shown]
+    least = max((entry.share or 0.0 for entry, _ in entries if entry.cause not in ("compute", "straggler")), default=0.0)
+    entries.sort(key=lambda each: _place(each[0], max(waited, least), bound, least))
+    largest = sorted(entries, key=lambda each: (each[1].cause != bound, -(each[0].share or 0.0)))[:_MOST_ROWS]
+    shown = [each for each in entries if each in largest and ((each[0].share or 0.0) >= _LEAST_SHARE or each[1].cause == bound)]
+    noted = [_notes(entry, row, summary, most) for entry, row in shown]
     room = WIDTH - _LABELS - max(map(len, noted), default=0)
     scale = min(_BAR, room / max((entry.share or 0.0 for entry, _ in shown), default=1.0)) if shown else _BAR
     for (entry, row), notes in zip(shown, noted, strict=True):
@@ -80,9 +81,14 @@ def _bars(summary: Summary) -> Table:
     return table
 
 
-def _notes(entry: CauseShare, row: CauseRow, bound: str | None, most: float) -> str:
+def _notes(entry: CauseShare, row: CauseRow, summary: Summary, most: float) -> str:
     """What is said beside a bar; `most` is the greatest share of a cause of waiting for batches."""
-    notes = [] if row.basis == "measured" else [row.basis]
+    bound, notes = summary.verdict.bound_by, [] if row.basis == "measured" else [row.basis]
+    if row.cause == bound and entry.seconds:
+        behind_s = sum(causes.get(bound, 0.0) for causes in summary.steps.straggler_wait_s.values())
+        behind = behind_s / entry.seconds * (entry.share or 0.0)
+        if behind >= _LEAST_SHARE:
+            notes.append(f"and {behind:.1%} of stragglers")
     if row.cause == bound and row.workers and row.cause in LEAVES and (entry.share or 0.0) < most:
         notes.append(f"{row.workers}% of the workers' time")
     if row.cause == "straggler" and entry.details:
@@ -90,12 +96,16 @@ def _notes(entry: CauseShare, row: CauseRow, bound: str | None, most: float) -> 
     return "; ".join(notes)
 
 
-def _place(entry: CauseShare, waited: float, bound: str | None) -> tuple[float, bool, float]:
-    """By what the bars are sorted: the largest first. Waits for batches are one, as in the verdict, and begin with its cause."""
+def _place(entry: CauseShare, waited: float, bound: str | None, least: float) -> tuple[float, bool, float]:
+    """By what the bars are sorted: the largest first. Waits for batches are one, as in the verdict, and begin with its cause.
+
+    The bound has the place of the largest cause after compute and straggler, at `least`: a part of straggler may count as it.
+    """
     share = entry.share or 0.0
-    if bound not in LEAVES or entry.cause not in LEAVES:
-        return -share, False, -share
-    return -waited, entry.cause != bound, -share
+    if bound in LEAVES and entry.cause in LEAVES:
+        return -waited, entry.cause != bound, -share
+    is_bound = entry.cause == bound and bound != "compute"
+    return -max(share, least) if is_bound else -share, not is_bound, -share
 
 
 def _cut(text: str, length: int) -> str:
