@@ -10,6 +10,7 @@ import torch
 
 from ioprof.cli import main
 from ioprof.converters import ConvertOptions, convert
+from ioprof.recording.run_folder import ANALYSIS_FILES, RUN_FILES
 from ioprof.trace import Trace
 
 
@@ -120,15 +121,24 @@ def test_a_run_on_a_damaged_record_fails_in_one_line_that_names_it(small_tree, t
     assert "Traceback" not in finished.out + finished.err
 
 
-def test_a_run_on_a_full_disk_leaves_nothing_that_looks_whole(dataset, tmp_path, small_disk):
-    """If the disk is too full for the run folder, the job ends with one line, the recording is kept, and no run is left."""
-    disk = small_disk(1 << 17)
+@pytest.mark.parametrize(("room", "is_recorded"), [(1 << 14, False), (1 << 17, True)])
+def test_a_run_on_a_full_disk_leaves_nothing_that_looks_whole(dataset, tmp_path, small_disk, room, is_recorded):
+    """If the disk is too full for the run folder, the job ends with one line, and the capture files are kept.
+
+    The folder has all that was recorded, or nothing of it; and nothing of an analysis that did not fit.
+    """
+    disk = small_disk(room)
     finished = jobs.ioprof("run", dataset, "--steps", 3, "--batch-size", 4, "--out", disk / "run", cwd=tmp_path)
 
     assert 1 == finished.code
     assert "No space left on device" in finished.err.splitlines()[-1]
     assert "Traceback" not in finished.out + finished.err
-    assert ["job.log", "recording.json"] == sorted(path.name for path in (disk / "run").iterdir())
+    left = {path.name for path in (disk / "run").iterdir()}
+    assert ({"job.log", "recording.json"}, is_recorded) == (left - set(RUN_FILES), "run.json" in left)
+    if is_recorded:
+        assert (set(), "complete") == (left & set(ANALYSIS_FILES), Trace.load(disk / "run").run.status)
+    else:
+        assert {"job.log", "recording.json"} == left
     assert list(tmp_path.glob("tmp/ioprof-*/*.ring"))
 
 
