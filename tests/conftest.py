@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -66,7 +67,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def nothing_left_behind() -> Iterator[None]:
     """Fail a test that leaves recording on, a child process, a thread, an environment variable or another working directory."""
     assert not _is_recording(), "recording was on before the test began"
-    before = set(threading.enumerate()), set(psutil.Process().children()), dict(os.environ), Path.cwd()
+    before = set(threading.enumerate()), _children(), dict(os.environ), Path.cwd()
     yield
     threads, children, environment, folder = before
     left = [*_left_recording(), *_changed_environment(environment), *_changed_folder(folder)]
@@ -142,9 +143,20 @@ def _left_recording() -> Iterator[str]:
         yield "recording on"
 
 
-def _left_children(before: set[psutil.Process]) -> Iterator[str]:
-    new = [child for child in psutil.Process().children() if child not in before and not _is_library_process(child)]
-    _, alive = psutil.wait_procs(new, timeout=GRACE_S)
+def _children() -> set[int]:
+    """Process ids of the children. psutil looks at all processes of the machine for that, which every test would wait for twice."""
+    lists = []
+    for path in Path("/proc/self/task").glob("*/children"):  # of each thread, those that it started
+        with suppress(OSError):  # the thread ended meanwhile
+            lists.append(path.read_text())
+    if not lists:  # the kernel was built without these files
+        return {child.pid for child in psutil.Process().children()}
+    return {int(pid) for pids in lists for pid in pids.split()}
+
+
+def _left_children(before: set[int]) -> Iterator[str]:
+    new = [psutil.Process(pid) for pid in _children() - before if psutil.pid_exists(pid)]
+    _, alive = psutil.wait_procs([child for child in new if not _is_library_process(child)], timeout=GRACE_S)
     for child in alive:
         yield f"child process {child.pid} ({_command(child)[:100]})"
         child.kill()
