@@ -54,6 +54,9 @@ bench: $(INSTALLED)  ## measure what the README claims, one program of benchmark
 	  echo "== $$program"; $(BIN)/python "$$program"; \
 	done
 
+# Images of containers often set this. Then each of the thousands of processes of the tests would compile its modules of ioprof anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The C compiler of ziglang links against glibc 2.17 of any Linux, so that the wheel runs on old clusters too (manylinux2014).
 wheel: $(INSTALLED)  ## build sdist and wheel into dist/, for machines without a compiler: one wheel for Python 3.11 and newer
 	rm -rf dist build/wheel build/temp.* build/lib.* build/bdist.*
