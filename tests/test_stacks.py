@@ -267,7 +267,7 @@ def test_line_tables_are_decoded_as_python_does() -> None:
             for line, *_ in code.co_positions():
                 last = last if line is None else line
                 lines.append(last)
-            assert lines == list(instruction_lines(code.co_linetable, code.co_firstlineno)), code.co_qualname
+            assert lines == instruction_lines(code.co_linetable, code.co_firstlineno), code.co_qualname
 
 
 def test_a_file_of_samples_may_be_cut_anywhere(tmp_path: Path) -> None:

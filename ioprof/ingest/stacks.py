@@ -1,8 +1,9 @@
 """Reads the stack samples of a spool folder into a table; `ioprof.stack_format` specifies the file."""
 
 import json
+import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -145,13 +146,13 @@ class _File:
         if self.package and filename.startswith(f"{self.package}/"):
             filename = OWN_PACKAGE + filename[len(self.package) :]
         table = names[name_bytes + function_bytes :]
-        self.codes[number] = _Code(filename, function, list(instruction_lines(table, first_line)))
+        self.codes[number] = _Code(filename, function, instruction_lines(table, first_line))
 
 
 def _text(data: bytes, width: int) -> str:
     """A string as CPython keeps it, on one line and without what no table can hold."""
     text = data.decode(_ENCODINGS[width], "replace")
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return text if text.isprintable() else "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def _table(file: _File, who: dict[int, tuple[int | None, str]]) -> pl.DataFrame:
@@ -182,39 +183,36 @@ def _table(file: _File, who: dict[int, tuple[int | None, str]]) -> pl.DataFrame:
 
 _LINE_DELTA: Final = {10: 0, 11: 1, 12: 2}
 _NO_COLUMNS, _LONG, _NO_LOCATION = 13, 14, 15
+_ENTRY: Final = re.compile(rb"[\x80-\xff][\x00-\x7f]*")
 
 
-def instruction_lines(table: bytes, first_line: int) -> Iterator[int]:
+def instruction_lines(table: bytes, first_line: int) -> list[int]:
     """The line of each instruction of a code object, by its line table; one without a line has that of the one before it.
 
     CPython's Objects/locations.md: an entry begins with a byte whose bit 7 is set; bits 3 to 6 say what follows, bits 0 to 2 for
-    how many instructions it is, less one. `CodeType.co_positions` gives the same within the process.
+    how many instructions it is, less one. `CodeType.co_positions` gives the same within the process. A job that imports torch
+    has some 300,000 instructions.
     """
-    line, shown, place = first_line, first_line, 0
-    while place < len(table):
-        head = table[place]
-        place += 1
-        code, length = head >> 3 & 15, (head & 7) + 1
+    line, shown, lines = first_line, first_line, list[int]()
+    for entry in _ENTRY.findall(table):
+        head = entry[0]
+        code = head >> 3 & 15
         if code in (_NO_COLUMNS, _LONG):
-            delta, place = _signed_varint(table, place)
-            line += delta
+            line += _signed_varint(entry)
         elif code in _LINE_DELTA:
             line += _LINE_DELTA[code]
         if code != _NO_LOCATION:
             shown = line
-        while place < len(table) and not table[place] & 128:  # columns
-            place += 1
-        yield from (shown for _ in range(length))
+        lines += [shown] * ((head & 7) + 1)
+    return lines
 
 
-def _signed_varint(table: bytes, place: int) -> tuple[int, int]:
-    """A number of six bits per byte, lowest first, with its sign in its lowest bit, and the place after it."""
+def _signed_varint(entry: bytes) -> int:
+    """The number after the first byte of an entry: six bits per byte, lowest first, with its sign in its lowest bit."""
     value, shift = 0, 0
-    while place < len(table):
-        byte = table[place]
-        place += 1
+    for byte in entry[1:]:
         value |= (byte & 63) << shift
         shift += 6
         if not byte & 64:
             break
-    return (-(value >> 1) if value & 1 else value >> 1), place
+    return -(value >> 1) if value & 1 else value >> 1
