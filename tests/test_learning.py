@@ -69,8 +69,7 @@ def test_a_small_network_learns_four_colours_in_two_ranks(learned):
     assert learning.evaluations[-1].accuracy >= 0.95
     assert learning.losses[-1] < 0.5 * learning.losses[0]
     assert 60 == len(learning.losses)
-    report = jobs.ioprof("report", "--full", folder / "run", cwd=folder)
-    assert "accuracy after epoch 10" in " ".join(report.out.split())
+    assert "accuracy after epoch 10" in jobs.report_of(folder / "run")
 
 
 def test_evaluations_and_checkpoints_are_spans_of_their_kinds(learned):

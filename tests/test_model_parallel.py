@@ -103,7 +103,7 @@ def test_stages_wait_in_bubbles_and_the_time_is_charged_whole(staged):
     assert ("pipeline", 3, 6) == (summary.run.parallel, summary.run.stages, summary.run.microbatches)
     wall_s = (found.steps["end_ns"].max() - found.steps["start_ns"].min()) / 1e9
     assert pytest.approx(STEPS * BATCH / wall_s) == summary.throughput.samples_per_s
-    report = " ".join(jobs.ioprof("report", "--full", staged.folder, cwd=staged.folder.parent).out.split())
+    report = jobs.report_of(staged.folder)
     assert "3 stages, 6 microbatches: bubbles take " in report
     assert "(25.0% with stages of the same time: (p-1)/(m+p-1))" in report
 

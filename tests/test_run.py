@@ -272,7 +272,7 @@ def test_a_killed_rank_leaves_what_it_recorded(datasets, tmp_path):
     trace = Trace.load(tmp_path / "run")
     assert len(trace.spans.filter(rank=1, kind="step")) >= 4
     assert "rank 1: was killed by SIGKILL" in out
-    assert str(processes["rank", 1, -1]) in jobs.ioprof("report", "run", "--full", cwd=tmp_path).out
+    assert str(processes["rank", 1, -1]) in jobs.report_of(tmp_path / "run")
     steps = blame(trace)
     total = steps.select(pl.sum_horizontal(f"{cause}_ns" for cause in CAUSES)).to_series()
     assert (steps["end_ns"] - steps["start_ns"]).to_list() == total.to_list()

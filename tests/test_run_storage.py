@@ -55,11 +55,6 @@ def run(dataset, *arguments, cwd, code=0):
     return Trace.load(cwd / "run"), finished
 
 
-def words(text):
-    """The text without its line breaks and columns."""
-    return " ".join(text.split())
-
-
 def read_for_batches(trace, dataset):
     """Reads and faults of the dataset to make batches; not those of libraries, for which a batch may wait, too."""
     files = trace.files.filter(pl.col("path").str.starts_with(f"{dataset.path.parent}/"))
@@ -87,8 +82,9 @@ def test_a_cold_run_reads_storage_and_a_warm_one_does_not(datasets, tmp_path, la
     assert ("cold", 0.0) == (found.asked, found.start.ratio)
     assert found.reclaim or 0.5 < found.end.ratio
     assert dataset.bytes <= sum(read_by_epoch(cold, dataset, 8).values())
-    assert "page cache asked: cold" in words(jobs.whole_report(finished, tmp_path))
-    assert "0.0% at the start" in words(jobs.whole_report(finished, tmp_path))
+    report = jobs.whole_report(finished, tmp_path)
+    assert "page cache asked: cold" in report
+    assert "0.0% at the start" in report
 
     shutil.rmtree(tmp_path / "run")
     with slow_storage.in_memory(dataset.path):
@@ -119,7 +115,7 @@ def test_a_cold_run_on_a_file_system_in_memory_says_that_it_is_not(datasets, tmp
     shutil.copytree(datasets["lmdb"].path, disk / "data")
     trace, finished = run(disk / "data", "--cache", "cold", "--steps", 1, cwd=tmp_path)
     assert (1.0, True) == (trace.run.cache.start.ratio, "the run is not cold" in finished.err)
-    assert "100.0% at the start" in words(jobs.whole_report(finished, tmp_path))
+    assert "100.0% at the start" in jobs.whole_report(finished, tmp_path)
 
 
 @contextmanager
@@ -150,7 +146,7 @@ def test_cold_is_cold_below_a_loop_device(datasets, tmp_path, small_disk):
         assert residency(found.files).ratio > 0
         trace, finished = run(disk / "data", "--cache", "cold", "--steps", 1, cwd=tmp_path)
         assert trace.run.cache.lower.ratio <= 0.01
-        text = words(jobs.ioprof("report", "run", "--full", cwd=tmp_path).out)
+        text = jobs.report_of(tmp_path / "run")
         assert "0.0% at the start of what the file system lies on" in text
     memory = small_disk(32 << 20)
     with on_loop_device(memory / "disk.img", tmp_path / "loop in memory") as disk:
@@ -159,7 +155,7 @@ def test_cold_is_cold_below_a_loop_device(datasets, tmp_path, small_disk):
         trace, finished = run(disk / "data", "--cache", "cold", "--steps", 1, "--force", cwd=tmp_path)
         assert trace.run.cache.lower.ratio > 0.01
         assert "stayed in memory; the run is not cold" in finished.err
-        assert "storage in memory" in words(jobs.ioprof("report", "run", "--full", cwd=tmp_path).out)
+        assert "storage in memory" in jobs.report_of(tmp_path / "run")
 
 
 def test_an_lmdb_is_read_by_reads_when_asked(datasets, tmp_path):
@@ -338,9 +334,10 @@ def test_a_run_on_a_multiple_is_a_run_on_that_dataset(datasets, tmp_path):
         getattr(trace.run.dataset, key) for key in ("records", "scale", "path")
     )
     assert 4 == trace.run.config.steps
-    assert "scale 0.5x of lmdb" in words(jobs.whole_report(finished, tmp_path))
+    report = jobs.whole_report(finished, tmp_path)
+    assert "scale 0.5x of lmdb" in report
     assert (None, None, None) == (trace.run.cache, trace.run.limit, trace.run.stage)
-    assert "page cache asked" not in words(jobs.whole_report(finished, tmp_path))
+    assert "page cache asked" not in report
 
 
 # ------------------------------------------------------------------------------------------------ staging
@@ -386,8 +383,9 @@ def test_staged_before_the_shared_path_is_read_once(datasets, served, tmp_path):
     assert stage.copied_bytes == spans["bytes"].sum()
     assert spans["end_ns"].max() <= trace.spans.filter(kind="step")["start_ns"].min()
     assert 0.005 <= stage.shared_read.mean_s
-    assert "before training in" in words(jobs.whole_report(finished, tmp_path))
-    assert "break-even" in words(jobs.whole_report(finished, tmp_path))
+    report = jobs.whole_report(finished, tmp_path)
+    assert "before training in" in report
+    assert "break-even" in report
 
 
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
@@ -408,7 +406,7 @@ def test_staged_while_training_the_shared_path_is_read_in_the_first_epoch_only(d
     assert size < 1.6 * sum(os.stat(path).st_size for path in dataset.data_files())  # blocks and searches of a small dataset
     assert 0.99 < trace.run.stage.filled_ratio <= 1
     assert [] == os.listdir(tmp_path / "local")
-    assert "written to" in words(jobs.whole_report(finished, tmp_path))
+    assert "written to" in jobs.whole_report(finished, tmp_path)
 
 
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
@@ -425,7 +423,7 @@ def test_what_was_filled_and_is_kept_is_a_dataset(datasets, tmp_path, layout):
     shutil.rmtree(tmp_path / "run")
     again, finished = run(datasets[layout].path, "--steps", 1, "--stage-to", "local", cwd=tmp_path)
     assert (True, 0, [layout]) == (again.run.stage.reused, again.run.stage.copied_bytes, os.listdir(tmp_path / "local"))
-    assert "were in" in words(jobs.whole_report(finished, tmp_path))
+    assert "were in" in jobs.whole_report(finished, tmp_path)
 
 
 def test_an_interrupted_staging_goes_on_with_the_next_run(datasets, served, tmp_path):

@@ -32,7 +32,7 @@ def test_what_hiding_copies_brings_is_in_the_report(copy, least, most, tmp_path)
     assert [pytest.approx(512 * (3 * 224 * 224 + 8) / rate * 1e9, abs=2)] == took
     with comparing_times():
         assert least <= hidden <= most, hidden
-    report = " ".join(jobs.ioprof("report", "--full", "run", cwd=tmp_path).out.split())
+    report = jobs.report_of(tmp_path / "run")
     assert f"{copy} copies" in report
     assert "alexnet; 2,987.0 samples/s per device, published: TensorFlow benchmarks" in report
 
@@ -56,7 +56,7 @@ def test_a_preset_makes_its_job_with_the_exchange_that_was_asked_for(tmp_path):
     )
     for _, _, arrived, ended, num_bytes in both.rows():
         assert pytest.approx(plan.seconds(num_bytes) * 1e9, rel=0.05) == ended - arrived
-    report = " ".join(jobs.ioprof("report", "--full", "run", cwd=tmp_path).out.split())
+    report = jobs.report_of(tmp_path / "run")
     assert "102 MB of gradients by hierarchical in 2 nodes" in report
 
 
