@@ -81,6 +81,38 @@ def test_samples_count_where_a_step_waited_for_their_thread() -> None:
     } == found
 
 
+def test_samples_of_decoding_collating_and_sampling_have_lines() -> None:
+    """Of the thread that does it: a worker, or the rank's own for its sampler and for what it decodes outside of a wait."""
+    trace = timeline("""
+    step            0000000000000000
+    wait            00000000........
+    sampler main    ##..............
+    fetch w0        0000000.........
+    decode w0       ##..##..........
+    collate w0      ......#.........
+    decode main     ..........##....
+    compute main    ........00......
+    """)
+    samples = [
+        (0, 0, 100, "/job/train.py:1:main\n/job/train.py:2:Sampler.__iter__"),
+        (0, 0, 101, "/job/data.py:1:Data.__getitem__"),
+        (4, 0, 101, "/job/data.py:4:Data.__getitem__"),
+        (4, 0, 100, "/job/train.py:4:main"),
+        (6, 0, 101, "/job/data.py:6:collate"),
+        (10, 0, 100, "/job/train.py:10:main"),
+    ]
+    trace = with_stacks(trace, samples)
+    found = {(share.cause, share.line) for share in unexplained(trace, blame(trace), totals(trace).samples)}
+    assert {("loader", 2), ("decode", 4), ("collate", 6), ("decode", 10)} == found
+
+
+def test_an_idle_worker_is_not_in_the_loop_that_started_it() -> None:
+    """A forked child has the frames of its parent, too, which it does not run."""
+    child = "/job/train.py:7:main\n/usr/lib/python3.12/multiprocessing/process.py:314:BaseProcess._bootstrap"
+    assert not place_of(f"{child}\n/usr/lib/python3.12/selectors.py:415:_PollLikeSelector.select").is_own
+    assert place_of(f"{child}\n/job/data.py:3:Data.__getitem__").line == 3
+
+
 def test_the_time_of_a_cause_is_that_of_its_lines() -> None:
     """The lines of a cause sum to its seconds, and have its share of the steps."""
     trace = drawn()
