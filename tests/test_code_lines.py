@@ -21,7 +21,7 @@ from ioprof.analysis.totals import totals
 from ioprof.errors import RunError
 from ioprof.ingest.merging import merge_parts
 from ioprof.interchange.speedscope import document, write_speedscope
-from ioprof.run_record import RunRecord
+from ioprof.run_record import Doubt, RunRecord
 from ioprof.schema import STACK_COLUMNS
 from ioprof.stacks.library import is_built
 from ioprof.trace import Trace, table_schema
@@ -111,6 +111,18 @@ def test_an_idle_worker_is_not_in_the_loop_that_started_it() -> None:
     child = "/job/train.py:7:main\n/usr/lib/python3.12/multiprocessing/process.py:314:BaseProcess._bootstrap"
     assert not place_of(f"{child}\n/usr/lib/python3.12/selectors.py:415:_PollLikeSelector.select").is_own
     assert place_of(f"{child}\n/job/data.py:3:Data.__getitem__").line == 3
+
+
+def test_a_wait_for_what_nobody_followed_is_not_called_python() -> None:
+    """A line that waits for another process takes the time, and what that process did is not known."""
+    trace = timeline("step 0000000000\ncompute main ........00")
+    connection = "/usr/lib/python3.12/multiprocessing/connection.py:430:Connection._recv"
+    for called, is_wait in ((connection, True), ("/env/lib/python3.12/site-packages/numpy/a.py:2:sort", False)):
+        samples = [(tick, 0, 100, f"/job/train.py:3:main\n{called}") for tick in range(8)]
+        verdict = Run.of(with_stacks(trace, samples)).summary.verdict
+        assert "host" == verdict.bound_by
+        assert is_wait == ("which were not followed" in verdict.text) == (Doubt.UNNAMED in verdict.doubts)
+        assert is_wait == verdict.advice[0].action.startswith("Make what /job/train.py:3 in main waits for faster")
 
 
 def test_the_time_of_a_cause_is_that_of_its_lines() -> None:

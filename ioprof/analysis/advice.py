@@ -303,6 +303,8 @@ def _stages(evidence: Evidence) -> _Lines:
 def _validation(evidence: Evidence) -> _Lines:
     detail = evidence.largest_detail("validation")
     most = f", {detail.share:.1%} of the time for {detail.name}" if detail else ""
+    if line := evidence.largest_line("validation"):
+        most += f", {evidence.part_of(line)} at {line_text(line)}"
     share = evidence.charged["validation"].share or 0.0
     yield f"Validate less often, or on fewer batches: validation took {share:.1%} of the steps' time{most}"
 
@@ -322,7 +324,13 @@ def _host(evidence: Evidence) -> _Lines:
         f"a step spends {_ms(evidence.seconds_per_step('host'))} in the ranks' own Python between waiting, copying and computing"
     )
     detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
-    if line and not (detail and detail.seconds > line.seconds):
+    if evidence.waiting_line:
+        share = evidence.part_of(evidence.waiting_line)
+        yield (
+            f"Make what {line_text(evidence.waiting_line)} waits for faster, in the threads or processes that provide it: the wait "
+            f"takes {share}, whatever the loop itself does"
+        )
+    elif line and not (detail and detail.seconds > line.seconds):
         yield f"Do less at {line_text(line)}, or not in every step: it takes {evidence.part_of(line)}; {spent}"
     elif detail:
         yield f"Do less in {detail.name}, or not in every step: it takes {detail.share:.1%} of the steps' time; {spent}"

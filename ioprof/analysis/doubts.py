@@ -28,6 +28,8 @@ def with_doubts(verdict: Verdict, evidence: Evidence, alternatives: Mapping[str,
         verdict = with_doubt_of(
             verdict, Doubt.CLOSE, f"{second.replace('_', ' ')} took nearly as much as {bound.replace('_', ' ')}"
         )
+    if bound == "host" and evidence.waiting_line:
+        return with_doubt_of(verdict, Doubt.UNNAMED, "nothing that was recorded says what those did that it waited for")
     if bound in ("host", "loader") and evidence.named_ratio(bound) < 1 - LEAST_UNNAMED_RATIO:
         if evidence.charged[bound].reason_code is Reason.THREADS_MAY_BE_AWAITED:
             why = "threads of the process read or decoded meanwhile, and whether it waited for them is not known"

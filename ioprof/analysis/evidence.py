@@ -1,5 +1,6 @@
 """All that a verdict may be based on, and what of it is asked for in more than one place."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
@@ -54,6 +55,10 @@ _LEAST_BUSY_AND_SLOWER: Final = 0.8
 """The same, if they need longer for a batch than the loop does: the rest of the time went to sending it."""
 _MOSTLY_OWN: Final = 1.1
 """Waits for a stage over the workers' own time for it, above which other threads did it."""
+_WAITING: Final = re.compile(
+    r"\((?:.*/)?(?:multiprocessing/\w+|concurrent/futures/\w+|selectors|threading|queue|subprocess|socket|ssl)\.py\)$"
+)
+"""Modules of the standard library whose functions take time only where they wait for another thread or process."""
 _MUCH_MORE: Final = 1.5
 """Time of all lines of a function over that of one of them, from which on the function's is told too."""
 FEWEST_SAMPLES: Final = 4
@@ -224,6 +229,12 @@ class Evidence:
         ratio = line.seconds / self._worker_lines_s * (self.charged["loader"].workers_share or 0.0)
         return f"{ratio:.1%} of the workers' time"
 
+    @property
+    def waiting_line(self) -> CodeShare | None:
+        """The line at which the ranks' own Python mostly waits for another thread or process that no hook follows."""
+        line = self.largest_line("host")
+        return line if line and line.library and _WAITING.search(line.library) else None
+
     def of_function(self, line: CodeShare) -> str:
         """How much the whole function of a line takes of the making of batches, as a clause, where that is much more."""
         same = [
@@ -239,7 +250,7 @@ class Evidence:
         line = self.largest_line(cause)
         if line and line.cause == WORKERS and (not detail or detail.name in (WORKER_START, EPOCH_END)):
             return f", {self.part_of(line)} at {line_text(line)}"
-        if line and (not detail or cause == "transform"):
+        if line and (not detail or cause in ("transform", "validation")):
             return f", {line.share or 0.0:.1%} at {line_text(line)}{self.of_function(line)}"
         within = f" ({line_text(line)})" if line and detail and (detail.name != SAMPLER or self.line_of_sampler) else ""
         return f", {detail.share:.1%} on {shortened(detail.name)}{within}" if detail else ""

@@ -2,9 +2,9 @@
 place in the user's code.
 
 A sample counts where its thread was what the step waited for at that instant: the rank's own thread where the instant is charged to
-`host`, to its sampler, or to what it decodes, transforms or collates outside of a wait; the thread of the worker that made the
-awaited batch where a wait is charged to one of these or to `loader`. So the samples of a cause are spread over the time of that
-cause, and a line's part of them is its part of that time.
+`host`, to its sampler, or to what it decodes, transforms, collates or validates outside of a wait; the thread of the worker that
+made the awaited batch where a wait is charged to one of these or to `loader`. So the samples of a cause are spread over the time of
+that cause, and a line's part of them is its part of that time.
 """
 
 import re
@@ -27,7 +27,9 @@ from ioprof.trace import Trace
 
 OF_BATCHES: Final = ("loader", "transform", "decode", "collate")
 """Causes of making batches that code of the user's own may be behind."""
-CAUSES: Final = ("host", *OF_BATCHES)
+_WITH_WAITS: Final = (*OF_BATCHES, "validation")
+"""Causes of which a part may be a wait for a worker."""
+CAUSES: Final = ("host", *_WITH_WAITS)
 """All causes that it may be behind."""
 START: Final = "start"
 """What the rank's thread did before its first step; that is not a cause of `ioprof.schema.CAUSES`, and no part of a step."""
@@ -128,7 +130,7 @@ class ChargedSamples:
         choosing = union(intervals(mine.filter(pl.col("kind") == "sampler")))
         elsewhere = subtract(union(intervals(mine.filter(pl.col("kind") == "wait"))), choosing)
         awaited = _awaited(samples, fetchers(spans))
-        for cause in OF_BATCHES:
+        for cause in _WITH_WAITS:
             self._parts.append(_within(own, subtract(instants[cause], elsewhere), cause))
             self._parts.append(_within(awaited, overlaps(instants[cause], elsewhere), cause))
 

@@ -186,6 +186,8 @@ class JobKind(StrEnum):
     """The same from the package tfrecord."""
     SPDL = "spdl"
     """A script whose batches come from a pipeline of SPDL."""
+    POOL = "pool"
+    """A script whose batches come from processes of a `multiprocessing.Pool`."""
     RAY = "ray"
     """A script whose batches come from Ray Data."""
     OTHER = "other"
