@@ -175,7 +175,7 @@ def _collate(evidence: Evidence) -> _Lines:
     spent = f"a step waits {_ms(evidence.seconds_per_step('collate'))} for collating{_batch(evidence)}"
     line = evidence.largest_line("collate")
     if line and line.library is None:  # its own Python, and no copy of samples by a library
-        yield f"Make {line_text(line)} faster, of what collates, or do it once before training: it takes {evidence.part_of(line)}"
+        yield f"Make what collates faster at {line_text(line)}, or do it once before training: it takes {evidence.part_of(line)}"
     yield f"Write samples directly into the batch's memory instead of stacking them afterwards: {spent}"
     yield from more_workers(evidence, spent)
 

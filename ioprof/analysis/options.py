@@ -92,7 +92,7 @@ _OPTIONS: Final = {
         pinned_copies="Copy from page-locked memory in a stage of the pipeline (spdl.io.transfer_tensor)",
     ),
     JobKind.POOL: JobOptions(
-        workers="processes=",
+        workers="number of processes",
         batch_size="the batch size",
         prefetch="the number of tasks ahead",
         with_workers="processes={} of the Pool",

@@ -3,7 +3,7 @@
 A task is known by its job and its place in it, which the pool sends with the task and with its result. The process of the loop
 takes numbers for the tasks of a job once the loop has waited for a result of it, or has started it; so nothing is said of a pool
 that has nothing to do with training. They travel as those of torch's DataLoader do (`batch_numbering`), with the pipe of the
-results, and the job in place of the epoch. A task that ended before its job had numbers has no `fetch` span.
+results, and the job in place of the epoch. What a task that ended before made is held back until its worker finds numbers.
 """
 
 import multiprocessing
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.batch_numbering import PublishedNumbers, Series, pipe_of
-from ioprof.instrument.hooks.handover import is_loop, take_numbered
+from ioprof.instrument.hooks.handover import MAX_HELD, is_loop, take_numbered
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.versions import require
@@ -163,6 +163,8 @@ class _Numbers(PublishedNumbers):
         self._state = state
         self._looked_ns = 0
         self._begin_ns = 0
+        self._held: deque[tuple[int, int, int, int]] = deque(maxlen=MAX_HELD)
+        """Job, place, start and end of tasks that had no numbers when they ended."""
 
     def begin(self, task: Any) -> None:
         self._begin_ns = 0
@@ -178,6 +180,8 @@ class _Numbers(PublishedNumbers):
             if number >= 0:
                 emit("fetch", self._begin_ns, end_ns, batch=number)
                 thread.end_batch()
+            else:
+                self._held.append((*result[:2], self._begin_ns, end_ns))
         self._begin_ns = 0
 
     def _number_of(self, job: int, place: int) -> int:
@@ -187,6 +191,10 @@ class _Numbers(PublishedNumbers):
             self._looked_ns, before = now_ns, self.rank
             self.look()
             number = self.number_of_job(job, place)
+            while number >= 0 and self._held:
+                of, at, begin_ns, end_ns = self._held.popleft()
+                if (earlier := self.number_of_job(of, at)) >= 0:
+                    emit("fetch", begin_ns, end_ns, batch=earlier)
             if self.rank != before:
                 name = multiprocessing.current_process()._identity  # type: ignore[attr-defined]  # noqa: SLF001
                 self._state.identity.become_worker(self.rank, name[-1] - 1 if name else 0)
