@@ -87,13 +87,13 @@ def collate(samples: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(samples)
 
 
-def make(number: int) -> torch.Tensor:
+def make(number: int) -> list[list[float]]:
     """A batch, in a process of its own."""
     busy(400_000)  # tasks
-    return torch.full((BATCH, 8), float(number))
+    return [[float(number)] * 8] * BATCH
 
 
-def fill(queue: "multiprocessing.Queue[torch.Tensor]", first: int) -> None:
+def fill(queue: "multiprocessing.Queue[list[list[float]]]", first: int) -> None:
     """A part of the batches, in a process of its own."""
     for number in range(first, num_steps, num_workers):
         queue.put(make(number))
@@ -103,13 +103,13 @@ def batches() -> Iterable[torch.Tensor]:
     """Of a DataLoader, a pool or a queue."""
     if place == "tasks":
         with multiprocessing.Pool(num_workers) as pool:
-            yield from pool.imap(make, range(num_steps))
+            yield from map(torch.tensor, pool.imap(make, range(num_steps)))
     elif place == "queue":
-        queue: multiprocessing.Queue[torch.Tensor] = multiprocessing.Queue(2)
+        queue: multiprocessing.Queue[list[list[float]]] = multiprocessing.Queue(2)
         for first in range(num_workers):
             multiprocessing.Process(target=fill, args=(queue, first), daemon=True).start()
         for _ in range(num_steps):
-            yield queue.get()  # queue
+            yield torch.tensor(queue.get())  # queue
     else:
         sampler, joins = Chosen() if place == "sampler" else None, collate if place == "collate" else None
         yield from DataLoader(Numbers(), BATCH, sampler=sampler, collate_fn=joins, num_workers=num_workers)
