@@ -196,7 +196,7 @@ class _Numbers(PublishedNumbers):
                 if (earlier := self.number_of_job(of, at)) >= 0:
                     emit("fetch", begin_ns, end_ns, batch=earlier)
             if self.rank != before:
-                name = multiprocessing.current_process()._identity  # type: ignore[attr-defined]  # noqa: SLF001
+                name = multiprocessing.current_process()._identity  # noqa: SLF001
                 self._state.identity.become_worker(self.rank, name[-1] - 1 if name else 0)
         return number
 
