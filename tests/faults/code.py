@@ -69,7 +69,6 @@ CASES = (
         advises="own_code.py",
         never_says=("num_workers",),
         names=(_line("busy"), "multiprocessing Pool"),
-        unsettled="it was run on a busy machine only, where batches were late for want of a core",
     ),
     Case(
         name="processes of one's own that fill a queue",
@@ -79,6 +78,5 @@ CASES = (
         says=("Probably host-bound", "waiting for other threads or processes", "own_code.py"),
         advises="Make what",
         names=(_line("queue"),),
-        unsettled="it was run on a busy machine only, where batches were late for want of a core",
     ),
 )
