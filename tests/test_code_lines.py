@@ -21,7 +21,7 @@ from ioprof.analysis.totals import totals
 from ioprof.errors import RunError
 from ioprof.ingest.merging import merge_parts
 from ioprof.interchange.speedscope import document, write_speedscope
-from ioprof.run_record import RunRecord
+from ioprof.run_record import Doubt, RunRecord
 from ioprof.schema import STACK_COLUMNS
 from ioprof.stacks.library import is_built
 from ioprof.trace import Trace, table_schema
@@ -79,6 +79,50 @@ def test_samples_count_where_a_step_waited_for_their_thread() -> None:
         ("loader", "/job/data.py", 6): (1, 1),
         ("transform", "/job/data.py", 4): (1, 2),
     } == found
+
+
+def test_samples_of_decoding_collating_and_sampling_have_lines() -> None:
+    """Of the thread that does it: a worker, or the rank's own for its sampler and for what it decodes outside of a wait."""
+    trace = timeline("""
+    step            0000000000000000
+    wait            00000000........
+    sampler main    ##..............
+    fetch w0        0000000.........
+    decode w0       ##..##..........
+    collate w0      ......#.........
+    decode main     ..........##....
+    compute main    ........00......
+    """)
+    samples = [
+        (0, 0, 100, "/job/train.py:1:main\n/job/train.py:2:Sampler.__iter__"),
+        (0, 0, 101, "/job/data.py:1:Data.__getitem__"),
+        (4, 0, 101, "/job/data.py:4:Data.__getitem__"),
+        (4, 0, 100, "/job/train.py:4:main"),
+        (6, 0, 101, "/job/data.py:6:collate"),
+        (10, 0, 100, "/job/train.py:10:main"),
+    ]
+    trace = with_stacks(trace, samples)
+    found = {(share.cause, share.line) for share in unexplained(trace, blame(trace), totals(trace).samples)}
+    assert {("loader", 2), ("decode", 4), ("collate", 6), ("decode", 10)} == found
+
+
+def test_an_idle_worker_is_not_in_the_loop_that_started_it() -> None:
+    """A forked child has the frames of its parent, too, which it does not run."""
+    child = "/job/train.py:7:main\n/usr/lib/python3.12/multiprocessing/process.py:314:BaseProcess._bootstrap"
+    assert not place_of(f"{child}\n/usr/lib/python3.12/selectors.py:415:_PollLikeSelector.select").is_own
+    assert place_of(f"{child}\n/job/data.py:3:Data.__getitem__").line == 3
+
+
+def test_a_wait_for_what_nobody_followed_is_not_called_python() -> None:
+    """A line that waits for another process takes the time, and what that process did is not known."""
+    trace = timeline("step 0000000000\ncompute main ........00")
+    connection = "/usr/lib/python3.12/multiprocessing/connection.py:430:Connection._recv"
+    for called, is_wait in ((connection, True), ("/env/lib/python3.12/site-packages/numpy/a.py:2:sort", False)):
+        samples = [(tick, 0, 100, f"/job/train.py:3:main\n{called}") for tick in range(8)]
+        verdict = Run.of(with_stacks(trace, samples)).summary.verdict
+        assert "host" == verdict.bound_by
+        assert is_wait == ("which were not followed" in verdict.text) == (Doubt.UNNAMED in verdict.doubts)
+        assert is_wait == verdict.advice[0].action.startswith("Make what /job/train.py:3 in main waits for faster")
 
 
 def test_the_time_of_a_cause_is_that_of_its_lines() -> None:
@@ -257,7 +301,7 @@ def test_lines_of_a_job_take_the_time_of_its_stopwatch(place: str, cause: str, w
     if place == "transform":
         assert f"own_code.py:{shares[0].line}" in " ".join(ended.stderr.split())
     else:  # of three lines that take a third each, or of the function of two of them
-        assert re.search(r"own_code\.py(:(32|94|95))? in (main|one)", " ".join(ended.stderr.split()))
+        assert re.search(r"own_code\.py(:(35|144|145))? in (main|one)", " ".join(ended.stderr.split()))
     recorded = run.trace.run.capture.stacks
     assert recorded is not None
     with comparing_times():

@@ -23,7 +23,7 @@ from ioprof.analysis.summary import summarise
 from ioprof.instrument.samplers.cgroups import CpuLimits
 from ioprof.instrument.samplers.processes import JobProcesses
 from ioprof.instrument.samplers.threads import ThreadCounters, cpu_list
-from ioprof.run_record import CpuLimit, Summary
+from ioprof.run_record import CpuLimit, Doubt, Summary
 from ioprof.schema import COUNTER_COLUMNS
 from ioprof.series import find_series
 from ioprof.trace import Trace, table_schema
@@ -267,6 +267,16 @@ def test_a_worker_that_decodes_beside_idle_cores_needs_more_workers() -> None:
     assert 0.9375 == found.cpu.idle_ratio
     assert text == summarise(job()).verdict.text
     assert advice.startswith("Use num_workers=15 instead of 1")
+
+
+DELIVERING: Final = "step 0000000000\nwait 00000000..\nfetch w0 0\ncompute ........00"
+
+
+def test_batches_may_be_late_because_their_worker_has_no_core() -> None:
+    """Then it is not sure that they are too large to be sent."""
+    for delay_s, doubts in ((9.0, (Doubt.CORES,)), (0.1, ())):
+        found = summarise(job(*used(RANK, 1.0, 0.1), *used(WORKER, 1.0, delay_s), drawing=DELIVERING))
+        assert ("delivery", doubts) == (found.verdict.bound_by, found.verdict.doubts)
 
 
 def test_a_process_that_was_sampled_at_its_start_alone_is_not_known() -> None:

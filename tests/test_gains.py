@@ -27,7 +27,7 @@ from ioprof.errors import CommandError
 from ioprof.jobs.options import RunOptions
 from ioprof.jobs.repeating import options_of_run, with_change
 from ioprof.replay.accuracy import Kind, error_of, kinds, why_none, why_not
-from ioprof.replay.changed import changed
+from ioprof.replay.changed import changed, with_factors
 from ioprof.replay.changes import Change, change_of
 from ioprof.replay.contention import with_others
 from ioprof.replay.engine import CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
@@ -66,6 +66,18 @@ def test_each_advice_has_a_gain_or_a_reason() -> None:
     assert all(each.costs for each in known)
     exact = [each.predicted_speedup for each in known if not each.is_bound]
     assert exact == sorted(exact, key=lambda speedup: -(speedup or 0.0))
+
+
+def test_a_validation_that_costs_nothing_waits_for_nothing() -> None:
+    """Its batches cost nothing either, whatever their time went to; those of the training cost what they did."""
+    [rank] = pipeline(decoding().trace).ranks
+    validating = replace(rank, iterations=tuple(replace(each, is_validation=True) for each in rank.iterations))
+    recorded = replace(pipeline(decoding().trace), ranks=(rank, validating))
+    training, free = with_factors(recorded, {"validation": 0.0}).ranks
+    assert all(each.tasks.stages_s.any() for each in training.iterations)
+    assert not any(each.tasks.stages_s.any() or each.startup_s.any() for each in free.iterations)
+    assert training.program.spent_s.tolist() == rank.program.spent_s.tolist()
+    assert not free.program.spent_s.any()
 
 
 def test_more_workers_are_proposed_with_what_the_simulator_says() -> None:

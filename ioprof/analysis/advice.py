@@ -19,6 +19,16 @@ OWN_MEANING: Final = {
     "loader": "its sampler",
 }
 
+_DECODE_LESS: Final = {
+    ("cv2.VideoCapture", "av.", "torchcodec.", "torchvision.io.video"): "clips stored shorter or smaller",
+    ("soundfile.", "torchaudio."): "recordings stored at the rate and the length that are used",
+    ("tokenizers.", "transformers."): "tokens stored instead of text",
+    (
+        "h5py.", "zarr.", "numpy.", "pyarrow.", "pandas.", "polars.", "safetensors.", "torch.", "zlib.", "gzip.", "bz2", "lzma.",
+        "compression.", "zstandard.", "lz4.",
+    ): "chunks, rows or files as large as what a sample needs, and no or a cheaper compression",
+}  # fmt: skip
+"""How less is decoded for a sample that is no image, by the first letters of the names of decoders."""
 _UNEQUAL_STAGES: Final = 1.25
 """Time that a stage of a pipeline computes over the mean of the others, from which on the model should be divided anew."""
 _LARGE_BUBBLES: Final = 0.1
@@ -129,14 +139,19 @@ def _decode(evidence: Evidence) -> _Lines:
     run, samples = evidence.run, evidence.fetched.samples
     sample_s = evidence.fetched.decode_ns / 1e9 / samples if samples and evidence.fetched.decode_ns else None
     step_s = evidence.seconds_per_step("decode")
-    cost = f"decoding one image takes {_ms(sample_s)} of a worker" if sample_s else f"a step waits {_ms(step_s)} for decoding"
+    detail = evidence.largest_detail("decode", LEAST_NAMED_RATIO)
+    less = next((less for names, less in _DECODE_LESS.items() if detail and detail.name.startswith(names)), None)
+    one = "image" if less is None else "sample"
+    cost = f"decoding one {one} takes {_ms(sample_s)} of a worker" if sample_s else f"a step waits {_ms(step_s)} for decoding"
     if run.config.decode in ("full", "pillow") and evidence.stores_originals:
         yield f"Decode only the crop of each image (--decode roi instead of {run.config.decode}): {cost}"
     yield from more_workers(evidence, cost)
     if evidence.stores_originals:
         yield f"Convert to 256-pixel images (ioprof convert imagenet SRC DST --image rgb256): {cost} at the original size"
     else:
-        yield f"Decode less for each sample (images stored smaller), or use a faster decoder: {cost}"
+        line = evidence.largest_line("decode")
+        where = f" at {line_text(line)}" if line else ""
+        yield f"Decode less for each sample{where} ({less or 'images stored smaller'}), or use a faster decoder: {cost}"
     need = evidence.demand.at_samples_per_s
     if sample_s and need and need * sample_s > (run.config.ranks or 1) * (run.config.workers or 1):
         cores = f", and the job has {run.cpus} cores" if run.cpus else ""
@@ -158,6 +173,9 @@ def _transform(evidence: Evidence) -> _Lines:
 
 def _collate(evidence: Evidence) -> _Lines:
     spent = f"a step waits {_ms(evidence.seconds_per_step('collate'))} for collating{_batch(evidence)}"
+    line = evidence.largest_line("collate")
+    if line and line.library is None:  # its own Python, and no copy of samples by a library
+        yield f"Make what collates faster at {line_text(line)}, or do it once before training: it takes {evidence.part_of(line)}"
     yield f"Write samples directly into the batch's memory instead of stacking them afterwards: {spent}"
     yield from more_workers(evidence, spent)
 
@@ -176,8 +194,9 @@ def _loader(evidence: Evidence) -> _Lines:
         spent = f"that is {evidence.charged['loader'].workers_share or 0.0:.1%} of the workers' time"
     detail, line = evidence.largest_detail("loader", LEAST_NAMED_RATIO), evidence.largest_line("loader")
     if detail and detail.name == SAMPLER:
+        place = f" at {line_text(own)}" if (own := evidence.line_of_sampler) else ""
         yield (
-            f"Choose the samples of a batch with less work in the sampler (a table made once instead of a loop): it took "
+            f"Choose the samples of a batch with less work in the sampler{place} (a table made once instead of a loop): it took "
             f"{detail.share:.1%} of the steps' time in the training process, whatever the workers do"
         )
         return
@@ -201,7 +220,8 @@ def _loader(evidence: Evidence) -> _Lines:
         yield from more
         more = []
     if line:
-        yield f"Make {line_text(line)} faster, or do it once before training: it takes {evidence.part_of(line)}"
+        takes = f"it takes {evidence.part_of(line)}{evidence.of_function(line)}"
+        yield f"Make {line_text(line)} faster, or do it once before training: {takes}"
     if not evidence.run.reads_captured:
         yield Advice(f"Record the reads as well: {spent}, and reads were not captured", no_gain=NoGain.OF_RECORDING)
     if evidence.warmup_ratio.get("loader", 0.0) >= 0.5 and evidence.steps.warmup and not evidence.most_work_is_unnamed:
@@ -283,6 +303,8 @@ def _stages(evidence: Evidence) -> _Lines:
 def _validation(evidence: Evidence) -> _Lines:
     detail = evidence.largest_detail("validation")
     most = f", {detail.share:.1%} of the time for {detail.name}" if detail else ""
+    if line := evidence.largest_line("validation"):
+        most += f", {evidence.part_of(line)} at {line_text(line)}"
     share = evidence.charged["validation"].share or 0.0
     yield f"Validate less often, or on fewer batches: validation took {share:.1%} of the steps' time{most}"
 
@@ -302,7 +324,13 @@ def _host(evidence: Evidence) -> _Lines:
         f"a step spends {_ms(evidence.seconds_per_step('host'))} in the ranks' own Python between waiting, copying and computing"
     )
     detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
-    if line and not (detail and detail.seconds > line.seconds):
+    if evidence.waiting_line:
+        share = evidence.part_of(evidence.waiting_line)
+        yield (
+            f"Make what {line_text(evidence.waiting_line)} waits for faster, in the threads or processes that provide it: the wait "
+            f"takes {share}, whatever the loop itself does"
+        )
+    elif line and not (detail and detail.seconds > line.seconds):
         yield f"Do less at {line_text(line)}, or not in every step: it takes {evidence.part_of(line)}; {spent}"
     elif detail:
         yield f"Do less in {detail.name}, or not in every step: it takes {detail.share:.1%} of the steps' time; {spent}"

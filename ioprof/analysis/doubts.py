@@ -10,6 +10,8 @@ CLOSE_RATIO: Final = 0.9
 """Time of the second cause over that of the first, from which on it is not certain which of the two is the greater."""
 LEAST_UNNAMED_RATIO: Final = 0.5
 """Part of `host` or `loader` without a name from which on nothing is said of it with certainty."""
+_MOSTLY_WITHOUT_CORE: Final = 0.5
+"""Part of the time in which workers could run that they waited for a core, from which on batches may be late for that alone."""
 _LEAST_SHARE: Final = 0.02
 """Of the steps' time; smaller causes are not compared."""
 
@@ -28,6 +30,11 @@ def with_doubts(verdict: Verdict, evidence: Evidence, alternatives: Mapping[str,
         verdict = with_doubt_of(
             verdict, Doubt.CLOSE, f"{second.replace('_', ' ')} took nearly as much as {bound.replace('_', ' ')}"
         )
+    if bound == "delivery" and evidence.cpu and (evidence.cpu.worker_run_delay_ratio or 0.0) >= _MOSTLY_WITHOUT_CORE:
+        why = "workers mostly waited for a core, and batches are on their way until those that send and receive them run"
+        return with_doubt_of(verdict, Doubt.CORES, why)
+    if bound == "host" and evidence.waiting_line:
+        return with_doubt_of(verdict, Doubt.UNNAMED, "nothing that was recorded says what those did that it waited for")
     if bound in ("host", "loader") and evidence.named_ratio(bound) < 1 - LEAST_UNNAMED_RATIO:
         if evidence.charged[bound].reason_code is Reason.THREADS_MAY_BE_AWAITED:
             why = "threads of the process read or decoded meanwhile, and whether it waited for them is not known"

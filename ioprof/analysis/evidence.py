@@ -1,5 +1,6 @@
 """All that a verdict may be based on, and what of it is asked for in more than one place."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from ioprof.analysis.demand import Fetched
 from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, EPOCH_END, PLACES, SAMPLER, WORKER_START
 from ioprof.analysis.options import JobOptions, options_of
-from ioprof.analysis.stacks import WORKERS
+from ioprof.analysis.stacks import OF_BATCHES, WORKERS
 from ioprof.run_record import (
     CauseDetail,
     CauseShare,
@@ -54,6 +55,12 @@ _LEAST_BUSY_AND_SLOWER: Final = 0.8
 """The same, if they need longer for a batch than the loop does: the rest of the time went to sending it."""
 _MOSTLY_OWN: Final = 1.1
 """Waits for a stage over the workers' own time for it, above which other threads did it."""
+_WAITING: Final = re.compile(
+    r"\((?:.*/)?(?:multiprocessing/\w+|concurrent/futures/\w+|selectors|threading|queue|subprocess|socket|ssl)\.py\)$"
+)
+"""Modules of the standard library whose functions take time only where they wait for another thread or process."""
+_MUCH_MORE: Final = 1.5
+"""Time of all lines of a function over that of one of them, from which on the function's is told too."""
 FEWEST_SAMPLES: Final = 4
 """Samples of a line of code below which it is not named in the verdict."""
 
@@ -222,17 +229,37 @@ class Evidence:
         ratio = line.seconds / self._worker_lines_s * (self.charged["loader"].workers_share or 0.0)
         return f"{ratio:.1%} of the workers' time"
 
+    @property
+    def waiting_line(self) -> CodeShare | None:
+        """The line at which the ranks' own Python mostly waits for another thread or process that no hook follows."""
+        line = self.largest_line("host")
+        return line if line and line.library and _WAITING.search(line.library) else None
+
+    def of_function(self, line: CodeShare) -> str:
+        """How much the whole function of a line takes of the making of batches, as a clause, where that is much more."""
+        same = [
+            other for other in self.code
+            if other.cause in OF_BATCHES and (other.file, other.function) == (line.file, line.function)
+        ]  # fmt: skip
+        share = sum(other.share or 0.0 for other in same)
+        return f" ({share:.1%} in all of {line.function})" if line.line and share >= _MUCH_MORE * (line.share or 1.0) else ""
+
     def largest_part(self, cause: str) -> str:
         """The largest part of a cause, as a clause: a file, a span, or a line of code. Empty: none that is large enough."""
         detail = self.largest_detail(cause, LEAST_NAMED_RATIO)
         line = self.largest_line(cause)
         if line and line.cause == WORKERS and (not detail or detail.name in (WORKER_START, EPOCH_END)):
             return f", {self.part_of(line)} at {line_text(line)}"
-        if line and (not detail or cause == "transform"):
-            return f", {line.share or 0.0:.1%} at {line_text(line)}"
-        # An idle worker is sampled too, in the loop that started it: of the sampler, which runs elsewhere, it says nothing.
-        within = f" ({line_text(line)})" if line and detail and detail.name != SAMPLER else ""
+        if line and (not detail or cause in ("transform", "validation")):
+            return f", {line.share or 0.0:.1%} at {line_text(line)}{self.of_function(line)}"
+        within = f" ({line_text(line)})" if line and detail and (detail.name != SAMPLER or self.line_of_sampler) else ""
         return f", {detail.share:.1%} on {shortened(detail.name)}{within}" if detail else ""
+
+    @property
+    def line_of_sampler(self) -> CodeShare | None:
+        """The line of the user's own sampler that took most of its time, where `loader` is hardly anything else."""
+        sampler = self.largest_detail("loader", MOSTLY_ONE)
+        return self.largest_line("loader") if sampler and sampler.name == SAMPLER else None
 
     @property
     def slow_file(self) -> FileReads | None:

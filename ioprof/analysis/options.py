@@ -91,6 +91,15 @@ _OPTIONS: Final = {
         with_steps="{} steps or more",
         pinned_copies="Copy from page-locked memory in a stage of the pipeline (spdl.io.transfer_tensor)",
     ),
+    JobKind.POOL: JobOptions(
+        workers="number of processes",
+        batch_size="the batch size",
+        prefetch="the number of tasks ahead",
+        with_workers="processes={} of the Pool",
+        with_steps="{} steps or more",
+        pinned_copies="Copy from page-locked memory, without blocking (pin_memory() and non_blocking=True)",
+        keep_workers="Keep the Pool from one epoch to the next",
+    ),
     JobKind.RAY: JobOptions(
         workers="concurrency=",
         batch_size="batch_size=",

@@ -1,8 +1,10 @@
-"""Which lines of Python the time went to that no span explains, from samples of stacks.
+"""Which lines of Python the time went to, from samples of stacks: time that no span explains, or that a span names but does not
+place in the user's code.
 
 A sample counts where its thread was what the step waited for at that instant: the rank's own thread where the instant is charged to
-`host`; the thread of the worker that made the awaited batch where it is charged to `loader` or `transform`. So the samples of a
-cause are spread over the time of that cause, and a line's part of them is its part of that time.
+`host`, to its sampler, or to what it decodes, transforms, collates or validates outside of a wait; the thread of the worker that
+made the awaited batch where a wait is charged to one of these or to `loader`. So the samples of a cause are spread over the time of
+that cause, and a line's part of them is its part of that time.
 """
 
 import re
@@ -16,14 +18,19 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.intervals import Intervals, subtract, total
+from ioprof.analysis.intervals import Intervals, overlaps, subtract, total, union
 from ioprof.analysis.lineage import fetchers
 from ioprof.analysis.selection import intervals
+from ioprof.analysis.training_process import in_main_thread
 from ioprof.run_record import CodeShare
 from ioprof.trace import Trace
 
-CAUSES: Final = ("host", "loader", "transform")
-"""Causes that code of the user's own may be behind."""
+OF_BATCHES: Final = ("loader", "transform", "decode", "collate")
+"""Causes of making batches that code of the user's own may be behind."""
+_WITH_WAITS: Final = (*OF_BATCHES, "validation")
+"""Causes of which a part may be a wait for a worker."""
+CAUSES: Final = ("host", *_WITH_WAITS)
+"""All causes that it may be behind."""
 START: Final = "start"
 """What the rank's thread did before its first step; that is not a cause of `ioprof.schema.CAUSES`, and no part of a step."""
 WORKERS: Final = "workers"
@@ -35,6 +42,8 @@ LEAST_START_S: Final = 1.0
 
 _LIBRARY: Final = re.compile(r"^<(?!stdin>|ipython)|/lib(?:64)?/python3[^/]*/|/(?:site|dist)-packages/|/torchinductor_[^/]*/")
 """Files of the standard library, of installed packages, and code that has no file."""
+_CHILD: Final = re.compile(r"/multiprocessing/process\.py:\d+:(?:BaseProcess\.)?_bootstrap$")
+"""The frame below which a forked child runs; those above it are what its parent did when it started the child."""
 _SAMPLES: Final = {"cause": pl.String(), "stack": pl.String()}
 
 
@@ -54,7 +63,9 @@ class Place:
 @cache
 def place_of(stack: str) -> Place:
     """The innermost frame of the user's own code in a stack, or its innermost frame; the stack is one of `schema.STACK_COLUMNS`."""
-    frames = [_split(frame) for frame in reversed(stack.split("\n"))]
+    lines = stack.split("\n")
+    first = max((number for number, frame in enumerate(lines) if _CHILD.search(frame)), default=0)
+    frames = [_split(frame) for frame in reversed(lines[first:])]
     foreign = [frame for frame in frames if not frame[0].startswith("<ioprof>")]
     inner = foreign[0] if foreign else frames[0]
     for file, line, function in foreign:
@@ -113,9 +124,15 @@ class ChargedSamples:
             return
         own = samples.join(_loop_threads(self._trace, rank), on=["host", "pid", "tid"], how="semi")
         self._parts.append(_within(own, instants["host"], "host"))
-        if len(spans):
-            awaited = _awaited(samples, fetchers(spans))
-            self._parts += [_within(awaited, instants[cause], cause) for cause in ("loader", "transform")]
+        if not len(spans):
+            return
+        mine = spans.filter(in_main_thread(spans))
+        choosing = union(intervals(mine.filter(pl.col("kind") == "sampler")))
+        elsewhere = subtract(union(intervals(mine.filter(pl.col("kind") == "wait"))), choosing)
+        awaited = _awaited(samples, fetchers(spans))
+        for cause in _WITH_WAITS:
+            self._parts.append(_within(own, subtract(instants[cause], elsewhere), cause))
+            self._parts.append(_within(awaited, overlaps(instants[cause], elsewhere), cause))
 
     def found(self) -> pl.DataFrame:
         """The `cause` and `stack` of each sample."""

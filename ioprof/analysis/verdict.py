@@ -122,9 +122,12 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
             f"spent {_stages(evidence)}."
             f"{_startup(evidence, bound)}"
         )
+    meaning, waits = _MEANING[bound], evidence.waiting_line if bound == "host" else None
+    if waits:
+        meaning = f"waiting for other threads or processes, which were not followed ({waits.library})"
     where = evidence.place_of_host if bound == "host" else _of_loader(evidence) if bound in LEAVES else ""
     return (
-        f"{BOUND_NAMES[bound]}-bound: {idle}, and {shares[bound]:.1%} went to {_MEANING[bound]}{evidence.largest_part(bound)}"
+        f"{BOUND_NAMES[bound]}-bound: {idle}, and {shares[bound]:.1%} went to {meaning}{evidence.largest_part(bound)}"
         f"{where}{_of_stragglers(evidence, (bound,))}{_next(shares, bound)}.{_startup(evidence, bound)}"
     )
 

@@ -84,17 +84,18 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
     stages = tasks.stages_s * np.array([factors.get(stage, 1.0) for stage in STAGES])
     delivery, loader = factors.get("delivery", 1.0), factors.get("loader", 1.0)
     has_storage = 1.0 if factors.get("storage", 1.0) > 0 else 0.0
+    whole = factors.get("validation", 1.0) if each.is_validation else 1.0  # whatever it spends the time on
     scaled = replace(
         tasks,
-        stages_s=stages,
-        open_s=tasks.open_s * factors.get("storage", 1.0),
-        reads=tasks.reads * has_storage,
-        read_bytes=tasks.read_bytes * has_storage,
-        lag_s=tasks.lag_s * loader,
-        transit_s=tasks.transit_s * delivery,
-        take_s=tasks.take_s * delivery,
+        stages_s=stages * whole,
+        open_s=tasks.open_s * factors.get("storage", 1.0) * whole,
+        reads=tasks.reads * has_storage * whole,
+        read_bytes=tasks.read_bytes * has_storage * whole,
+        lag_s=tasks.lag_s * loader * whole,
+        transit_s=tasks.transit_s * delivery * whole,
+        take_s=tasks.take_s * delivery * whole,
     )
-    return replace(each, tasks=scaled, startup_s=each.startup_s * loader)
+    return replace(each, tasks=scaled, startup_s=each.startup_s * loader * whole)
 
 
 def _scaled_rank(rank: Rank, own: Seconds, factors: Mapping[str, float]) -> Rank:
@@ -103,7 +104,8 @@ def _scaled_rank(rank: Rank, own: Seconds, factors: Mapping[str, float]) -> Rank
     ratio = after.sum(1) / np.maximum(program.after_s.sum(1), 1e-12)
     alone = np.full(len(program), -1, np.int64)
     waits = factors.get("straggler", 1.0) > 0
-    spent = program.spent_s * factors.get("loader", 1.0)
+    validates = np.array([rank.iterations[number].is_validation for number in program.iterations], np.bool_)
+    spent = program.spent_s * factors.get("loader", 1.0) * np.where(validates, factors.get("validation", 1.0), 1.0)
     scaled = replace(
         program,
         after_s=after,

@@ -100,5 +100,6 @@ def _causes_with_time(recorded: Pipeline) -> set[str]:
         found |= {"compute"} if rank.program.device_s.any() else set()
         found |= {"exchange"} if rank.program.transfer_s.any() else set()
         for each in rank.iterations:
+            found |= {"validation"} if each.is_validation else set()
             found |= {stage for stage, spent in zip(STAGES, each.tasks.stages_s.sum(0), strict=True) if spent > 0}
     return found

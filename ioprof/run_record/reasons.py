@@ -186,6 +186,8 @@ class JobKind(StrEnum):
     """The same from the package tfrecord."""
     SPDL = "spdl"
     """A script whose batches come from a pipeline of SPDL."""
+    POOL = "pool"
+    """A script whose batches come from processes of a `multiprocessing.Pool`."""
     RAY = "ray"
     """A script whose batches come from Ray Data."""
     OTHER = "other"
@@ -201,6 +203,8 @@ class Doubt(StrEnum):
     """Nothing that was recorded says what most of the time of the cause was spent on."""
     THREADS = "threads"
     """Threads of the process read or decoded meanwhile, and it is not known whether it waited for them."""
+    CORES = "cores"
+    """Batches were on their way for long, where those who send and receive them waited for a core."""
     UNTIMED = "untimed"
     """Much of what came from storage came by mapped files, and the waits for it were not timed."""
 

@@ -258,6 +258,7 @@ _JOB_KINDS: Final = {
     "dali": JobKind.DALI,
     "spdl pipeline": JobKind.SPDL,
     "ray data": JobKind.RAY,
+    "multiprocessing pool": JobKind.POOL,
 }
 """By the name of the loader in lower case."""
 _LIBRARY_KINDS: Final = {

@@ -13,7 +13,7 @@ CASES = (
         program=_PROGRAM,
         arguments=("collate", 60, 1),
         bound_by="collate",
-        says=("Collate-bound", "on collate"),
+        says=("Collate-bound", "train_with_input.py"),
         advises="collat",
         never_says=("GPU", "accelerator"),
     ),

@@ -6,6 +6,7 @@ Prints a digest of all batches in their order, the last loss and the state of al
 
 import hashlib
 import itertools
+import multiprocessing
 import queue
 import random
 import sys
@@ -153,6 +154,29 @@ def pool(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
                 yield futures.pop(0).result()
                 if ahead is not None:
                     futures.append(executor.submit(load_batch, ahead, milliseconds))
+
+
+def processes(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
+    """Processes of a multiprocessing.Pool, in order."""
+    with multiprocessing.Pool(THREADS) as made:
+        while True:
+            yield from made.imap(partial(load_batch, milliseconds=milliseconds), batches_of(paths))
+
+
+def processes_unordered(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
+    """Batches as they come; one process, so that the order is known."""
+    with multiprocessing.Pool(1) as made:
+        while True:
+            yield from made.imap_unordered(partial(load_batch, milliseconds=milliseconds), batches_of(paths))
+
+
+def processes_asked(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
+    """A job of the pool for each batch, two ahead."""
+    with multiprocessing.Pool(THREADS) as made:
+        asked = [made.apply_async(load_batch, (batch, milliseconds)) for batch in batches_of(paths)[:2]]
+        for batch in itertools.chain.from_iterable(batches_of(paths) for _ in range(20)):
+            yield asked.pop(0).get()
+            asked.append(made.apply_async(load_batch, (batch, milliseconds)))
 
 
 def threads(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:

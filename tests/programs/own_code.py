@@ -1,13 +1,16 @@
 """Trains a tiny model with Python code of its own in the named place, and prints how long that took by its own stopwatch.
 
-own_code.py PLACE STEPS WORKERS     PLACE: metric, logging, sleep, getitem, transform, index, calls, before, compute
+own_code.py PLACE STEPS WORKERS     PLACE: metric, logging, sleep, getitem, transform, index, calls, before, compute, sampler,
+                                    collate, tasks and queue, where WORKERS are processes of a multiprocessing.Pool, or fill a queue
 """
 
 import json
 import logging
+import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -65,6 +68,53 @@ class Numbers(Dataset[torch.Tensor]):
         return sample if transform is None else transform(sample)
 
 
+class Chosen(torch.utils.data.Sampler[int]):
+    """The numbers of all samples; some 10 ms of Python for each."""
+
+    def __len__(self) -> int:
+        return num_steps * BATCH
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(len(self)):
+            sum(value * value % 7 for value in range(100_000))  # sampler
+            yield number
+
+
+def collate(samples: list[torch.Tensor]) -> torch.Tensor:
+    """A batch of them, after some Python."""
+    for value in range(600_000):
+        value * value % 7  # collate
+    return torch.stack(samples)
+
+
+def make(number: int) -> list[list[float]]:
+    """A batch, in a process of its own."""
+    busy(400_000)  # tasks
+    return [[float(number)] * 8] * BATCH
+
+
+def fill(queue: "multiprocessing.Queue[list[list[float]]]", first: int) -> None:
+    """A part of the batches, in a process of its own."""
+    for number in range(first, num_steps, num_workers):
+        queue.put(make(number))
+
+
+def batches() -> Iterable[torch.Tensor]:
+    """Of a DataLoader, a pool or a queue."""
+    if place == "tasks":
+        with multiprocessing.Pool(num_workers) as pool:
+            yield from map(torch.tensor, pool.imap(make, range(num_steps)))
+    elif place == "queue":
+        queue: multiprocessing.Queue[list[list[float]]] = multiprocessing.Queue(2)
+        for first in range(num_workers):
+            multiprocessing.Process(target=fill, args=(queue, first), daemon=True).start()
+        for _ in range(num_steps):
+            yield torch.tensor(queue.get())  # queue
+    else:
+        sampler, joins = Chosen() if place == "sampler" else None, collate if place == "collate" else None
+        yield from DataLoader(Numbers(), BATCH, sampler=sampler, collate_fn=joins, num_workers=num_workers)
+
+
 def main() -> None:
     """Train."""
     model = torch.nn.Linear(8, 1)
@@ -72,7 +122,7 @@ def main() -> None:
     if place == "compute":
         model = torch.nn.Sequential(torch.nn.Linear(8, 512), *(torch.nn.Linear(512, 512) for _ in range(8)))
     began = time.perf_counter()
-    for batch in DataLoader(Numbers(), batch_size=BATCH, num_workers=num_workers):
+    for batch in batches():
         start = time.perf_counter()
         if place == "before":
             sorted(range(60_000), key=lambda value: value * 7919 % 60_013)  # before

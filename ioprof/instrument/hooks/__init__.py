@@ -54,6 +54,7 @@ WATCHED: Final = {
     "concurrent.futures._base": "futures",
     "concurrent.futures.thread": "futures",
     "queue": "queues",
+    "multiprocessing.pool": "process_pools",
     "webdataset.filters": "webdataset_pipelines",
     "webdataset.tariterators": "webdataset_pipelines",
     "webdataset.autodecode": "webdataset_pipelines",

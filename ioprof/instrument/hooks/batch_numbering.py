@@ -20,6 +20,7 @@ from ioprof.instrument.host import host
 BLOCK: Final = 1024
 """Numbers that a loader takes at once. What it did not use is given back if no other loader has taken the next block meanwhile."""
 
+_MOST_ENTRIES: Final = 4096
 _ENTRY: Final = struct.Struct("<Q4q")
 """Inode of the pipe, epoch, first task, its number, rank of the consumer or -1."""
 
@@ -145,6 +146,18 @@ class PublishedNumbers:
             self._blocks += [(first, number) for epoch, first, number in self._later if epoch == self._epoch]
             self._later = [entry for entry in self._later if entry[0] > self._epoch]
         return _number(self._blocks, task)
+
+    def number_of_job(self, epoch: int, task: int) -> int:
+        """The number of a task where epochs overlap, by what was read; -1: it is not among that, see `look`."""
+        for of, first, number in reversed(self._later):
+            if of == epoch and first <= task < first + BLOCK:
+                return number + task - first
+        return -1
+
+    def look(self) -> None:
+        """Read what was published since; of epochs that overlap only the newest entries are kept."""
+        self._read()
+        del self._later[:-_MOST_ENTRIES]
 
     def _read(self) -> None:
         with suppress(OSError), open(self._path, "rb") as file:

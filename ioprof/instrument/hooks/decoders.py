@@ -17,6 +17,7 @@ FUNCTIONS: Final = {
     "cv2": (
         "imdecode", "imdecodemulti", "imdecodeanimation", "imdecodeWithMetadata", "imread", "imreadmulti", "imreadanimation",
         "imreadWithMetadata", "VideoCapture.read", "VideoCapture.grab", "VideoCapture.retrieve",
+        "VideoCapture.set",
     ),
     "torchvision.io.image": (
         "decode_image", "decode_jpeg", "decode_png", "decode_gif", "decode_webp", "decode_avif", "decode_heic", "read_image",

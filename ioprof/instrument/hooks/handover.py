@@ -90,6 +90,11 @@ def take(state: HookState, thread: ThreadState, product: Product | None, start_n
             product.number = take_number(state)
         product.maker.feeds_loop = True
         number = thread.taken = product.number
+    take_numbered(state, thread, number, start_ns, end_ns, name)
+
+
+def take_numbered(state: HookState, thread: ThreadState, number: int, start_ns: int, end_ns: int, name: str) -> None:
+    """The loop has taken what has this number (-1: it is not known), for which it has waited since `start_ns`."""
     if thread.waiting:
         return
     if end_ns - start_ns >= SHORTEST_WAIT_NS:
