@@ -108,6 +108,23 @@ def test_threads_bound_to_a_core_each_may_use_all_of_them(tmp_path: Path) -> Non
     assert {(7, 100): "0-2"} == counters.cpus
 
 
+def test_a_changed_affinity_is_seen_within_five_samples(tmp_path: Path) -> None:
+    """It is not read each time; but at once where there is another thread."""
+    allowed = [{0, 1}, {0}]
+    counters = ThreadCounters(str(tmp_path), lambda _: allowed[0], 4)
+    show_thread(tmp_path, 7, 7, 0)
+
+    def cpus(num_threads: int) -> float:
+        return counters.read({(7, 100): num_threads})[7, 100]["process.cpus_allowed"]
+
+    assert 2 == cpus(1)
+    allowed.reverse()
+    assert 1 == [cpus(1) for _ in range(5)][-1]
+    allowed.reverse()
+    show_thread(tmp_path, 7, 8, 0)
+    assert 2 == cpus(2)
+
+
 @given(st.sets(st.integers(0, 300)))
 def test_a_list_of_cpus_can_be_read_back(cpus: set[int]) -> None:
     """The text has each number once, as a range or alone."""

@@ -171,6 +171,7 @@ def show(proc: Path, pid: int, parent: int = 1, start: int = 100, num_bytes: int
     stat = f"{pid} (a (b) c) S {parent} 7 7 0 -1 0 0 0 1 0 5 6 0 0 20 0 1 0 {start} {num_bytes} 10 " + "0 " * 30
     (proc / str(pid) / "stat").write_text(stat)
     (proc / str(pid) / "environ").write_bytes(environment)
+    (proc / str(pid) / "status").write_text(f"Name:\ta (b) c\nTgid:\t{pid}\n")
 
 
 def test_a_reused_pid_is_a_new_subject(tmp_path: Path) -> None:
@@ -230,6 +231,24 @@ def test_processes_are_listed_again_when_there_is_a_new_one(tmp_path: Path) -> N
     assert {(7, 100)} == job.read()[0].keys()
     (tmp_path / "loadavg").write_text("0.00 0.01 0.05 1/123 11\n")
     assert {(7, 100), (11, 100)} == job.read()[0].keys()
+
+
+def test_a_process_that_is_just_being_made_is_found_by_the_next_list(tmp_path: Path) -> None:
+    """Its pid is assigned before it is there. A thread has a pid of its own, and is no process."""
+    job = JobProcesses(7, b"nothing", str(tmp_path))
+    (tmp_path / "loadavg").write_text("0.00 0.01 0.05 1/123 9\n")
+    show(tmp_path, 7)
+    job.read()
+    (tmp_path / "loadavg").write_text("0.00 0.01 0.05 1/123 11\n")
+    show(tmp_path, 10, parent=7)
+    (tmp_path / "10/status").write_text("Name:\tthread\nTgid:\t7\nPid:\t10\n")
+    assert {(7, 100)} == job.read()[0].keys()
+    show(tmp_path, 11, parent=7)
+    assert {(7, 100), (11, 100)} == job.read()[0].keys()
+    (tmp_path / "loadavg").write_text("0.00 0.01 0.05 1/123 8\n")  # the kernel begins with low pids again
+    show(tmp_path, 8, parent=11)
+    shutil.rmtree(tmp_path / "10")  # a list of all has no threads
+    assert {(7, 100), (8, 100), (11, 100)} == job.read()[0].keys()
 
 
 def test_a_child_of_a_marked_process_belongs_to_the_job(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import sysconfig
+import threading
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -286,3 +287,22 @@ def test_a_file_of_samples_may_be_cut_anywhere(tmp_path: Path) -> None:
         changed[place] ^= 0x55
     (tmp_path / "stacks-cut.bin").write_bytes(changed)
     assert read_stacks(tmp_path, [])[1]
+
+
+def test_sampling_ends_when_the_folder_changes(tmp_path: Path) -> None:
+    """A new process of the job makes a file there, and is sampled from then on; without one nothing interrupts the sampling."""
+    with (tmp_path / "stacks.bin").open("wb", buffering=0) as file:
+        reader, folder = Reader(file.fileno()), os.fsencode(tmp_path)
+        began_ns = monotonic_ns()
+        reader.run(began_ns + 500_000_000, 20_000_000, folder, os.stat(folder).st_mtime_ns)
+        assert monotonic_ns() - began_ns >= 500_000_000
+        changed_ns = os.stat(folder).st_mtime_ns
+        maker = threading.Timer(0.3, (tmp_path / "new.ring").touch)
+        maker.start()
+        began_ns = monotonic_ns()
+        reader.run(began_ns + 60_000_000_000, 20_000_000, folder, changed_ns)
+        maker.join()
+        assert 300_000_000 <= monotonic_ns() - began_ns < 30_000_000_000
+        reader.stop()
+        assert 0 == reader.run(monotonic_ns() + 60_000_000_000, 20_000_000)
+        reader.close()

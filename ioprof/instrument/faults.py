@@ -204,8 +204,10 @@ class FaultRecorder:
                 if happened & (select.POLLHUP | select.POLLERR) and descriptor != self._wake:
                     poller.unregister(descriptor)  # the thread that opened the event has ended; its children still write
             now_ns = clock.monotonic_ns()
+            examined_ns = selector.examined_ns
             self._copy_once(selector, now_ns - self._shift_ns - _SETTLED_NS)
-            self._decide(now_ns, selector)
+            if selector.examined_ns != examined_ns or not (self._minor.is_idle(now_ns) and self._switches.is_idle(now_ns)):
+                self._decide(now_ns, selector)
         self._minor.stop(clock.monotonic_ns())
         self._copy_once(selector, None)
 
@@ -259,6 +261,7 @@ class _OptionalEvents:
         self.changed_ns = clock.monotonic_ns()
         """Time of the last change of `is_on`."""
         self._idle_ns = idle_ns
+        self._last_wait_ns = self.changed_ns
         self._events = Events([], attributes, majors.kernel, counts_lost=False)
         for cpu, output in zip(majors.cpus, majors.descriptors, strict=True) if is_wanted else ():
             descriptor, _ = open_one(attributes, cpu)
@@ -271,6 +274,10 @@ class _OptionalEvents:
     @property
     def is_open(self) -> bool:
         return bool(self._events.descriptors)
+
+    def is_idle(self, now_ns: int) -> bool:
+        """They are disabled, and only a fault that waits for storage will enable them."""
+        return not self.is_on and now_ns - self._last_wait_ns >= self._idle_ns
 
     def stop(self, now_ns: int) -> None:
         self._enable(now_ns, on=False)
@@ -352,7 +359,7 @@ class _SwitchEvents(_OptionalEvents):
 
     def __init__(self, majors: Events, idle_ns: int, open_one: OpenEvent, *, is_wanted: bool) -> None:
         super().__init__(majors, switch_attributes(majors.kernel), idle_ns, open_one, is_on=True, is_wanted=is_wanted)
-        self._waits, self._last_wait_ns = 0, self.changed_ns
+        self._waits = 0
 
     def decide(self, now_ns: int, waits: int) -> bool | None:
         """Enable or disable the events, given the total number of faults that waited for storage. Returns the new state if it
@@ -375,8 +382,10 @@ class RecordSelector:
     """
 
     MOST_DEFERRED_BYTES: Final = 1 << 20
-    LONGEST_DEFERRED_NS: Final = 5_000_000_000
-    """Maximum time without faults whose records are lost if the recorder is killed."""
+    LONGEST_DEFERRED_NS: Final = 20_000_000_000
+    """Maximum time without faults whose records are lost if the recorder is killed. Examining them takes milliseconds of CPU."""
+    LONGEST_HELD_NS: Final = 5_000_000_000
+    """The same right after records with faults, some of which may be undecided."""
     LIBRARY_READAHEAD_NS: Final = 3_000_000_000
     """How long after a major fault minor faults of shared libraries may wait for readahead."""
 
@@ -398,7 +407,9 @@ class RecordSelector:
         self._last_major_ns = -self.LIBRARY_READAHEAD_NS
         self._held = b""
         self._deferred: list[bytes] = []
-        self._examined_ns = 0
+        self.examined_ns = 0
+        """Up to when records were examined last."""
+        self._had_faults = False
 
     def select(self, data: bytes, settled_ns: int | None) -> bytes:
         """Add `data` from the rings and return the records to write.
@@ -407,9 +418,11 @@ class RecordSelector:
         """
         from ioprof.perf import may_have_faults
 
-        self._deferred.append(data)
+        if data:
+            self._deferred.append(data)
         if settled_ns is not None and not may_have_faults(data):
-            is_due = settled_ns - self._examined_ns >= self.LONGEST_DEFERRED_NS
+            longest_ns = self.LONGEST_HELD_NS if self._had_faults else self.LONGEST_DEFERRED_NS
+            is_due = settled_ns - self.examined_ns >= longest_ns
             if not is_due and sum(map(len, self._deferred)) < self.MOST_DEFERRED_BYTES:
                 return b""
         return self._examine(settled_ns)
@@ -426,11 +439,12 @@ class RecordSelector:
         self.majors += int((new_types == SAMPLE).sum())
         self.minors += int((new_types == MINOR).sum())
         self.threads = len(np.unique(records.tids[records.types != SWITCH]))
+        self._had_faults = bool(np.isin(new_types, (SAMPLE, MINOR)).any())
         is_settled = records.times <= (_NEVER_NS if settled_ns is None else settled_ns)
         settled = records.take(is_settled)
         keep, undecided = select_records(settled)
         self._held = settled.take(undecided).join() + records.take(~is_settled).join()
-        self._examined_ns = settled_ns or 0
+        self.examined_ns = settled_ns or 0
         self._files.add(records)
         majors = settled.times[settled.types == SAMPLE]
         self._last_major_ns = int(majors.max(initial=self._last_major_ns))

@@ -1,7 +1,7 @@
 """The C library that copies stacks out of other processes (`native/stacks/`), which is no Python module: it is called by ctypes."""
 
 import ctypes
-from ctypes import POINTER, byref, c_int, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -50,7 +50,7 @@ def _functions() -> Any:
         ("set_every", None, [c_void_p, number, number]),
         ("remove", None, [c_void_p, number]),
         ("state", None, [c_void_p, number, POINTER(_State)]),
-        ("run", long, [c_void_p, long, long]),
+        ("run", long, [c_void_p, long, long, c_char_p, long]),
         ("error", c_int, [c_void_p, POINTER(c_uint64), POINTER(c_uint64)]),
     ):
         function = getattr(library, f"ioprof_stacks_{name}")
@@ -100,9 +100,12 @@ class Reader:
         self._library.ioprof_stacks_state(self._sampler, number, byref(found))
         return TargetState(found.samples, found.torn, found.idle, bool(found.failed), found.error)
 
-    def run(self, until_ns: int, period_ns: int) -> int:
-        """Sample all threads about each `period_ns` until `until_ns` or `stop`; returns the number of passes. Releases the GIL."""
-        passes: int = self._library.ioprof_stacks_run(self._sampler, until_ns, period_ns)
+    def run(self, until_ns: int, period_ns: int, folder: bytes | None = None, changed_ns: int = 0) -> int:
+        """Sample all threads about each `period_ns` until `until_ns` or `stop`; returns the number of passes. Releases the GIL.
+
+        With a folder it also ends within 0.2 s after the folder's time of change is another one than `changed_ns`.
+        """
+        passes: int = self._library.ioprof_stacks_run(self._sampler, until_ns, period_ns, folder, changed_ns)
         return passes
 
     def stop(self) -> None:

@@ -20,7 +20,7 @@ from ioprof.wire_format import FILE_HEADER, MAGIC, struct_format
 
 PERIOD_S: Final = 0.02
 """Default mean time between two samples of a thread; each wait is a random one around it."""
-LARGEST_COST: Final = 0.0015
+LARGEST_COST: Final = 0.001
 """Maximum CPU use of the sampler as a share of the CPUs that it may use: with more processes the period is longer."""
 ALLOWANCE_NS: Final = 50_000_000
 """CPU time in addition: for what is read once (the code of the job, what its processes are), and for the full rate at the start,
@@ -30,9 +30,9 @@ LARGEST_WAIT_S: Final = 10.0
 """How long `stop` waits for the thread."""
 
 _LOOK_AFTER_NS: Final = 200_000_000
-"""Time after which the spool is looked through for new processes."""
-_ROLES_EVERY: Final = 5
-"""In one of so many looks the role of processes is read again that are neither rank nor worker yet."""
+"""Time after which the spool is looked through again where something is not known yet of its processes."""
+_ROLES_AFTER_NS: Final = 1_000_000_000
+"""Time after which the role of processes that are neither rank nor worker yet is read again; new ones are noticed earlier."""
 _OTHERS_EVERY: Final = 5
 """A process that is neither rank nor worker is sampled in one of so many passes,"""
 _OTHERS_AFTER_NS: Final = 60_000_000_000
@@ -52,7 +52,7 @@ class StackSampling:
     period_s: float
     """Requested mean time between two samples of a thread."""
     longest_period_s: float
-    """The longest one used. Longer than `period_s`: there were many processes, and sampling is limited to 0.15 % of the CPUs."""
+    """The longest one used. Longer than `period_s`: there were many processes, and sampling is limited to 0.1 % of the CPUs."""
     processes: int
     """Whose main threads were sampled."""
     samples: int
@@ -111,11 +111,12 @@ class StackSampler:
         self._interpreters = Interpreters(read_memory)
         self._seen: set[str] = set()
         self._listed_ns = [0, 0]
+        self._folder = os.fsencode(spool)
         self._live: list[_Target] = []
-        self._looks = 0
+        self._roles_ns = 0
         self._notes: dict[str, int] = {}
         self._num_targets = self._samples = self._torn = self._lost = 0
-        self._pass_ns = self._look_ns = 0.0
+        self._pass_ns = self._look_share = 0.0
         self._cpu_ns = 0
         self._began_ns = self._ended_ns = monotonic_ns()
         self._end = threading.Event()
@@ -173,18 +174,20 @@ class StackSampler:
             began_ns, before_ns = thread_cpu_ns(), self._reader.error()[2]
             self._look()
             looked_ns = thread_cpu_ns()
-            passes = self._reader.run(monotonic_ns() + _LOOK_AFTER_NS, int(self._period_s * 1e9))
+            until_ns = monotonic_ns() + (_ROLES_AFTER_NS if self._is_settled() else _LOOK_AFTER_NS)
+            passes = self._reader.run(until_ns, int(self._period_s * 1e9), self._folder, self._listed_ns[1])
             self._cpu_ns = thread_cpu_ns()
-            self._ended_ns = monotonic_ns()
+            last_ns, self._ended_ns = self._ended_ns, monotonic_ns()
             if passes:
                 reading_ns = self._reader.error()[2] - before_ns
-                self._set_period(max(0, self._cpu_ns - looked_ns - reading_ns) / passes, looked_ns - began_ns)
+                pass_ns = max(0, self._cpu_ns - looked_ns - reading_ns) / passes
+                self._set_period(pass_ns, (looked_ns - began_ns) / (self._ended_ns - last_ns))
 
-    def _set_period(self, pass_ns: float, look_ns: int) -> None:
-        """A longer period where passes are expensive, after half of the allowance is used."""
+    def _set_period(self, pass_ns: float, look_share: float) -> None:
+        """A longer period where passes are expensive, after half of the allowance is used; looks take `look_share` of the time."""
         self._pass_ns = (7 * self._pass_ns + pass_ns) / 8 if self._pass_ns else pass_ns
-        self._look_ns = (7 * self._look_ns + look_ns) / 8 if self._look_ns else look_ns
-        left = max(self._largest_cost - self._look_ns / _LOOK_AFTER_NS, self._largest_cost / 3)
+        self._look_share = (7 * self._look_share + look_share) / 8 if self._look_share else look_share
+        left = max(self._largest_cost - self._look_share, self._largest_cost / 3)
         needed_s = self._pass_ns / 1e9 / left
         beyond_ns = self._cpu_ns - self._largest_cost * (self._ended_ns - self._began_ns)
         if beyond_ns < ALLOWANCE_NS / 2:
@@ -196,16 +199,22 @@ class StackSampler:
 
     def _look(self) -> None:
         """Begin to sample processes that are new, and leave alone those that have ended."""
-        self._looks += 1
         self._find_processes()
+        reads_roles = monotonic_ns() >= self._roles_ns
+        if reads_roles:
+            self._roles_ns = monotonic_ns() + _ROLES_AFTER_NS
         for target in self._live:
-            if target.role == "other" and target.number >= 0 and self._looks % _ROLES_EVERY == 0:
+            if target.role == "other" and target.number >= 0 and reads_roles:
                 self._update_role(target)
             if target.number < 0:
                 self._attach(target)
             elif self._reader.state(target.number).failed:
                 self._finish(target)
         self._live = [target for target in self._live if not target.done]
+
+    def _is_settled(self) -> bool:
+        """All processes are known and sampled, as far as the spool has any."""
+        return self._listed_ns[0] == self._listed_ns[1] > 0 and all(target.number >= 0 for target in self._live)
 
     def _find_processes(self) -> None:
         """A listing only if the folder changed since the last look but one: a change right after a listing may have its time."""

@@ -115,6 +115,10 @@ class Series:
 
     def number(self, task: int) -> int:
         """The number of a task that was sent; -1 for one that was not."""
+        if self._blocks:
+            first, number = self._blocks[-1]  # it is nearly always of the newest block
+            if 0 <= task - first < BLOCK:
+                return number + task - first
         return _number(self._blocks, task)
 
     def __del__(self) -> None:
@@ -180,7 +184,7 @@ def pipe_of(queue: Any) -> int:
 
 
 def _number(blocks: list[tuple[int, int]], task: int) -> int:
-    place = len(blocks) - 1  # it is nearly always of the newest block
+    place = len(blocks) - 1
     if place >= 0 and task < blocks[place][0]:
         place = bisect_right(blocks, task, key=lambda block: block[0]) - 1
     if place < 0 or task >= blocks[place][0] + BLOCK:

@@ -50,19 +50,22 @@ class Loop:
         pending = self.pending
         if pending is not None and step == pending[2] and _is_small(pending, now_ns):
             now_ns, self.pending = pending[0], None
-        else:
+        elif pending is not None:
             self.emit_pending()
         self.forward_begin_ns, self.step = now_ns, step
         self.backward_end_ns = 0
 
     def end_forward(self, now_ns: int) -> None:
         """That call has ended."""
-        self.emit_pending()
+        if self.pending is not None:
+            self.emit_pending()
         self.pending, self.forward_begin_ns = (self.forward_begin_ns, now_ns, self.step), 0
 
     def begin_backward(self, now_ns: int) -> None:
         """A backward pass begins, perhaps within a forward pass; a short loss function before it belongs to the forward pass."""
-        if self.pending is not None and _is_small(self.pending, now_ns):
+        if self.pending is None:
+            return
+        if _is_small(self.pending, now_ns):
             self.pending = (self.pending[0], now_ns, self.pending[2])
         self.emit_pending()
 
@@ -73,8 +76,17 @@ class Loop:
             emit("compute", start_ns, end_ns, "forward", step=step)
 
     def end_computation(self) -> None:
-        """It got a batch, or an optimizer has stepped: what comes next is no part of a computation before."""
-        self.emit_pending()
+        """An optimizer has stepped: what comes next is no part of a computation before."""
+        if self.pending is not None:
+            self.emit_pending()
+        self.backward_end_ns = 0
+
+    def end_wait(self, start_ns: int, end_ns: int) -> None:
+        """It waited for a batch, and has it or knows that there is none: `add_gap` and `end_computation` in one call."""
+        if self.nested or self.forward_begin_ns or self.pending is not None:
+            self.add_gap(start_ns, end_ns)
+            if self.pending is not None:
+                self.emit_pending()
         self.backward_end_ns = 0
 
     def end_backward(self, now_ns: int) -> None:

@@ -23,8 +23,7 @@ def end_wait(
         purpose = "validate" if validates else None
         emit("wait", start_ns, end_ns, purpose, batch=number, step=steps.known_number)
     steps.consume(start_ns, number)
-    thread.loop.add_gap(start_ns, end_ns)
-    thread.loop.end_computation()
+    thread.loop.end_wait(start_ns, end_ns)
 
 
 def end_wait_without_batch(state: HookState, thread: ThreadState, start_ns: int, end_ns: int) -> None:
@@ -32,8 +31,7 @@ def end_wait_without_batch(state: HookState, thread: ThreadState, start_ns: int,
     thread.num_waits += 1
     emit("wait", start_ns, end_ns, "end")
     state.steps.end_epoch(start_ns)
-    thread.loop.add_gap(start_ns, end_ns)
-    thread.loop.end_computation()
+    thread.loop.end_wait(start_ns, end_ns)
 
 
 def with_waits(batches: Iterator[Any], state: HookState) -> Iterator[Any]:

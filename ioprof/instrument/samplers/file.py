@@ -17,11 +17,13 @@ again (for a reused pid), the series starts anew; after a lost line all series d
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from ioprof.instrument.samplers.processes import JobProcess
 from ioprof.instrument.samplers.readings import Readings, Subject
 from ioprof.series import COUNTER_FORMAT, find_series
+
+_as_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class SampleFile:
@@ -92,7 +94,7 @@ class SampleFile:
 
     def _write(self, lines: list[Any]) -> bool:
         loss = [{"lost": self.lost}] if self._has_unreported_loss else []
-        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in [*loss, *lines])
+        text = "".join(_as_json(line) + "\n" for line in [*loss, *lines])
         data = (b"\n" if self._is_line_incomplete else b"") + text.encode()
         try:
             written = os.write(self._descriptor, data)

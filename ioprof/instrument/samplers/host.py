@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from ioprof.instrument.samplers.readings import HOST, Readings, read_bytes
+from ioprof.instrument.samplers.readings import HOST, Readings, read_bytes, read_record
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -17,6 +17,8 @@ _LANES: Final = 4  # InfiniBand counts port data in units of 4 bytes (IBTA 16.1.
 _NO_DISKS: Final = ("ram", "zram")
 
 Reader = Callable[[], dict[str, float]]
+_Lines = dict[bytes, dict[str, float]]
+"""The lines of a file as they were last read, and what was in each: most are the same in the next sample."""
 
 
 class HostCounters:
@@ -25,6 +27,8 @@ class HostCounters:
     def __init__(self, proc: str = "/proc", sys: str = "/sys") -> None:
         self._proc, self._sys = proc, sys
         self._is_disk: dict[str, bool] = {}
+        self._disks: _Lines = {}
+        self._networks: _Lines = {}
         self._readers: list[Reader] = [
             self.cpu,
             self.memory,
@@ -54,7 +58,7 @@ class HostCounters:
 
     def cpu(self) -> dict[str, float]:
         """CPU time of the host by state."""
-        line = read_bytes(f"{self._proc}/stat").split(b"\n", 1)[0]
+        line = read_record(f"{self._proc}/stat").split(b"\n", 1)[0]
         user, nice, system, idle, iowait, irq, softirq, steal = (int(field) / _TICKS_PER_S for field in line.split()[1:9])
         return {
             "cpu.user": user + nice,
@@ -67,7 +71,7 @@ class HostCounters:
 
     def memory(self) -> dict[str, float]:
         """Memory and page cache."""
-        data = read_bytes(f"{self._proc}/meminfo")
+        data = read_record(f"{self._proc}/meminfo")
         names = {"memory.available": b"MemAvailable:", "memory.cached": b"Cached:", "memory.dirty": b"Dirty:"}
         return {name: _number(data, key) * 1024 for name, key in names.items()}
 
@@ -83,7 +87,7 @@ class HostCounters:
     def pressure(self, what: str) -> dict[str, float]:
         """Stall times of `io`, `cpu` or `memory`; "full" of the CPU is undefined for a whole host."""
         found = {}
-        for line in read_bytes(f"{self._proc}/pressure/{what}").splitlines():
+        for line in read_record(f"{self._proc}/pressure/{what}").splitlines():
             kind, *fields = line.decode().split()
             if (what, kind) != ("cpu", "full"):
                 found[f"pressure.{what}.{kind}"] = int(fields[-1].removeprefix("total=")) / 1e6
@@ -91,34 +95,32 @@ class HostCounters:
 
     def disks(self) -> dict[str, float]:
         """Every block device (not partition) with reads or writes since boot."""
-        found: dict[str, float] = {}
-        for line in read_bytes(f"{self._proc}/diskstats").splitlines():
-            _, _, name, *fields = line.split()
-            reads, _, sectors, read_ms, writes, _, written, _, flying, busy_ms, queued_ms = map(int, fields[:11])
-            device = name.decode()
-            if (reads or writes) and self._is_storage(device):
-                found |= {
-                    f"disk.{device}.reads": reads,
-                    f"disk.{device}.read_bytes": sectors * _SECTOR_BYTES,
-                    f"disk.{device}.read_time": read_ms / 1e3,
-                    f"disk.{device}.writes": writes,
-                    f"disk.{device}.write_bytes": written * _SECTOR_BYTES,
-                    f"disk.{device}.in_flight": flying,
-                    f"disk.{device}.busy_time": busy_ms / 1e3,
-                    f"disk.{device}.queue_time": queued_ms / 1e3,
-                }
-        return found
+        lines = read_bytes(f"{self._proc}/diskstats").splitlines()
+        self._disks = {line: known if (known := self._disks.get(line)) is not None else self._disk(line) for line in lines}
+        return _together(self._disks)
+
+    def _disk(self, line: bytes) -> dict[str, float]:
+        _, _, name, *fields = line.split()
+        reads, _, sectors, read_ms, writes, _, written, _, flying, busy_ms, queued_ms = map(int, fields[:11])
+        device = name.decode()
+        if not (reads or writes) or not self._is_storage(device):
+            return {}
+        return {
+            f"disk.{device}.reads": reads,
+            f"disk.{device}.read_bytes": sectors * _SECTOR_BYTES,
+            f"disk.{device}.read_time": read_ms / 1e3,
+            f"disk.{device}.writes": writes,
+            f"disk.{device}.write_bytes": written * _SECTOR_BYTES,
+            f"disk.{device}.in_flight": flying,
+            f"disk.{device}.busy_time": busy_ms / 1e3,
+            f"disk.{device}.queue_time": queued_ms / 1e3,
+        }
 
     def networks(self) -> dict[str, float]:
         """Every interface of this network namespace with traffic."""
-        found: dict[str, float] = {}
-        for line in read_bytes(f"{self._proc}/net/dev").splitlines()[2:]:
-            name, _, rest = line.decode().strip().rpartition(": ")
-            fields = rest.split()
-            received, sent = int(fields[0]), int(fields[8])
-            if received or sent:
-                found |= {f"network.{name}.received_bytes": received, f"network.{name}.sent_bytes": sent}
-        return found
+        lines = read_bytes(f"{self._proc}/net/dev").splitlines()[2:]
+        self._networks = {line: known if (known := self._networks.get(line)) is not None else _network(line) for line in lines}
+        return _together(self._networks)
 
     def infiniband(self) -> dict[str, float]:
         """Every port of every InfiniBand adapter."""
@@ -137,6 +139,22 @@ class HostCounters:
             partition = os.path.exists(f"{self._sys}/class/block/{device}/partition")
             self._is_disk[device] = not partition and device.rstrip("0123456789") not in _NO_DISKS
         return self._is_disk[device]
+
+
+def _network(line: bytes) -> dict[str, float]:
+    name, _, rest = line.decode().strip().rpartition(": ")
+    fields = rest.split()
+    received, sent = int(fields[0]), int(fields[8])
+    if not (received or sent):
+        return {}
+    return {f"network.{name}.received_bytes": received, f"network.{name}.sent_bytes": sent}
+
+
+def _together(lines: _Lines) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for values in lines.values():
+        found |= values
+    return found
 
 
 def _number(data: bytes, name: bytes) -> int:

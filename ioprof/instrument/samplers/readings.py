@@ -14,6 +14,7 @@ HOST: Final[Subject] = (None, 0)
 
 
 _USUAL_BYTES: Final = 16384
+_RECORD_BYTES: Final = 4096
 
 
 def read_bytes(path: str) -> bytes:
@@ -23,6 +24,19 @@ def read_bytes(path: str) -> bytes:
         content = os.read(descriptor, _USUAL_BYTES)
         while more := os.read(descriptor, _USUAL_BYTES):
             content += more
+        return content
+    finally:
+        os.close(descriptor)
+
+
+def read_record(path: str) -> bytes:
+    """The same for a file that the kernel makes in one piece (`single_open`), as most: a short read is its end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = part = os.read(descriptor, _RECORD_BYTES)
+        while len(part) == _RECORD_BYTES:
+            part = os.read(descriptor, _RECORD_BYTES)
+            content += part
         return content
     finally:
         os.close(descriptor)

@@ -20,6 +20,8 @@ from ioprof.instrument.samplers.readings import Readings, Subject
 MOST_THREADS: Final = 128
 """Threads that one sample reads, at most."""
 _SMALL_BYTES: Final = 256
+_AFFINITY_EVERY: Final = 5
+"""In one of so many samples the affinity is read again of processes whose threads are the same; it hardly ever changes."""
 
 
 @dataclass
@@ -30,6 +32,8 @@ class _Process:
     """The delay of threads that have ended."""
     threads: list[int] = field(default_factory=list)
     """As they were last listed: again when their number has changed, or one of them is gone."""
+    affinity: dict[str, float] | None = None
+    """As it was last read, of these threads; None: not read yet."""
 
 
 class ThreadCounters:
@@ -45,7 +49,7 @@ class ThreadCounters:
         self._proc, self._read_affinity, self._most_threads = proc, read_affinity, most_threads
         self._num_cpus = num_cpus or os.cpu_count() or 1
         self._processes: dict[Subject, _Process] = {}
-        self._turn = 0
+        self._turn = self._samples = 0
         self.cpus: dict[Subject, str] = {}
         """The CPUs that each process may use, in the format of the kernel's lists (man cpuset), e.g. `0-3,8`."""
 
@@ -55,9 +59,13 @@ class ThreadCounters:
         self.cpus = {subject: cpus for subject, cpus in self.cpus.items() if subject in num_threads}
         threads = {subject: self._threads(subject, count) for subject, count in num_threads.items()}
         self._read_delays(threads)
+        is_due = self._samples % _AFFINITY_EVERY == 0
+        self._samples += 1
         readings: Readings = {}
         for subject, process in self._processes.items():
-            readings[subject] = {**self._affinity(subject, threads[subject])}
+            if process.affinity is None or is_due:
+                process.affinity = self._affinity(subject, threads[subject])
+            readings[subject] = {**process.affinity}
             if process.delays_ns:
                 readings[subject]["process.run_delay"] = round((process.ended_ns + sum(process.delays_ns.values())) / 1e9, 6)
         return readings
@@ -68,6 +76,7 @@ class ThreadCounters:
         assert pid is not None
         process = self._processes[subject]
         if len(process.threads) != count:
+            process.affinity = None
             try:
                 process.threads = [pid] if count == 1 else [int(name) for name in os.listdir(f"{self._proc}/{pid}/task")]
             except OSError:

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define CHECK_AFTER_NS UINT64_C(5000000000)
+#define CHECK_AT_LEAST_AFTER_NS UINT64_C(80000000000)
 #define HEAD_BYTES 256u /* of a code object: all that is read of it */
 #define MOST_CODES (1u << 18)
 #define SIZE_OFFSET 16u /* of ob_size in a PyVarObject, and of the length in a PyASCIIObject */
@@ -107,8 +108,12 @@ static const struct code *read_code(struct shared *shared, struct target *target
     if (!code)
         return NULL;
     code->checked_ns = now_ns;
+    code->check_after_ns *= 2; /* what has stayed for long is likely to stay */
+    if (code->check_after_ns > CHECK_AT_LEAST_AFTER_NS)
+        code->check_after_ns = CHECK_AT_LEAST_AFTER_NS;
     if (code->number == NOT_FOUND || memcmp(identity, code->identity, sizeof identity)) {
         memcpy(code->identity, identity, sizeof identity);
+        code->check_after_ns = CHECK_AFTER_NS;
         code->instructions = (int64_t)word(head + SIZE_OFFSET);
         code->number = number_of(shared, target, code);
     }
@@ -120,7 +125,7 @@ const struct code *code_at(struct shared *shared, struct target *target, uint64_
     uint32_t place = find(&target->codes, address);
     if (place != NOT_FOUND) {
         const struct code *known = &target->code[place];
-        if (known->number != NOT_FOUND && now_ns - known->checked_ns < CHECK_AFTER_NS)
+        if (known->number != NOT_FOUND && now_ns - known->checked_ns < known->check_after_ns)
             return known;
     }
     uint64_t began_ns = clock_ns(CLOCK_MONOTONIC);

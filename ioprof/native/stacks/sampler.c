@@ -2,10 +2,13 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
-#include <poll.h>
+#include <linux/futex.h>
+#include <limits.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -14,11 +17,12 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define MOST_TARGETS 1024u
+#define LOOK_AFTER_NS UINT64_C(200000000)
 #define MOST_FAILURES 50u /* in a row, after which a target is left alone */
 
 struct sampler {
     struct shared shared;
-    int stopped; /* an eventfd */
+    _Atomic uint32_t stopped; /* a futex: waiting on it takes less time than polling a descriptor */
     uint32_t random, pass, num_targets;
     struct target *targets[MOST_TARGETS];
 };
@@ -42,11 +46,6 @@ EXPORT struct sampler *ioprof_stacks_open(int descriptor)
         return NULL;
     sampler->shared.output.descriptor = descriptor;
     sampler->random = (uint32_t)clock_ns(CLOCK_MONOTONIC) | 1;
-    sampler->stopped = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (sampler->stopped < 0) {
-        free(sampler);
-        return NULL;
-    }
     return sampler;
 }
 
@@ -59,16 +58,14 @@ EXPORT void ioprof_stacks_close(struct sampler *sampler)
     }
     free_table(&sampler->shared.codes);
     free_table(&sampler->shared.stacks);
-    close(sampler->stopped);
     free(sampler);
 }
 
 /* May be called by any thread: the run in progress returns, and so does each later one. */
 EXPORT void ioprof_stacks_stop(struct sampler *sampler)
 {
-    uint64_t one = 1;
-    ssize_t written = write(sampler->stopped, &one, sizeof one);
-    (void)written; /* it fails only where the counter is full, that is, stopped */
+    atomic_store(&sampler->stopped, 1);
+    syscall(SYS_futex, &sampler->stopped, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 /* Reads memory of a process; returns errno. */
@@ -119,14 +116,18 @@ EXPORT void ioprof_stacks_remove(struct sampler *sampler, uint32_t number)
     sampler->targets[place] = sampler->targets[--sampler->num_targets];
 }
 
+static bool has_failed(const struct target *target)
+{
+    return target->failures >= MOST_FAILURES || target->error == ESRCH || target->error == EPERM;
+}
+
 EXPORT void ioprof_stacks_state(const struct sampler *sampler, uint32_t number, struct state *state)
 {
     uint32_t place = place_of(sampler, number);
     memset(state, 0, sizeof *state);
     if (place < sampler->num_targets) {
         const struct target *found = sampler->targets[place];
-        uint64_t failed = found->failures >= MOST_FAILURES || found->error == ESRCH || found->error == EPERM;
-        *state = (struct state){found->samples, found->torn, found->idle, failed, (uint64_t)found->error};
+        *state = (struct state){found->samples, found->torn, found->idle, has_failed(found), (uint64_t)found->error};
     }
 }
 
@@ -139,27 +140,52 @@ static uint64_t random_wait_ns(struct sampler *sampler, uint64_t period_ns)
     return period_ns / 2 + (uint64_t)((double)sampler->random / UINT32_MAX * (double)period_ns);
 }
 
-/* Samples all targets again and again until `until_ns`, or until the sampler is stopped. Returns the number of passes. */
-EXPORT uint64_t ioprof_stacks_run(struct sampler *sampler, uint64_t until_ns, uint64_t period_ns)
+/* False: the sampler was stopped. */
+static bool wait_for(struct sampler *sampler, uint64_t wait_ns)
 {
-    struct pollfd stopped = {.fd = sampler->stopped, .events = POLLIN};
-    uint64_t passes = 0;
+    struct timespec wait = {(time_t)(wait_ns / 1000000000), (long)(wait_ns % 1000000000)};
+    syscall(SYS_futex, &sampler->stopped, FUTEX_WAIT_PRIVATE, 0, &wait, NULL, 0); /* of CLOCK_MONOTONIC */
+    return !atomic_load(&sampler->stopped);
+}
+
+static void sample_all(struct sampler *sampler)
+{
+    sampler->pass++;
+    for (uint32_t i = 0; i < sampler->num_targets; i++) {
+        struct target *target = sampler->targets[i];
+        if (sampler->pass % target->every == 0 && !has_failed(target))
+            sample_target(&sampler->shared, target, clock_ns(CLOCK_MONOTONIC));
+    }
+}
+
+static bool has_changed(const char *folder, uint64_t changed_ns)
+{
+    struct stat found;
+    return stat(folder, &found) != 0
+        || (uint64_t)found.st_mtim.tv_sec * 1000000000 + (uint64_t)found.st_mtim.tv_nsec != changed_ns;
+}
+
+/* Samples all targets again and again until `until_ns`, until a folder (NULL: none), at which it looks five times per second, has
+ * another time of change than `changed_ns`, or until the sampler is stopped. Returns the number of passes. */
+EXPORT uint64_t ioprof_stacks_run(
+    struct sampler *sampler, uint64_t until_ns, uint64_t period_ns, const char *folder, uint64_t changed_ns)
+{
+    uint64_t passes = 0, look_ns = clock_ns(CLOCK_MONOTONIC) + LOOK_AFTER_NS;
     for (;;) {
         uint64_t now_ns = clock_ns(CLOCK_MONOTONIC), wait_ns = random_wait_ns(sampler, period_ns);
         if (now_ns >= until_ns)
             break;
+        if (folder && now_ns >= look_ns) {
+            if (has_changed(folder, changed_ns))
+                break;
+            look_ns = now_ns + LOOK_AFTER_NS;
+        }
         if (wait_ns > until_ns - now_ns && passes)
             wait_ns = until_ns - now_ns;
-        struct timespec wait = {(time_t)(wait_ns / 1000000000), (long)(wait_ns % 1000000000)};
-        if (ppoll(&stopped, 1, &wait, NULL) > 0)
+        if (!wait_for(sampler, wait_ns))
             break;
-        sampler->pass++;
         passes++;
-        for (uint32_t i = 0; i < sampler->num_targets; i++) {
-            struct target *target = sampler->targets[i];
-            if (sampler->pass % target->every == 0 && target->failures < MOST_FAILURES)
-                sample_target(&sampler->shared, target, clock_ns(CLOCK_MONOTONIC));
-        }
+        sample_all(sampler);
     }
     flush(&sampler->shared.output);
     return passes;

@@ -17,7 +17,7 @@ struct code {
     uint64_t address;
     uint64_t identity[4]; /* file name, qualified name, line table, first line: addresses, and a number */
     int64_t instructions; /* two bytes each */
-    uint64_t checked_ns;
+    uint64_t checked_ns, check_after_ns;
     uint32_t number; /* in the file */
 };
 
