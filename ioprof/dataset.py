@@ -46,6 +46,8 @@ ENCODINGS: Final = ("source", "jpeg", "png", "raw")
 RESIZES: Final = ("square", "short", "strict")
 MAX_SHARDS: Final = 10**6
 QUANTILES: Final = ("min", "p5", "p25", "p50", "p75", "p95", "p99", "max", "mean")
+QUANTILE_SHARES: Final = {"min": 0, "p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95, "p99": 99, "max": 100}
+"""Of the quantiles of record sizes, in percent."""
 
 
 _MAX_NAME_BYTES: Final = 255
@@ -270,12 +272,11 @@ def write_json_atomically(path: Path, keys: dict[str, Any]) -> None:
 
 def quantiles_of(lengths: Sequence[int]) -> dict[str, int]:
     """`record_bytes_quantiles` of records of these lengths; an array of numbers is put into another order, instead of copied."""
-    shares = {"min": 0, "p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95, "p99": 99, "max": 100}
     in_place = isinstance(lengths, array)
     numbers = np.frombuffer(lengths, lengths.typecode) if isinstance(lengths, array) else lengths
-    values = np.percentile(numbers, list(shares.values()), overwrite_input=in_place)
+    values = np.percentile(numbers, list(QUANTILE_SHARES.values()), overwrite_input=in_place)
     return {
-        **{name: round(float(value)) for name, value in zip(shares, values, strict=True)},
+        **{name: round(float(value)) for name, value in zip(QUANTILE_SHARES, values, strict=True)},
         "mean": round(sum(lengths) / len(lengths)),
     }
 

@@ -143,8 +143,8 @@ class Conversion(Resumable):
 
     def _tasks(self, first: int) -> Iterator[ImageTask]:
         split, order = self.options.split, self.source.order(self.options.shuffle_seed)
-        for place in range(first, self.places.stop):
-            image = self.source.images[int(order[place])]
+        for number in order.between(first, self.places.stop):
+            image = self.source.images[number]
             yield ImageTask(image, f"{split}/{image.wnid}/{self.stored_name(image)}")
 
     def _chunk_images(self, engine: Engine) -> int:

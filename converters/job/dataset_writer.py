@@ -4,7 +4,6 @@ import contextlib
 import json
 import shutil
 from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ioprof import __version__
 from ioprof.converters.images.transforms import CORRUPT, OTHER_FORM
@@ -20,11 +20,12 @@ from ioprof.converters.job.crash_recovery import UncheckedDataset, count_valid_r
 from ioprof.converters.job.destination import put_in_place, sync_file_system
 from ioprof.converters.job.image_converter import RecordData
 from ioprof.converters.job.journal import Entry, Journal, QuarantineEntry, RecordEntry, journal_progress, read_runs
+from ioprof.converters.job.length_quantiles import length_quantiles
 from ioprof.converters.job.partial_output import PartialOutput, open_partial_output
 from ioprof.converters.layouts.lustre_striping import recommended_stripes, stripe_folder
 from ioprof.converters.layouts.registry import LAYOUTS, Layout, Record, Target
 from ioprof.converters.options import ConvertOptions
-from ioprof.dataset import MANIFEST_NAME, Dataset, ImageClass, RecordDigest, quantiles_of, write_json_atomically
+from ioprof.dataset import MANIFEST_NAME, Dataset, ImageClass, RecordDigest, write_json_atomically
 from ioprof.errors import CommandError
 from ioprof.reporter import Advance
 
@@ -161,7 +162,7 @@ class DatasetWriter:
 
     def manifest(self, folder: Path, tally: "Tally") -> Dataset:
         """The dataset at `folder`; raises `CommandError` if it has no records."""
-        if not tally.lengths:
+        if not tally.records:
             first, count = tally.quarantined[0], len(tally.quarantined)
             what = f"all {count} images are bad (the first: {first.name}, {first.reason})"
             raise CommandError(f"{what}; a dataset needs at least one good image", exit_code=1)
@@ -172,10 +173,10 @@ class DatasetWriter:
             layout=self.options.layout,
             image=self.options.image_format,
             records=tally.records,
-            bytes=sum(tally.lengths),
+            bytes=tally.bytes,
             classes=self.classes,
             label_convention="sorted_wnid",
-            record_bytes_quantiles=quantiles_of(tally.lengths),
+            record_bytes_quantiles=tally.record_bytes_quantiles,
             digest=tally.digest.text(),
             source=self.source,
             version=__version__,
@@ -274,11 +275,13 @@ def dataset_job(writing: DatasetWriter, identity: dict[str, Any]) -> Job:
 
 
 class Tally:
-    """The manifest's totals, accumulated while the records are written."""
+    """The manifest's totals, accumulated while the records are written, which are the first of a journal."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
         self.digest = RecordDigest()
-        self.lengths = array("I")
+        self.records = self.bytes = 0
+        """Number of records, and their total length."""
         self.quarantined: list[QuarantineEntry] = []
         self.end = 0
         """End of the entries that were read from the journal, a file offset."""
@@ -288,24 +291,29 @@ class Tally:
     @classmethod
     def of(cls, journal: Path, records: int | None = None) -> "Tally":
         """The tally of a journal; with `records`, up to the entry before the record of that number."""
-        tally = cls()
+        tally = cls(journal)
         for run, tally.end in read_runs(journal, records):
             if isinstance(run, QuarantineEntry):
                 tally.quarantined.append(run)
             else:
                 tally.digest.add_entries(run.tobytes())
-                tally.lengths.frombytes(run["length"].astype(np.uint32).tobytes())
+                tally.records, tally.bytes = tally.records + len(run), tally.bytes + int(run["length"].sum())
         return tally
-
-    @property
-    def records(self) -> int:
-        """Number of records."""
-        return len(self.lengths)
 
     @property
     def images(self) -> int:
         """Number of records and quarantined images."""
-        return len(self.lengths) + len(self.quarantined)
+        return self.records + len(self.quarantined)
+
+    @cached_property
+    def record_bytes_quantiles(self) -> dict[str, int]:
+        """Of all records; to be asked when they are complete. The journal has them, so that they are not held in memory."""
+        return length_quantiles(self._lengths, self.records, self.bytes)
+
+    def _lengths(self) -> Iterator[NDArray[np.int64]]:
+        for run, _ in read_runs(self._journal, self.records):
+            if not isinstance(run, QuarantineEntry):
+                yield run["length"]
 
     def add(self, entry: Entry) -> None:
         """Add the next image."""
@@ -313,7 +321,7 @@ class Tally:
             self.quarantined.append(entry)
         else:
             self.digest.add_hashed(entry.label, entry.length, entry.sha256)
-            self.lengths.append(entry.length)
+            self.records, self.bytes = self.records + 1, self.bytes + entry.length
 
 
 def in_chunks(items: Iterable[Item], size: int = CHUNK_IMAGES) -> Iterator[list[Item]]:

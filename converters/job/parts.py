@@ -83,7 +83,7 @@ def part_job(part: Part, writing: DatasetWriter, identity: dict[str, Any], optio
             "parts": part.parts,
             "total": writing.total,
             "records": tally.records,
-            "bytes": sum(tally.lengths),
+            "bytes": tally.bytes,
             "digest": tally.digest.text(),
             "quarantined": [entry._asdict() for entry in tally.quarantined],
             "refused": [entry._asdict() for entry in writing.refused],

@@ -150,8 +150,9 @@ class Verifier:
         name = file_namer(self.source.images, dataset.image)
         labels = {wnid: label for label, wnid in enumerate(self.source.wnids)}
         left_out = {entry["name"] for entry in dataset.quarantined}
-        for number in self.source.order(dataset.shuffle_seed)[: dataset.records + len(left_out)]:
-            origin = self.source.images[int(number)]
+        order = self.source.order(dataset.shuffle_seed)
+        for number in order.between(0, min(len(order), dataset.records + len(left_out))):
+            origin = self.source.images[number]
             if f"{origin.wnid}/{origin.name}" not in left_out:
                 yield name(origin), labels[origin.wnid]
 

@@ -22,7 +22,8 @@ from ioprof.parquet_rows import ParquetRows
 from ioprof.record_index import RecordIndex
 
 _PIECE_RECORDS: Final = 32
-_MAX_MAPPED_BYTES: Final = 1 << 23
+_MAX_MAPPED_BYTES: Final = 1 << 22
+"""Of images; small ones are mapped with as many pages of others around them, which the kernel maps with each fault."""
 _AGAIN: Final = "convert the dataset again"
 
 

@@ -15,6 +15,9 @@ from itertools import accumulate, groupby
 from operator import attrgetter
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ioprof.converters.sources.source_image import SourceImage
 from ioprof.errors import CommandError
 
@@ -23,6 +26,7 @@ _BOUNDS: Final = struct.Struct("<QQ")
 _END_BYTES: Final = 8
 _BUFFER_BYTES: Final = 1 << 16
 _BLOCK_LINES: Final = 1024
+_BLOCK_NUMBERS: Final = 4096
 
 
 class Lines:
@@ -97,6 +101,24 @@ class _TemporaryBytes:
 def _disk_full(error: OSError) -> CommandError:
     what = "the list of images cannot be written to the folder for temporary files"
     return CommandError(f"{what} ({error.strerror or error}); name one with free space: TMPDIR=/path/to/folder", exit_code=1)
+
+
+class StoredNumbers:
+    """Whole numbers below 2^32 in a temporary file, to be read in order; raises `CommandError` when the disk is full."""
+
+    def __init__(self, numbers: NDArray[np.uint32]) -> None:
+        self._content, self._count = _TemporaryBytes(), len(numbers)
+        for start in range(0, len(numbers), _BLOCK_NUMBERS):
+            self._content.append(numbers[start : start + _BLOCK_NUMBERS].tobytes())
+
+    def __len__(self) -> int:
+        return self._count
+
+    def between(self, start: int, stop: int) -> Iterator[int]:
+        """Those at the places from `start` to `stop`."""
+        for first in range(start, stop, _BLOCK_NUMBERS):
+            count = min(_BLOCK_NUMBERS, stop - first)
+            yield from np.frombuffer(self._content.read(4 * first, 4 * count), np.uint32).tolist()
 
 
 class Listing:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ioprof.converters.sources.listing import Listing, ListingWriter
+from ioprof.converters.sources.listing import Listing, ListingWriter, StoredNumbers
 from ioprof.converters.sources.refusals import Refusals, Refused
 from ioprof.dataset import is_plain_name
 from ioprof.errors import DatasetError
@@ -24,7 +24,7 @@ MAX_TEXT_BYTES: Final = 1 << 24
 _CLASS_NAME_FILES: Final = ("synset_words.txt", "LOC_synset_mapping.txt")
 _SAMPLED_FILES: Final = 1000
 
-Order = NDArray[np.uint32]
+_Order = NDArray[np.uint32]
 """Numbers of images, each once."""
 
 
@@ -57,8 +57,12 @@ class Source:
         sampled = range(0, len(images), max(1, len(images) // _SAMPLED_FILES))
         return sum(os.stat(images[number].file).st_size for number in sampled) / len(sampled)
 
-    def order(self, seed: int) -> Order:
-        """The shuffled order of the records. `RandomState` because NumPy guarantees that its stream never changes (NEP 19).
+    def order(self, seed: int) -> StoredNumbers:
+        """The numbers of the images in the shuffled order of the records; raises `CommandError` when the disk is full."""
+        return StoredNumbers(self._shuffled(seed))
+
+    def _shuffled(self, seed: int) -> _Order:
+        """`RandomState` because NumPy guarantees that its stream never changes (NEP 19).
 
         Images that can only be read as a group stay together: the groups are shuffled, and the images within each group.
         """

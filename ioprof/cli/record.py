@@ -9,7 +9,7 @@ from typer import Argument, Option
 import ioprof
 from ioprof.cli.console import messages, next_command, reporter
 from ioprof.instrument import gpu
-from ioprof.process import share_memory_of_threads
+from ioprof.process import return_freed_memory
 from ioprof.recording.command import default_run_folder
 
 CONTEXT: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -30,7 +30,7 @@ def record(
     stacks: Annotated[bool, Option("--stacks/--no-stacks", help="Sample the Python stacks of ranks and workers.")] = True,
 ) -> int:
     """Run any command, unchanged, report what its training waited for, and return its exit code."""
-    share_memory_of_threads()
+    return_freed_memory(os.environ)
     folder = out or default_run_folder(os.environ)
     run = ioprof.record(command, out=folder, force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, reporter=reporter)
     if run.trace.run.part is None and not quiet:
