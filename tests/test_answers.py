@@ -53,6 +53,66 @@ def test_a_worker_that_has_not_begun_is_starting() -> None:
     assert "persistent_workers=True" in " ".join(entry.action for entry in summarise(trace).verdict.advice)
 
 
+def test_a_sampler_that_prepares_an_epoch_is_no_start_of_workers() -> None:
+    """Workers that are kept are told of the epoch, and the sampler orders its samples meanwhile: its own line is named."""
+    drawing = """
+        step            00000000001111
+        wait name=start ########......
+        sampler         .#######......
+        wait            ........00..11
+        fetch w0        ........00..11
+        compute main    ..........00..
+    """
+    facts = {"config": {**CPU["config"], "persistent_workers": True}}
+    samples = [(tick, 0, 100, "/job/train.py:7:Buckets.__iter__") for tick in range(1, 8)]
+    idle = [(tick, 0, 101, "/job/train.py:9:main") for tick in range(8)]
+    trace = slower(with_stacks(timeline(drawing, **facts), [*samples, *idle]))
+    found = summarise(trace).verdict
+    assert [("sampler", 70), ("start of workers", 10)] == [(name, ns // 10**8) for name, ns in details(trace, "loader")["loader"]]
+    assert "on sampler (/job/train.py:7 in Buckets.__iter__)" in found.text
+    assert "in the sampler at /job/train.py:7 in Buckets.__iter__" in found.advice[0].action
+
+
+def test_workers_that_are_kept_already_are_not_to_be_kept() -> None:
+    """No advice to set what is set."""
+    drawing = """
+        step            000000001111
+        wait name=start ######......
+        wait            ......00..11
+        fetch w0        ......00..11
+        compute main    ........00..
+    """
+    trace = timeline(drawing, config={**CPU["config"], "persistent_workers": True})
+    advice = [entry.action for entry in summarise(trace).verdict.advice]
+    assert advice[0].startswith("Do less at the start of an epoch")
+    assert "persistent_workers=True" not in " ".join(advice)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "advice"),
+    [
+        ("tokenizers.Tokenizer.encode", "Tokenize the text once before training"),
+        ("pandas.read_csv", "Store the data in a form that needs less parsing"),
+        ("gzip._GzipReader.read", "Store the data uncompressed"),
+        ("JPEG", "Decode less for each sample (images stored smaller)"),
+    ],
+)
+def test_the_advice_on_decoding_is_of_what_is_decoded(decoder: str, advice: str) -> None:
+    """A text has no smaller images."""
+    drawing = f"""
+        step             0000000000
+        wait             00000000..
+        fetch            00000000..
+        decode name={decoder} #######...
+        compute main     ........00
+    """
+    found = summarise(timeline(drawing, config={**CPU["config"], "workers": 0})).verdict
+    assert "decode" == found.bound_by
+    assert [entry.action for entry in found.advice if entry.action.startswith(advice)]
+    assert ("image" in " ".join(entry.action for entry in found.advice)) == (decoder == "JPEG")
+    assert "the ranks, which make their batches themselves, spent" in found.text
+
+
 @pytest.mark.parametrize(("worker", "expected"), [("", [("pipe:cat", 70)]), ("w0", [])])
 def test_the_peer_of_a_rank_that_fetches_itself_is_named(worker: str, expected: list[tuple[str, int]]) -> None:
     """Its main thread receives the data; where workers make the batches it receives these, which are no file."""

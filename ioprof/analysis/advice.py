@@ -19,6 +19,17 @@ OWN_MEANING: Final = {
     "loader": "its sampler",
 }
 
+_TOKENS: Final = "Tokenize the text once before training, and store the tokens"
+_PACKED: Final = "Store the data uncompressed, or compressed by a method that decompresses faster"
+_TABLES: Final = "Store the data in a form that needs less parsing, or read only the rows and columns that a sample needs"
+_SOUND: Final = "Decode less for each sample (a shorter part, stored smaller), or use a faster decoder"
+_DECODE_LESS: Final = {
+    **dict.fromkeys(("tokenizers", "transformers"), _TOKENS),
+    **dict.fromkeys(("zlib", "gzip", "bz2", "lzma", "bz2/lzma", "compression", "zstandard", "lz4"), _PACKED),
+    **dict.fromkeys(("numpy", "h5py", "zarr", "pyarrow", "pandas", "polars", "safetensors", "torch"), _TABLES),
+    **dict.fromkeys(("torchcodec", "av", "soundfile"), _SOUND),
+}
+"""What makes decoding cheaper, by the library that decodes; a name that is not here is of an image."""
 _UNEQUAL_STAGES: Final = 1.25
 """Time that a stage of a pipeline computes over the mean of the others, from which on the model should be divided anew."""
 _LARGE_BUBBLES: Final = 0.1
@@ -129,11 +140,17 @@ def _decode(evidence: Evidence) -> _Lines:
     run, samples = evidence.run, evidence.fetched.samples
     sample_s = evidence.fetched.decode_ns / 1e9 / samples if samples and evidence.fetched.decode_ns else None
     step_s = evidence.seconds_per_step("decode")
-    cost = f"decoding one image takes {_ms(sample_s)} of a worker" if sample_s else f"a step waits {_ms(step_s)} for decoding"
+    detail = evidence.largest_detail("decode", LEAST_NAMED_RATIO)
+    other = _DECODE_LESS.get(detail.name.partition(".")[0]) if detail else None
+    sample = "sample" if other else "image"
+    who = "worker" if run.config.workers else "core"
+    cost = f"decoding one {sample} takes {_ms(sample_s)} of a {who}" if sample_s else f"a step waits {_ms(step_s)} for decoding"
     if run.config.decode in ("full", "pillow") and evidence.stores_originals:
         yield f"Decode only the crop of each image (--decode roi instead of {run.config.decode}): {cost}"
     yield from more_workers(evidence, cost)
-    if evidence.stores_originals:
+    if other:
+        yield f"{other}: {cost}"
+    elif evidence.stores_originals:
         yield f"Convert to 256-pixel images (ioprof convert imagenet SRC DST --image rgb256): {cost} at the original size"
     else:
         yield f"Decode less for each sample (images stored smaller), or use a faster decoder: {cost}"
@@ -176,13 +193,20 @@ def _loader(evidence: Evidence) -> _Lines:
         spent = f"that is {evidence.charged['loader'].workers_share or 0.0:.1%} of the workers' time"
     detail, line = evidence.largest_detail("loader", LEAST_NAMED_RATIO), evidence.largest_line("loader")
     if detail and detail.name == SAMPLER:
+        at = f" at {line_text(evidence.sampler_line)}" if evidence.sampler_line else ""
         yield (
-            f"Choose the samples of a batch with less work in the sampler (a table made once instead of a loop): it took "
+            f"Choose the samples of a batch with less work in the sampler{at} (a table made once instead of a loop): it took "
             f"{detail.share:.1%} of the steps' time in the training process, whatever the workers do"
         )
         return
     if detail and detail.name in (WORKER_START, EPOCH_END) and not evidence.most_work_is_unnamed:
         share = _of_details(evidence, WORKER_START, EPOCH_END)
+        if evidence.run.config.persistent_workers:
+            yield (
+                f"Do less at the start of an epoch, or make epochs longer: the workers are kept from one epoch to the next, and "
+                f"starting and ending epochs took {share:.1%} of the steps' time"
+            )
+            return
         yield Advice(
             f"{evidence.options.keep_workers}: starting and ending workers took {share:.1%} of the steps' time; what a worker does "
             "at its start (worker_init_fn, opening the dataset) is then done once",

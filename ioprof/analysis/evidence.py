@@ -212,6 +212,17 @@ class Evidence:
         return None
 
     @property
+    def sampler_line(self) -> CodeShare | None:
+        """The line of the user's own code that most of the sampler's time went to.
+
+        Lines of `loader` are of workers too: one is of the sampler if both together take more than all of that time.
+        """
+        detail, line = self.largest_detail("loader", LEAST_NAMED_RATIO), self.largest_line("loader")
+        if line is None or detail is None or detail.name != SAMPLER or line.cause == WORKERS:
+            return None
+        return line if line.seconds + detail.seconds > (self.charged["loader"].seconds or 0.0) else None
+
+    @property
     def _worker_lines_s(self) -> float:
         return sum(line.seconds for line in self.code if line.cause == WORKERS)
 
@@ -230,8 +241,7 @@ class Evidence:
             return f", {self.part_of(line)} at {line_text(line)}"
         if line and (not detail or cause == "transform"):
             return f", {line.share or 0.0:.1%} at {line_text(line)}"
-        # An idle worker is sampled too, in the loop that started it: of the sampler, which runs elsewhere, it says nothing.
-        within = f" ({line_text(line)})" if line and detail and detail.name != SAMPLER else ""
+        within = f" ({line_text(line)})" if line and detail and not (detail.name == SAMPLER and not self.sampler_line) else ""
         return f", {detail.share:.1%} on {shortened(detail.name)}{within}" if detail else ""
 
     @property

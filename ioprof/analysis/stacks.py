@@ -1,8 +1,9 @@
 """Which lines of Python the time went to that no span explains, from samples of stacks.
 
 A sample counts where its thread was what the step waited for at that instant: the rank's own thread where the instant is charged to
-`host`; the thread of the worker that made the awaited batch where it is charged to `loader` or `transform`. So the samples of a
-cause are spread over the time of that cause, and a line's part of them is its part of that time.
+`host`, or to `loader` because its sampler ran; the thread of the worker that made the awaited batch where it is otherwise charged
+to `loader` or `transform`. So the samples of a cause are spread over the time of that cause, and a line's part of them is its part
+of that time.
 """
 
 import re
@@ -16,9 +17,10 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.intervals import Intervals, subtract, total
+from ioprof.analysis.intervals import Intervals, overlaps, subtract, total, union
 from ioprof.analysis.lineage import fetchers
 from ioprof.analysis.selection import intervals
+from ioprof.analysis.training_process import in_main_thread
 from ioprof.run_record import CodeShare
 from ioprof.trace import Trace
 
@@ -115,7 +117,12 @@ class ChargedSamples:
         self._parts.append(_within(own, instants["host"], "host"))
         if len(spans):
             awaited = _awaited(samples, fetchers(spans))
-            self._parts += [_within(awaited, instants[cause], cause) for cause in ("loader", "transform")]
+            choosing = union(intervals(spans.filter(pl.col("kind") == "sampler", in_main_thread(spans))))
+            self._parts += [
+                _within(own, overlaps(instants["loader"], choosing), "loader"),
+                _within(awaited, subtract(instants["loader"], choosing), "loader"),
+                _within(awaited, instants["transform"], "transform"),
+            ]
 
     def found(self) -> pl.DataFrame:
         """The `cause` and `stack` of each sample."""
