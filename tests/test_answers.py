@@ -39,6 +39,17 @@ def test_python_in_the_loop_is_named_by_file_and_line() -> None:
     assert () == found.doubts
 
 
+def test_a_line_that_waits_for_another_process_is_no_work_of_the_rank() -> None:
+    """It receives from an environment in a process of its own: the advice is not to do less there."""
+    trace = timeline("step 0000000000\ncompute main ........00", config={"device": "cpu"})
+    stack = "/job/train.py:18:Env.step\n/usr/lib/python3.12/multiprocessing/connection.py:395:Connection._recv"
+    found = summarise(slower(with_stacks(trace, [(tick, 0, 100, stack) for tick in range(8)]))).verdict
+    assert "host" == found.bound_by
+    assert "at /job/train.py:18 in Env.step, which waits for another process or thread" in found.text
+    assert found.advice[0].action.startswith("Make what /job/train.py:18 in Env.step waits for faster")
+    assert "Do less" not in found.advice[0].action
+
+
 def test_a_worker_that_has_not_begun_is_starting() -> None:
     """From the wait for its first batch to its fetch; later it is what it does."""
     drawing = """

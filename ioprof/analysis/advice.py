@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from ioprof.analysis.details import EPOCH_END, SAMPLER, WORKER_GC, WORKER_START
-from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text, shortened
+from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, awaits, line_text, shortened
 from ioprof.analysis.queue_advice import more_workers, waiting_workers
 from ioprof.analysis.read_patterns import SMALL_READS
 from ioprof.run_record import Advice, JobChange, JobKind, NoGain, Reason
@@ -233,7 +233,12 @@ def _loader(evidence: Evidence) -> _Lines:
         longer_run = f"Record a longer run ({longer}): {ratio:.0%} of this time is in the first {evidence.steps.warmup} steps"
         yield Advice(longer_run, no_gain=NoGain.OF_RECORDING)
     yield from more
-    if not line:
+    if not line and evidence.run.config.loader is None and not evidence.fetched.samples:
+        yield (
+            "Look at what makes the batches: the rank waited for other processes or threads, of whose work nothing was recorded; "
+            "put ioprof.span around its parts there"
+        )
+    elif not line:
         yield f"Do less in the dataset's own code, for each sample or once per worker: {spent}"
 
 
@@ -326,7 +331,12 @@ def _host(evidence: Evidence) -> _Lines:
         f"a step spends {_ms(evidence.seconds_per_step('host'))} in the ranks' own Python between waiting, copying and computing"
     )
     detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
-    if line and not (detail and detail.seconds > line.seconds):
+    if line and awaits(line) and not (detail and detail.seconds > line.seconds):
+        yield (
+            f"Make what {line_text(line)} waits for faster, or ask for it earlier: the rank waits there for another process or "
+            f"thread, in {line.library}, {evidence.part_of(line)}"
+        )
+    elif line and not (detail and detail.seconds > line.seconds):
         yield f"Do less at {line_text(line)}, or not in every step: it takes {evidence.part_of(line)}; {spent}"
     elif detail:
         yield f"Do less in {detail.name}, or not in every step: it takes {detail.share:.1%} of the steps' time; {spent}"

@@ -54,6 +54,17 @@ _LEAST_BUSY_AND_SLOWER: Final = 0.8
 """The same, if they need longer for a batch than the loop does: the rest of the time went to sending it."""
 _MOSTLY_OWN: Final = 1.1
 """Waits for a stage over the workers' own time for it, above which other threads did it."""
+_WAITING: Final = {
+    "multiprocessing/connection.py": ("_recv", "_send", "_read", "wait", "_poll"),
+    "multiprocessing/popen_fork.py": ("poll",),
+    "threading.py": ("wait", "_wait_for_tstate_lock", "join"),
+    "queue.py": ("get", "put"),
+    "selectors.py": ("select",),
+    "socket.py": ("readinto", "accept"),
+    "ssl.py": ("read", "recv", "recv_into"),
+    "subprocess.py": ("_wait", "_try_wait", "_communicate"),
+}
+"""Functions of the standard library that wait for another process or thread, by file."""
 FEWEST_SAMPLES: Final = 4
 """Samples of a line of code below which it is not named in the verdict."""
 
@@ -240,7 +251,8 @@ class Evidence:
         if line and line.cause == WORKERS and (not detail or detail.name in (WORKER_START, EPOCH_END)):
             return f", {self.part_of(line)} at {line_text(line)}"
         if line and (not detail or cause == "transform"):
-            return f", {line.share or 0.0:.1%} at {line_text(line)}"
+            waiting = ", which waits for another process or thread" if cause == "host" and awaits(line) else ""
+            return f", {line.share or 0.0:.1%} at {line_text(line)}{waiting}"
         within = f" ({line_text(line)})" if line and detail and not (detail.name == SAMPLER and not self.sampler_line) else ""
         return f", {detail.share:.1%} on {shortened(detail.name)}{within}" if detail else ""
 
@@ -288,6 +300,12 @@ def line_text(line: CodeShare) -> str:
     """A line of code: `train.py:42 in main`; a function of several lines: `train.py in main`."""
     place = f":{line.line}" if line.line else ""
     return f"{shortened(line.file, 30)}{place} in {line.function}"
+
+
+def awaits(line: CodeShare) -> bool:
+    """Whether a line calls what waits for another process or thread, by the innermost function that most of its samples are in."""
+    function, _, file = (line.library or "").partition(" (")
+    return function.rpartition(".")[2] in _WAITING.get(file.rstrip(")"), ())
 
 
 def _functions(lines: list[CodeShare]) -> list[CodeShare]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from ioprof.analysis.advice import OWN_MEANING, advice_for
 from ioprof.analysis.doubts import with_doubts
-from ioprof.analysis.evidence import MOSTLY_ONE, Evidence
+from ioprof.analysis.evidence import MOSTLY_ONE, Evidence, awaits
 from ioprof.analysis.job_verdict import with_loading_rank
 from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.queue_advice import deeper_queue
@@ -123,8 +123,10 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
             f"{_startup(evidence, bound)}"
         )
     where = evidence.place_of_host if bound == "host" else _of_loader(evidence) if bound in LEAVES else ""
+    line = evidence.largest_line(bound)
+    meaning = _WAITING_HOST if bound == "host" and line and awaits(line) else _MEANING[bound]
     return (
-        f"{BOUND_NAMES[bound]}-bound: {idle}, and {shares[bound]:.1%} went to {_MEANING[bound]}{evidence.largest_part(bound)}"
+        f"{BOUND_NAMES[bound]}-bound: {idle}, and {shares[bound]:.1%} went to {meaning}{evidence.largest_part(bound)}"
         f"{where}{_of_stragglers(evidence, (bound,))}{_next(shares, bound)}.{_startup(evidence, bound)}"
     )
 
@@ -214,4 +216,5 @@ _MEANING: Final = {
     "gc": "Python's garbage collector",
     "host": "the ranks' own Python, which no span covers",
 }
+_WAITING_HOST: Final = "the ranks' own Python and what it waited for, which no span covers"
 _STAGE_NAMES: Final = {"page_cache": "page cache", "loader": "what no read, decode or transform covers"}
