@@ -140,6 +140,15 @@ def test_the_peer_of_a_rank_that_fetches_itself_is_named(worker: str, expected: 
     assert expected == details(Trace(trace.run, trace.spans, files), "storage")["storage"]
 
 
+def test_what_a_server_sends_is_not_to_be_copied_from_it() -> None:
+    """A loop without a loader receives from a socket."""
+    trace = timeline("step 0000000000\nread file=0 socket #######...\ncompute main .......000", config={"device": "cpu"})
+    files = pl.DataFrame([{"file": 0, "path": "tcp://127.0.0.1:80"}], schema=trace.files.schema)
+    found = summarise(Trace(trace.run, trace.spans, files)).verdict
+    assert "storage" == found.bound_by
+    assert ["Receive from tcp://127.0.0.1:80"] == [entry.action[:31] for entry in found.advice]
+
+
 # ------------------------------------------------------------------------------------------------ doubts
 
 STAGES = "step 0000000000\nwait 0000000...\nfetch w0 0000000\ndecode w0 {}\ntransform w0 {}\ncompute main .......000"

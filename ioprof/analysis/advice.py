@@ -30,6 +30,8 @@ _DECODE_LESS: Final = {
     **dict.fromkeys(("torchcodec", "av", "soundfile"), _SOUND),
 }
 """What makes decoding cheaper, by the library that decodes; a name that is not here is of an image."""
+_PEERS: Final = ("tcp://", "unix:", "pipe:")
+"""How the names of sockets and pipes begin, which have no data to copy."""
 _UNEQUAL_STAGES: Final = 1.25
 """Time that a stage of a pipeline computes over the mean of the others, from which on the model should be divided anew."""
 _LARGE_BUBBLES: Final = 0.1
@@ -53,6 +55,12 @@ def _own_advice(evidence: Evidence, bound: str) -> _Lines:
     name = shortened(detail.name) if detail else "the data"
     if ".so" in PurePosixPath(name).name:
         yield f"Copy the environment of {name} to node-local storage before the job starts: {spent}, where its pages are first used"
+        return
+    if detail and detail.name.startswith(_PEERS):
+        yield (
+            f"Receive from {name} in other threads or processes, ahead of the step that uses it, or ask for more at once: a step "
+            f"waits {_ms(evidence.seconds_per_step(bound))} for what others send to the training process itself"
+        )
         return
     if bound == "storage":
         yield f"Copy {name} to node-local storage, or read it once before the job starts if memory can hold it: {spent}"
