@@ -39,6 +39,18 @@ def test_python_in_the_loop_is_named_by_file_and_line() -> None:
     assert () == found.doubts
 
 
+def test_a_line_that_waits_for_another_process_is_no_work_of_the_rank() -> None:
+    """It receives from an environment in a process of its own: the advice is not to do less there."""
+    trace = timeline("step 0000000000\ncompute main ........00", config={"device": "cpu"})
+    stack = "/job/train.py:18:Env.step\n/usr/lib/python3.12/multiprocessing/connection.py:395:Connection._recv"
+    found = summarise(slower(with_stacks(trace, [(tick, 0, 100, stack) for tick in range(8)]))).verdict
+    assert "host" == found.bound_by
+    assert "waiting for other threads or processes, which were not followed" in found.text
+    assert "at /job/train.py:18 in Env.step" in found.text
+    assert found.advice[0].action.startswith("Make what /job/train.py:18 in Env.step waits for faster")
+    assert "Do less" not in found.advice[0].action
+
+
 def test_a_worker_that_has_not_begun_is_starting() -> None:
     """From the wait for its first batch to its fetch; later it is what it does."""
     drawing = """
@@ -51,6 +63,66 @@ def test_a_worker_that_has_not_begun_is_starting() -> None:
     trace = timeline(drawing, **CPU)
     assert [("start of workers", 40)] == details(trace, "loader")["loader"][:1]
     assert "persistent_workers=True" in " ".join(entry.action for entry in summarise(trace).verdict.advice)
+
+
+def test_a_sampler_that_prepares_an_epoch_is_no_start_of_workers() -> None:
+    """Workers that are kept are told of the epoch, and the sampler orders its samples meanwhile: its own line is named."""
+    drawing = """
+        step            00000000001111
+        wait name=start ########......
+        sampler         .#######......
+        wait            ........00..11
+        fetch w0        ........00..11
+        compute main    ..........00..
+    """
+    facts = {"config": {**CPU["config"], "persistent_workers": True}}
+    samples = [(tick, 0, 100, "/job/train.py:7:Buckets.__iter__") for tick in range(1, 8)]
+    idle = [(tick, 0, 101, "/job/train.py:9:main") for tick in range(8)]
+    trace = slower(with_stacks(timeline(drawing, **facts), [*samples, *idle]))
+    found = summarise(trace).verdict
+    assert [("sampler", 70), ("start of workers", 10)] == [(name, ns // 10**8) for name, ns in details(trace, "loader")["loader"]]
+    assert "on sampler (/job/train.py:7 in Buckets.__iter__)" in found.text
+    assert "in the sampler at /job/train.py:7 in Buckets.__iter__" in found.advice[0].action
+
+
+def test_workers_that_are_kept_already_are_not_to_be_kept() -> None:
+    """No advice to set what is set."""
+    drawing = """
+        step            000000001111
+        wait name=start ######......
+        wait            ......00..11
+        fetch w0        ......00..11
+        compute main    ........00..
+    """
+    trace = timeline(drawing, config={**CPU["config"], "persistent_workers": True})
+    advice = [entry.action for entry in summarise(trace).verdict.advice]
+    assert advice[0].startswith("Do less at the start of an epoch")
+    assert "persistent_workers=True" not in " ".join(advice)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "advice"),
+    [
+        ("tokenizers.Tokenizer.encode", "Tokenize the text once before training"),
+        ("pandas.read_csv", "Store the data in a form that needs less parsing"),
+        ("gzip._GzipReader.read", "Store the data uncompressed"),
+        ("JPEG", "Decode less for each sample (images stored smaller)"),
+    ],
+)
+def test_the_advice_on_decoding_is_of_what_is_decoded(decoder: str, advice: str) -> None:
+    """A text has no smaller images."""
+    drawing = f"""
+        step             0000000000
+        wait             00000000..
+        fetch            00000000..
+        decode name={decoder} #######...
+        compute main     ........00
+    """
+    found = summarise(timeline(drawing, config={**CPU["config"], "workers": 0})).verdict
+    assert "decode" == found.bound_by
+    assert [entry.action for entry in found.advice if entry.action.startswith(advice)]
+    assert ("image" in " ".join(entry.action for entry in found.advice)) == (decoder == "JPEG")
+    assert "the ranks, which make their batches themselves, spent" in found.text
 
 
 @pytest.mark.parametrize(("worker", "expected"), [("", [("pipe:cat", 70)]), ("w0", [])])
@@ -67,6 +139,15 @@ def test_the_peer_of_a_rank_that_fetches_itself_is_named(worker: str, expected: 
     trace = timeline(drawing, **CPU)
     files = pl.DataFrame([{"file": 0, "path": "pipe:cat"}], schema=trace.files.schema)
     assert expected == details(Trace(trace.run, trace.spans, files), "storage")["storage"]
+
+
+def test_what_a_server_sends_is_not_to_be_copied_from_it() -> None:
+    """A loop without a loader receives from a socket."""
+    trace = timeline("step 0000000000\nread file=0 socket #######...\ncompute main .......000", config={"device": "cpu"})
+    files = pl.DataFrame([{"file": 0, "path": "tcp://127.0.0.1:80"}], schema=trace.files.schema)
+    found = summarise(Trace(trace.run, trace.spans, files)).verdict
+    assert "storage" == found.bound_by
+    assert ["Receive from tcp://127.0.0.1:80"] == [entry.action[:31] for entry in found.advice]
 
 
 # ------------------------------------------------------------------------------------------------ doubts

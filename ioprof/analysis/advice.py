@@ -19,16 +19,19 @@ OWN_MEANING: Final = {
     "loader": "its sampler",
 }
 
+_TOKENS: Final = "Tokenize the text once before training, and store the tokens"
+_PACKED: Final = "Store the data uncompressed, or compressed by a method that decompresses faster"
+_TABLES: Final = "Store the data in a form that needs less parsing, in chunks or files as large as what a sample needs"
+_SHORTER: Final = "Decode less for each sample (a shorter part, stored smaller), or use a faster decoder"
 _DECODE_LESS: Final = {
-    ("cv2.VideoCapture", "av.", "torchcodec.", "torchvision.io.video"): "clips stored shorter or smaller",
-    ("soundfile.", "torchaudio."): "recordings stored at the rate and the length that are used",
-    ("tokenizers.", "transformers."): "tokens stored instead of text",
-    (
-        "h5py.", "zarr.", "numpy.", "pyarrow.", "pandas.", "polars.", "safetensors.", "torch.", "zlib.", "gzip.", "bz2", "lzma.",
-        "compression.", "zstandard.", "lz4.",
-    ): "chunks, rows or files as large as what a sample needs, and no or a cheaper compression",
-}  # fmt: skip
-"""How less is decoded for a sample that is no image, by the first letters of the names of decoders."""
+    ("tokenizers.", "transformers."): _TOKENS,
+    ("zlib.", "gzip.", "bz2", "lzma.", "compression.", "zstandard.", "lz4."): _PACKED,
+    ("numpy.", "h5py.", "zarr.", "pyarrow.", "pandas.", "polars.", "safetensors.", "torch."): _TABLES,
+    ("cv2.VideoCapture", "av.", "torchcodec.", "torchvision.io.video", "soundfile.", "torchaudio."): _SHORTER,
+}
+"""What makes decoding cheaper, by the first letters of the decoder's name; a name that is not here is of an image."""
+_PEERS: Final = ("tcp://", "unix:", "pipe:")
+"""How the names of sockets and pipes begin, which have no data to copy."""
 _UNEQUAL_STAGES: Final = 1.25
 """Time that a stage of a pipeline computes over the mean of the others, from which on the model should be divided anew."""
 _LARGE_BUBBLES: Final = 0.1
@@ -52,6 +55,12 @@ def _own_advice(evidence: Evidence, bound: str) -> _Lines:
     name = shortened(detail.name) if detail else "the data"
     if ".so" in PurePosixPath(name).name:
         yield f"Copy the environment of {name} to node-local storage before the job starts: {spent}, where its pages are first used"
+        return
+    if detail and detail.name.startswith(_PEERS):
+        yield (
+            f"Receive from {name} in other threads or processes, ahead of the step that uses it, or ask for more at once: a step "
+            f"waits {_ms(evidence.seconds_per_step(bound))} for what others send to the training process itself"
+        )
         return
     if bound == "storage":
         yield f"Copy {name} to node-local storage, or read it once before the job starts if memory can hold it: {spent}"
@@ -140,18 +149,21 @@ def _decode(evidence: Evidence) -> _Lines:
     sample_s = evidence.fetched.decode_ns / 1e9 / samples if samples and evidence.fetched.decode_ns else None
     step_s = evidence.seconds_per_step("decode")
     detail = evidence.largest_detail("decode", LEAST_NAMED_RATIO)
-    less = next((less for names, less in _DECODE_LESS.items() if detail and detail.name.startswith(names)), None)
-    one = "image" if less is None else "sample"
-    cost = f"decoding one {one} takes {_ms(sample_s)} of a worker" if sample_s else f"a step waits {_ms(step_s)} for decoding"
+    other = next((advice for names, advice in _DECODE_LESS.items() if detail and detail.name.startswith(names)), None)
+    sample = "sample" if other else "image"
+    who = "worker" if run.config.workers else "core"
+    cost = f"decoding one {sample} takes {_ms(sample_s)} of a {who}" if sample_s else f"a step waits {_ms(step_s)} for decoding"
     if run.config.decode in ("full", "pillow") and evidence.stores_originals:
         yield f"Decode only the crop of each image (--decode roi instead of {run.config.decode}): {cost}"
     yield from more_workers(evidence, cost)
-    if evidence.stores_originals:
+    line = evidence.largest_line("decode")
+    where = f" at {line_text(line)}" if line else ""
+    if other:
+        yield f"{other}{where}: {cost}"
+    elif evidence.stores_originals:
         yield f"Convert to 256-pixel images (ioprof convert imagenet SRC DST --image rgb256): {cost} at the original size"
     else:
-        line = evidence.largest_line("decode")
-        where = f" at {line_text(line)}" if line else ""
-        yield f"Decode less for each sample{where} ({less or 'images stored smaller'}), or use a faster decoder: {cost}"
+        yield f"Decode less for each sample{where} (images stored smaller), or use a faster decoder: {cost}"
     need = evidence.demand.at_samples_per_s
     if sample_s and need and need * sample_s > (run.config.ranks or 1) * (run.config.workers or 1):
         cores = f", and the job has {run.cpus} cores" if run.cpus else ""
@@ -194,14 +206,20 @@ def _loader(evidence: Evidence) -> _Lines:
         spent = f"that is {evidence.charged['loader'].workers_share or 0.0:.1%} of the workers' time"
     detail, line = evidence.largest_detail("loader", LEAST_NAMED_RATIO), evidence.largest_line("loader")
     if detail and detail.name == SAMPLER:
-        place = f" at {line_text(own)}" if (own := evidence.line_of_sampler) else ""
+        at = f" at {line_text(evidence.sampler_line)}" if evidence.sampler_line else ""
         yield (
-            f"Choose the samples of a batch with less work in the sampler{place} (a table made once instead of a loop): it took "
+            f"Choose the samples of a batch with less work in the sampler{at} (a table made once instead of a loop): it took "
             f"{detail.share:.1%} of the steps' time in the training process, whatever the workers do"
         )
         return
     if detail and detail.name in (WORKER_START, EPOCH_END) and not evidence.most_work_is_unnamed:
         share = _of_details(evidence, WORKER_START, EPOCH_END)
+        if evidence.run.config.persistent_workers:
+            yield (
+                f"Do less at the start of an epoch, or make epochs longer: the workers are kept from one epoch to the next, and "
+                f"starting and ending epochs took {share:.1%} of the steps' time"
+            )
+            return
         yield Advice(
             f"{evidence.options.keep_workers}: starting and ending workers took {share:.1%} of the steps' time; what a worker does "
             "at its start (worker_init_fn, opening the dataset) is then done once",
@@ -229,7 +247,12 @@ def _loader(evidence: Evidence) -> _Lines:
         longer_run = f"Record a longer run ({longer}): {ratio:.0%} of this time is in the first {evidence.steps.warmup} steps"
         yield Advice(longer_run, no_gain=NoGain.OF_RECORDING)
     yield from more
-    if not line:
+    if not line and evidence.run.config.loader is None and not evidence.fetched.samples:
+        yield (
+            "Look at what makes the batches: the rank waited for other processes or threads, of whose work nothing was recorded; "
+            "put ioprof.span around its parts there"
+        )
+    elif not line:
         yield f"Do less in the dataset's own code, for each sample or once per worker: {spent}"
 
 
@@ -324,11 +347,10 @@ def _host(evidence: Evidence) -> _Lines:
         f"a step spends {_ms(evidence.seconds_per_step('host'))} in the ranks' own Python between waiting, copying and computing"
     )
     detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
-    if evidence.waiting_line:
-        share = evidence.part_of(evidence.waiting_line)
+    if (waiting := evidence.waiting_line) and not (detail and detail.seconds > waiting.seconds):
         yield (
-            f"Make what {line_text(evidence.waiting_line)} waits for faster, in the threads or processes that provide it: the wait "
-            f"takes {share}, whatever the loop itself does"
+            f"Make what {line_text(waiting)} waits for faster, or ask for it earlier: the rank waits there for another process or "
+            f"thread, in {waiting.library}, {evidence.part_of(waiting)}"
         )
     elif line and not (detail and detail.seconds > line.seconds):
         yield f"Do less at {line_text(line)}, or not in every step: it takes {evidence.part_of(line)}; {spent}"

@@ -92,7 +92,7 @@ def _advise_affinity(found: CpuEvidence, options: JobOptions) -> str:
     cores = found.worker_cores if who == "workers" else found.rank_cores
     return (
         f"Let the {who} use more than {cores} of the {found.cores} cores: look for taskset, os.sched_setaffinity, the binding of "
-        f"the scheduler (srun --cpus-per-task, --cpu-bind), OMP_PROC_BIND, KMP_AFFINITY; a higher {options.workers_name} "
+        f"the scheduler (srun --cpus-per-task, --cpu-bind), OMP_PROC_BIND, KMP_AFFINITY; {options.more_workers} "
         "would only share these cores"
     )
 
@@ -100,7 +100,7 @@ def _advise_affinity(found: CpuEvidence, options: JobOptions) -> str:
 def _advise_quota(found: CpuEvidence, options: JobOptions) -> str:
     return (
         f"Raise the CPU quota of the job ({found.quota_cores:.4g} of {found.cores} cores; docker --cpus, limits.cpu of Kubernetes, "
-        f"CPUQuota= of systemd): a higher {options.workers_name} would only share it"
+        f"CPUQuota= of systemd): {options.more_workers} would only share it"
     )
 
 
@@ -112,14 +112,14 @@ def _advise_threads(found: CpuEvidence, options: JobOptions) -> str:
     }.get(found.thread_pool or "", "set OMP_NUM_THREADS=1 and MKL_NUM_THREADS=1")
     return (
         f"Use fewer threads per process: {how}; {_threads(found).lower() if not found.thread_pool else _threads(found)} share "
-        f"{_cores_text(found)}, so a higher {options.workers_name} would only add to them"
+        f"{_cores_text(found)}, so {options.more_workers} would only add to them"
     )
 
 
 def _cores_are_busy(found: CpuEvidence, options: JobOptions) -> str:
     ratio, busy = found.worker_run_delay_ratio or 0.0, 1 - (found.idle_ratio or 0.0)
     return (
-        f"A higher {options.workers_name} would only share the cores: all {found.cores} were busy for {busy:.0%} of the time"
+        f"{options.more_workers.capitalize()} would only share the cores: all {found.cores} were busy for {busy:.0%} of the time"
         f"{_beside(found)}, and workers waited for a core {ratio:.0%} of the time in which they could run."
     )
 

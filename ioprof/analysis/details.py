@@ -88,8 +88,11 @@ class Details:
         of_kind = of_kind.with_columns(name=pl.col("kind").cast(pl.String).replace_strict(_SPAN_NAMES, return_dtype=pl.String))
         users = spans.filter(is_user).with_columns(pl.col("name").cast(pl.String))
         columns = ["start_ns", "end_ns", "name"]
-        parts = (waits, starting(spans), of_kind, users) if len(loader) else (waits,)
-        self._add_spans("loader", loader, pl.concat([part.select(columns) for part in parts]))
+        if len(loader):
+            choosing = union(intervals(spans.filter(pl.col("kind") == "sampler", by_main)))  # also while an epoch begins
+            waits = _outside(pl.concat([waits.select(columns), starting(spans).select(columns)]), choosing)
+            waits = pl.concat([waits, *(part.select(columns) for part in (of_kind, users))])
+        self._add_spans("loader", loader, waits)
         for cause in ("decode", "transform"):
             charged = union_all([activity.times for activity in exclusive if activity.cause == cause])
             self._add_spans(cause, charged, spans.filter(pl.col("kind") == cause))
@@ -171,3 +174,13 @@ class Details:
             name = f"{PurePosixPath(path).parent}/"
             folders[name] = min(folders.get(name, 0) + took_ns, charged_ns)
         return folders
+
+
+def _outside(spans: pl.DataFrame, times: Intervals) -> pl.DataFrame:
+    """The parts of spans with a name that lie outside of these times; parts of one name are united."""
+    named = spans.filter(pl.col("name").is_not_null())
+    parts = [named.clear()]
+    for (name,), of_name in named.group_by("name"):
+        left = subtract(union(intervals(of_name)), times)
+        parts.append(pl.DataFrame({"start_ns": left[:, 0], "end_ns": left[:, 1]}).with_columns(name=pl.lit(str(name))))
+    return pl.concat(parts)

@@ -1,6 +1,5 @@
 """All that a verdict may be based on, and what of it is asked for in more than one place."""
 
-import re
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
@@ -55,12 +54,19 @@ _LEAST_BUSY_AND_SLOWER: Final = 0.8
 """The same, if they need longer for a batch than the loop does: the rest of the time went to sending it."""
 _MOSTLY_OWN: Final = 1.1
 """Waits for a stage over the workers' own time for it, above which other threads did it."""
-_WAITING: Final = re.compile(
-    r"\((?:.*/)?(?:multiprocessing/\w+|concurrent/futures/\w+|selectors|threading|queue|subprocess|socket|ssl)\.py\)$"
-)
-"""Modules of the standard library whose functions take time only where they wait for another thread or process."""
 _MUCH_MORE: Final = 1.5
 """Time of all lines of a function over that of one of them, from which on the function's is told too."""
+_WAITING: Final = {
+    "multiprocessing/connection.py": ("_recv", "_send", "_read", "wait", "_poll"),
+    "multiprocessing/popen_fork.py": ("poll",),
+    "threading.py": ("wait", "_wait_for_tstate_lock", "join"),
+    "queue.py": ("get", "put"),
+    "selectors.py": ("select",),
+    "socket.py": ("readinto", "accept"),
+    "ssl.py": ("read", "recv", "recv_into"),
+    "subprocess.py": ("_wait", "_try_wait", "_communicate"),
+}
+"""Functions of the standard library that wait for another process or thread, by file."""
 FEWEST_SAMPLES: Final = 4
 """Samples of a line of code below which it is not named in the verdict."""
 
@@ -219,6 +225,17 @@ class Evidence:
         return None
 
     @property
+    def sampler_line(self) -> CodeShare | None:
+        """The line of the user's own code that most of the sampler's time went to.
+
+        Lines of `loader` are of workers too: one is of the sampler if both together take more than all of that time.
+        """
+        detail, line = self.largest_detail("loader", LEAST_NAMED_RATIO), self.largest_line("loader")
+        if line is None or detail is None or detail.name != SAMPLER or line.cause == WORKERS:
+            return None
+        return line if line.seconds + detail.seconds > (self.charged["loader"].seconds or 0.0) else None
+
+    @property
     def _worker_lines_s(self) -> float:
         return sum(line.seconds for line in self.code if line.cause == WORKERS)
 
@@ -233,7 +250,7 @@ class Evidence:
     def waiting_line(self) -> CodeShare | None:
         """The line at which the ranks' own Python mostly waits for another thread or process that no hook follows."""
         line = self.largest_line("host")
-        return line if line and line.library and _WAITING.search(line.library) else None
+        return line if line and awaits(line) else None
 
     def of_function(self, line: CodeShare) -> str:
         """How much the whole function of a line takes of the making of batches, as a clause, where that is much more."""
@@ -252,14 +269,8 @@ class Evidence:
             return f", {self.part_of(line)} at {line_text(line)}"
         if line and (not detail or cause in ("transform", "validation")):
             return f", {line.share or 0.0:.1%} at {line_text(line)}{self.of_function(line)}"
-        within = f" ({line_text(line)})" if line and detail and (detail.name != SAMPLER or self.line_of_sampler) else ""
+        within = f" ({line_text(line)})" if line and detail and not (detail.name == SAMPLER and not self.sampler_line) else ""
         return f", {detail.share:.1%} on {shortened(detail.name)}{within}" if detail else ""
-
-    @property
-    def line_of_sampler(self) -> CodeShare | None:
-        """The line of the user's own sampler that took most of its time, where `loader` is hardly anything else."""
-        sampler = self.largest_detail("loader", MOSTLY_ONE)
-        return self.largest_line("loader") if sampler and sampler.name == SAMPLER else None
 
     @property
     def slow_file(self) -> FileReads | None:
@@ -305,6 +316,12 @@ def line_text(line: CodeShare) -> str:
     """A line of code: `train.py:42 in main`; a function of several lines: `train.py in main`."""
     place = f":{line.line}" if line.line else ""
     return f"{shortened(line.file, 30)}{place} in {line.function}"
+
+
+def awaits(line: CodeShare) -> bool:
+    """Whether a line calls what waits for another process or thread, by the innermost function that most of its samples are in."""
+    function, _, file = (line.library or "").partition(" (")
+    return function.rpartition(".")[2] in _WAITING.get(file.rstrip(")"), ())
 
 
 def _functions(lines: list[CodeShare]) -> list[CodeShare]:

@@ -36,6 +36,11 @@ class JobOptions:
         """The option of the number of loader workers without the `=` of a parameter: `num_workers`."""
         return self.workers.rstrip("=")
 
+    @property
+    def more_workers(self) -> str:
+        """A larger number of loader workers, as the subject of a sentence: `a higher num_workers`."""
+        return "more loader workers" if self.workers.startswith("the ") else f"a higher {self.workers_name}"
+
 
 _TORCH: Final = JobOptions(
     workers="num_workers=",

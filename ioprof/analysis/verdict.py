@@ -118,13 +118,13 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         waited = sum(share for cause, share in shares.items() if cause in LEAVES)
         return (
             f"{BOUND_NAMES[bound]}-bound: {idle}, and {waited:.1%} went to waiting for batches{evidence.largest_part(bound)}"
-            f"{_of_loader(evidence)}{_of_stragglers(evidence, LEAVES)}{_larger(shares, bound)}; the workers "
+            f"{_of_loader(evidence)}{_of_stragglers(evidence, LEAVES)}{_larger(shares, bound)}; {_makers(evidence)} "
             f"spent {_stages(evidence)}."
             f"{_startup(evidence, bound)}"
         )
     meaning, waits = _MEANING[bound], evidence.waiting_line if bound == "host" else None
     if waits:
-        meaning = f"waiting for other threads or processes, which were not followed ({waits.library})"
+        meaning = f"{_WAITING_HOST} ({waits.library})"
     where = evidence.place_of_host if bound == "host" else _of_loader(evidence) if bound in LEAVES else ""
     return (
         f"{BOUND_NAMES[bound]}-bound: {idle}, and {shares[bound]:.1%} went to {meaning}{evidence.largest_part(bound)}"
@@ -150,8 +150,14 @@ def _larger(shares: dict[str, float], bound: str) -> str:
     return f", {most.replace('_', ' ')} alone took {others[most]:.1%}" if is_larger and most is not None else ""
 
 
+def _makers(evidence: Evidence) -> str:
+    """Who makes the batches."""
+    is_alone = evidence.run.config.workers == 0 and evidence.ceilings is not None and evidence.ceilings.is_serial
+    return "the ranks, which make their batches themselves," if is_alone else "the workers"
+
+
 def _stages(evidence: Evidence) -> str:
-    """The stages of making a batch, the longest first, as shares of the workers' time, as in the table of causes."""
+    """The stages of making a batch, the longest first, as shares of the time that all of them took, as in the table of causes."""
     total_ns = sum(evidence.making_ns.values())
     reported = {cause: entry.workers_share for cause, entry in evidence.charged.items() if entry.workers_share is not None}
     found = {cause: reported.get(cause, took_ns / total_ns) for cause, took_ns in evidence.making_ns.items()}
@@ -211,4 +217,5 @@ _MEANING: Final = {
     "gc": "Python's garbage collector",
     "host": "the ranks' own Python, which no span covers",
 }
+_WAITING_HOST: Final = "the ranks' own Python and to waiting for other threads or processes, which were not followed"
 _STAGE_NAMES: Final = {"page_cache": "page cache", "loader": "what no read, decode or transform covers"}

@@ -110,6 +110,16 @@ CASES = (
         advises="persistent_workers=True",
     ),
     Case(
+        name="a sampler that orders the samples of every epoch, for workers that are kept",
+        program=_PROGRAM,
+        arguments=("buckets", 100_000, 60, 1),
+        bound_by="loader",
+        says=("Loader-bound", "sampler"),
+        never_says=("start of workers",),
+        advises="in the sampler at",
+        names=("train_with_fault.py", "Buckets.__iter__"),
+    ),
+    Case(
         name="workers that are spawned in every epoch",
         program=_PROGRAM,
         arguments=("spawn", 0, 8, 1),

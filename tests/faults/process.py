@@ -52,6 +52,15 @@ CASES = (
         advises="storage",
     ),
     Case(
+        name="an environment in a process of its own",
+        program="step_environment.py",
+        arguments=(60, 600_000),
+        bound_by="host",
+        says=("ost-bound", "step_environment.py"),
+        advises="waits for faster",
+        names=("waiting for other threads or processes",),
+    ),
+    Case(
         name="Python in the loop, with threads that read ahead",
         program="read_in_threads.py",
         arguments=("{data}", 24, 2, 100),

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-FAULTS = ("collect", "collect_in_worker", "sampler", "multinomial", "index", "paths", "checkpoint", "pickling", "validation",
-          "batch_of_validation", "worker_init", "spawn", "none")  # fmt: skip
+FAULTS = ("collect", "collect_in_worker", "sampler", "buckets", "multinomial", "index", "paths", "checkpoint", "pickling",
+          "validation", "batch_of_validation", "worker_init", "spawn", "none")  # fmt: skip
 BATCH = 4
 took = {"fault": 0.0}
 
@@ -79,6 +79,20 @@ class Slow(Sampler[int]):
                 yield number
 
 
+class Buckets(Sampler[int]):
+    """Orders the samples of an epoch by their lengths, all at once."""
+
+    def __init__(self, amount: float, length: int) -> None:
+        self.lengths, self.length = [number * 7919 % 10_007 for number in range(int(amount))], length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        ordered = sorted(range(len(self.lengths)), key=lambda number: (self.lengths[number] // 10, number * 7 % 101))  # buckets
+        return iter([number % self.length for number in ordered[: self.length]])
+
+
 class Pickled:
     """Takes a while to pickle."""
 
@@ -119,12 +133,14 @@ def main(folder: str) -> None:
     """Train."""
     length = steps * BATCH
     dataset = timed(lambda: Samples(fault, amount, length)) if fault in ("index", "paths") else Samples(fault, amount, length)
-    if fault in ("worker_init", "spawn", "validation", "collect_in_worker"):
+    if fault in ("worker_init", "spawn", "validation", "collect_in_worker", "buckets"):
         dataset.length = 4 * BATCH  # an epoch
-    sampler = Slow(fault, amount, length) if fault in ("sampler", "multinomial") else None
+    sampler: Sampler[int] | None = Slow(fault, amount, length) if fault in ("sampler", "multinomial") else None
+    if fault == "buckets":
+        sampler = Buckets(amount, dataset.length)
     loader = DataLoader(
         dataset, BATCH, num_workers=workers, sampler=sampler, worker_init_fn=start_worker if fault == "worker_init" else None,
-        multiprocessing_context="spawn" if fault == "spawn" else None,
+        multiprocessing_context="spawn" if fault == "spawn" else None, persistent_workers=fault == "buckets",
     )  # fmt: skip
     held_out = DataLoader(Samples("none", 0, 4 * BATCH), BATCH)
     model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1))
