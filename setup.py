@@ -108,6 +108,14 @@ setup(
             **STABLE_ABI,
         ),
         Extension(
+            "ioprof._scan",
+            files("*.c", "scan"),
+            depends=files("*.h", "scan"),
+            extra_compile_args=RESIZE_FLAGS,
+            optional=True,
+            **STABLE_ABI,
+        ),
+        Extension(
             CAPTURE,
             files("*.c", "ring", "capture"),
             depends=files("*.h", "ring", "capture"),

@@ -40,6 +40,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "lmdb_format": set(),
     "tensorprotos": {"errors", "protobuf"},
     "_checksum": set(),
+    "_scan": set(),
     "foreign": {"_checksum", "errors", "lmdb_format", "protobuf", "tensorprotos"},
     "parquet_rows": {"errors"},
     "storage": {"_probe", "clock", "errors", "file_systems", "reporter"},
@@ -86,20 +87,8 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     # The whole job, as a user would write it.
     "train": {"clock", "dataset", "errors", "loaders", "process", "instrument", "schema", "storage"},
     # The reader's side. It never sees the job, only the run folder.
-    "ingest": {
-        "clock",
-        "collective_format",
-        "errors",
-        "files",
-        "layout",
-        "perf",
-        "run_record",
-        "schema",
-        "series",
-        "stack_format",
-        "trace",
-        "wire_format",
-    },
+    "ingest": {"_scan", "clock", "collective_format", "errors", "files", "layout", "perf"}
+    | {"run_record", "schema", "series", "stack_format", "trace", "wire_format"},
     "native": {"collective_format", "file_systems", "schema", "wire_format"},  # generates C from the tables of Python
     "analysis": {"errors", "files", "run_record", "schema", "trace"},
     "replay": {"analysis", "errors", "run_record", "schema", "trace", "train"},  # of train what is known of devices and models

@@ -1,17 +1,30 @@
-"""Parses the events of a Kineto file, also a truncated, corrupt or gzipped one. Events that are not needed are skipped early."""
+"""Parses the events of a Kineto file, also a truncated, corrupt or gzipped one. Events that are not needed are skipped early.
+
+Events in the usual form are found by a scanner in C, where ioprof was installed with a compiler; it leaves any other event to the
+parser here, so that both give the same tables.
+"""
 
 import gzip
 import json
+import os
+import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+import numpy as np
 import polars as pl
 
 from ioprof.ingest.untrusted_values import LATEST_NS
 
+try:
+    from ioprof import _scan as _native
+except ImportError:  # ioprof was installed without a C compiler
+    _native = None  # type: ignore[assignment]
+
+_MARK: Final = b'"ph"'
 _BLOCK_BYTES: Final = 4 << 20  # larger blocks do not fit into the CPU caches: 16 MiB took twice the time
 _PIECE_BYTES: Final = 64 << 20  # longer than any event: a file with such a piece is not a Kineto file
 _HEADING_CHARS: Final = 1 << 20
@@ -47,8 +60,9 @@ _NAMES_HOST, _NAMES_DEVICE = (
 )
 _FIELDS_OF: Final = pl.col("text").str.extract_groups(_EVENT).alias("event")
 _ARGUMENTS_OF: Final = [pl.col("text").str.extract(pattern).alias(name) for name, pattern in _ARGUMENTS.items()]
-_TEXT: Final = dict.fromkeys(_FIELDS, pl.String())
+_TEXT: Final = {"at": pl.Int64(), **dict.fromkeys(_FIELDS, pl.String())}
 SCHEMA: Final = {
+    "at": pl.Int64(),  # number of the event in the file
     "cat": pl.Categorical(),
     "name": pl.Categorical(),  # as in the file, with its escapes
     "device": pl.Int64(),
@@ -63,10 +77,11 @@ SCHEMA: Final = {
     "group": pl.Categorical(),  # the process group of a collective
 }
 """Columns of an event. Text is converted to numbers block by block, which reduces its memory to a fifth."""
-LAUNCH_SCHEMA: Final = {name: SCHEMA[name] for name in ("name", "ts", "correlation")}
+_NONE: Final = np.iinfo(np.int64).min  # of the scanner: no value
+LAUNCH_SCHEMA: Final = {name: SCHEMA[name] for name in ("at", "name", "ts", "correlation")}
 
 
-def texts(path: Path, damage: Counter[str]) -> Iterator[str]:
+def pieces(path: Path, damage: Counter[str]) -> Iterator[bytes]:
     """The file in pieces of about 4 MiB, none of which ends within an event."""
     rest = b""
     try:
@@ -77,9 +92,9 @@ def texts(path: Path, damage: Counter[str]) -> Iterator[str]:
         with cast(IO[bytes], gzip.open(path, "rb")) if is_gzip else open(path, "rb") as file:
             for block in iter(lambda: file.read(_BLOCK_BYTES), b""):
                 rest += block
-                end = rest.rfind(b'"ph"')
+                end = rest.rfind(_MARK)
                 if end > 0:
-                    yield rest[:end].decode("utf-8", "replace")
+                    yield rest[:end]
                     rest = rest[end:]
                 if len(rest) > _PIECE_BYTES:
                     damage["data that is not an event"] += 1
@@ -91,72 +106,112 @@ def texts(path: Path, damage: Counter[str]) -> Iterator[str]:
     except (EOFError, zlib.error):
         damage["truncated or corrupt gzip data"] += 1
     if rest:
-        yield rest.decode("utf-8", "replace")
+        yield rest
 
 
 class Events:
     """The events of one file, collected piece by piece."""
 
-    def __init__(self, ranges: str | None = None) -> None:
-        """`ranges`: an expression that finds the names of ranges of the host, besides what is read anyway."""
-        self._is_range = pl.col("text").str.contains(rf'"name"\s*:\s*"(?:{ranges})') if ranges else pl.lit(False)
+    def __init__(self, ranges: Sequence[str] = (), scans: bool = True) -> None:
+        """`ranges`: how the names of ranges of the host begin that are read besides what is read anyway. Without `scans`, or
+        without the scanner in C, all events are parsed here.
+        """
+        names = "|".join(re.escape(name) for name in ranges)
+        self._is_range = pl.col("text").str.contains(rf'"name"\s*:\s*"(?:{names})') if ranges else pl.lit(False)
+        seed = int.from_bytes(os.urandom(8), "little")
+        self._scanner = _native.KinetoScanner(seed, _OF_DEVICE, _LAUNCHES, _OF_HOST, ranges) if scans and _native else None
         self._of_host: list[pl.DataFrame] = []
         self._of_device: list[pl.DataFrame] = []
         self._launches: list[pl.DataFrame] = []
         self.heading = ""
         """Text before the first event and after the last."""
-        self._tail = ""
+        self._tail = b""
+        self._num_events = 0
         self._num_pieces = 0
 
-    def add(self, text: str, damage: Counter[str]) -> None:
+    def add(self, piece: bytes, damage: Counter[str]) -> None:
         """Add the events of a piece. Each begins with `"ph"`, the first field in both writers."""
-        parts = pl.Series("text", [text]).str.split('"ph"').explode()
+        first = piece.find(_MARK)
         if not self._num_pieces:
-            before = parts[0]
+            before = (piece if first < 0 else piece[:first]).decode("utf-8", "replace")
             self.heading = before[:_HEADING_CHARS]
-            damage["its events are not in the format of Kineto"] += len(parts) > 1 and not before.rstrip().endswith("{")
+            damage["its events are not in the format of Kineto"] += first >= 0 and not before.rstrip().endswith("{")
         self._num_pieces += 1
-        if len(parts) > 1:
-            self._parse(parts[1:-1], damage)
-            if self._tail:
-                self._parse(pl.Series("text", [self._tail]), damage)
-            self._tail = parts[-1]
+        if first >= 0:
+            self._end_last(damage)
+            self._tail = piece[self._take(piece, first, False, damage) :]
+
+    def _end_last(self, damage: Counter[str]) -> None:
+        if self._tail:
+            self._take(self._tail, 0, True, damage)
+
+    def _take(self, piece: bytes, begin: int, is_whole: bool, damage: Counter[str]) -> int:
+        """Add the events of a piece from the first on, the last only where it is whole; returns where the last begins."""
+        if self._scanner:
+            data, last = self._scanner.scan(piece, begin, is_whole)
+            left = np.frombuffer(data, np.int64).reshape(-1, 3)
+            numbers = left[:, 0]
+            texts = [piece[start:end].decode("utf-8", "replace") for start, end in left[:, 1:].tolist()]
+        else:
+            parts = piece[begin:].split(_MARK)[1:]
+            last = len(piece) - len(parts[-1]) - len(_MARK)
+            texts = [part.decode("utf-8", "replace") for part in (parts if is_whole else parts[:-1])]
+            numbers = np.arange(self._num_events, self._num_events + len(texts))
+            self._num_events += len(texts)
+        if texts:
+            self._parse(pl.DataFrame({"at": numbers, "text": pl.Series(texts, dtype=pl.String)}), damage)
+        return last
 
     def finish(self, damage: Counter[str]) -> None:
         """Add the last event if it is complete, and the text after it."""
-        self.heading += self._tail[-_HEADING_CHARS:]
-        end = (self._tail or self.heading).rstrip()
+        tail = self._tail[len(_MARK) :].decode("utf-8", "replace")
+        self.heading += tail[-_HEADING_CHARS:]
+        end = (tail or self.heading).rstrip()
         closed = end.count("}") - end.count("{")
         # Brackets that must be closed at the end: the last event, if there is one, and the outer object or array.
-        if closed < (2 if self._tail else 0) - (1 if self._tail and end.endswith("]") else 0):
+        if closed < (2 if tail else 0) - (1 if tail and end.endswith("]") else 0):
             damage["truncated: its end is missing"] += 1
-        elif self._num_pieces and not self._tail and '"traceEvents"' not in self.heading:
+        elif self._num_pieces and not tail and '"traceEvents"' not in self.heading:
             damage["not a Kineto trace"] += 1
-        if self._tail and closed > 0:
-            self._parse(pl.Series("text", [self._tail]), damage)
+        if tail and closed > 0:
+            self._end_last(damage)
+        if self._scanner:
+            self._add_scanned(*self._scanner.tables())
 
-    def _parse(self, events: pl.Series, damage: Counter[str]) -> None:
-        frame = events.to_frame().with_columns(_CATEGORY_OF)
+    def _add_scanned(self, of_device: bytes, launches: bytes, strings: list[bytes]) -> None:
+        texts = pl.Series([each.decode("utf-8", "replace") for each in strings], dtype=pl.Categorical())
+        for data, schema, tables in ((of_device, SCHEMA, self._of_device), (launches, LAUNCH_SCHEMA, self._launches)):
+            columns = np.ascontiguousarray(np.frombuffer(data, np.int64).reshape(-1, len(schema)).T)
+            found = pl.DataFrame(dict(zip(schema, columns, strict=True))) if columns.size else pl.DataFrame(schema=schema)
+            if columns.size:
+                values = pl.all().replace(_NONE, None) if (columns == _NONE).any() else pl.all()
+                numbers = found.select(values)
+                tables.append(numbers.with_columns(
+                    texts.gather(numbers[name].cast(pl.UInt32)).alias(name) for name, dtype in schema.items() if dtype != pl.Int64()
+                ))  # fmt: skip
+
+    def _parse(self, frame: pl.DataFrame, damage: Counter[str]) -> None:
+        frame = frame.with_columns(_CATEGORY_OF)
         other = frame.filter(_IN_OTHER_ORDER)
         if len(other):
             self._parse_slowly(other, damage)
-        self._add_ranges(frame.filter(pl.col("cat").is_in(_OF_HOST) & self._is_range)["text"], damage)
-        found = frame.filter(_IS_OF_DEVICE).select("text", _FIELDS_OF).unnest("event")
+        self._add_ranges(frame.filter(pl.col("cat").is_in(_OF_HOST) & self._is_range), damage)
+        found = frame.filter(_IS_OF_DEVICE).select("at", "text", _FIELDS_OF).unnest("event")
         is_launch = pl.col("cat").is_in(_LAUNCHES)
         self._launches.append(_convert_types(found.filter(is_launch).with_columns(_ARGUMENTS_OF[0]), LAUNCH_SCHEMA))
         self._of_device.append(_convert_types(found.filter(~is_launch).with_columns(_ARGUMENTS_OF), SCHEMA))
-        self._add_activities(found.filter(pl.col("cat").is_null())["text"], damage)
+        self._add_activities(found.filter(pl.col("cat").is_null()), damage)
 
     def _parse_slowly(self, events: pl.DataFrame, damage: Counter[str]) -> None:
         """Add events that do not begin with their category."""
-        self._add_ranges(events.filter(_NAMES_HOST & self._is_range)["text"], damage)
-        self._add_activities(events.filter(_NAMES_DEVICE)["text"], damage)
+        self._add_ranges(events.filter(_NAMES_HOST & self._is_range), damage)
+        self._add_activities(events.filter(_NAMES_DEVICE), damage)
 
-    def _add_ranges(self, events: pl.Series, damage: Counter[str]) -> None:
+    def _add_ranges(self, events: pl.DataFrame, damage: Counter[str]) -> None:
         if len(events):
             self._of_host.append(_convert_types(_parse_by_json(events, damage), SCHEMA))
 
-    def _add_activities(self, events: pl.Series, damage: Counter[str]) -> None:
+    def _add_activities(self, events: pl.DataFrame, damage: Counter[str]) -> None:
         if len(events):
             found = _parse_by_json(events, damage)
             is_launch = pl.col("cat").is_in(_LAUNCHES)
@@ -166,24 +221,24 @@ class Events:
     @property
     def ranges(self) -> pl.DataFrame:
         """Ranges of the host that were asked for; columns of `SCHEMA`, where `device` and `stream` are process and thread."""
-        return pl.concat([pl.DataFrame(schema=SCHEMA), *self._of_host])
+        return pl.concat([pl.DataFrame(schema=SCHEMA), *self._of_host]).sort("at")
 
     @property
     def of_device(self) -> pl.DataFrame:
         """Kernels, copies and memsets; columns of `SCHEMA`."""
-        return pl.concat([pl.DataFrame(schema=SCHEMA), *self._of_device])
+        return pl.concat([pl.DataFrame(schema=SCHEMA), *self._of_device]).sort("at")
 
     @property
     def launches(self) -> pl.DataFrame:
         """Calls of the CUDA runtime and driver; columns of `LAUNCH_SCHEMA`."""
-        return pl.concat([pl.DataFrame(schema=LAUNCH_SCHEMA), *self._launches])
+        return pl.concat([pl.DataFrame(schema=LAUNCH_SCHEMA), *self._launches]).sort("at")
 
 
-def _parse_by_json(events: pl.Series, damage: Counter[str]) -> pl.DataFrame:
+def _parse_by_json(events: pl.DataFrame, damage: Counter[str]) -> pl.DataFrame:
     """Parse events whose fields are in another order, or that are malformed."""
     rows = []
     decoder = json.JSONDecoder(parse_float=str)
-    for text in events:
+    for at, text in events.select("at", "text").iter_rows():
         try:
             event, _ = decoder.raw_decode('{"ph"' + text)
         except (ValueError, RecursionError):
@@ -195,7 +250,7 @@ def _parse_by_json(events: pl.Series, damage: Counter[str]) -> pl.DataFrame:
         if None in head:
             damage["an event without a required field"] += 1
         elif event["ph"] == "X":
-            rows.append((*head, *(_field(arguments.get(name)) for name in _JSON_ARGUMENTS)))
+            rows.append((at, *head, *(_field(arguments.get(name)) for name in _JSON_ARGUMENTS)))
     return pl.DataFrame(rows, schema=_TEXT, orient="row")
 
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from ioprof.clock import Anchor
 from ioprof.errors import CaptureError
-from ioprof.ingest.kineto.events import Events, texts
+from ioprof.ingest.kineto.events import Events, pieces
 from ioprof.ingest.kineto.spans import WALL_NS, spans_of, wall_spans
 from ioprof.ingest.kineto.window import FILE, Window, add_heading, add_meta, add_name
 from ioprof.run_record import ClockRecord, GpuCapture, GpuNote
@@ -42,8 +42,8 @@ def read_window(path: Path, meta: Path | None = None, anchor: Anchor | None = No
     if meta is not None:
         add_meta(window, meta)
     events = Events()
-    for text in texts(path, window.damage):
-        events.add(text, window.damage)
+    for piece in pieces(path, window.damage):
+        events.add(piece, window.damage)
     events.finish(window.damage)
     add_heading(window, events.heading)
     if window.clock_moved_ns:
@@ -57,7 +57,7 @@ def read_window(path: Path, meta: Path | None = None, anchor: Anchor | None = No
 
 
 STEP_RANGE: Final = "ProfilerStep#"
-WAIT_RANGE: Final = r"enumerate\(DataLoader\)"
+WAIT_RANGE: Final = "enumerate(DataLoader)"
 _WORLD_SIZE: Final = re.compile(r'"world_size"\s*:\s*"?(\d{1,9})\b')
 _NO_BASE_NS: Final = 1 << 60
 """Base of times that have none, so that they are times after 2001 as those of other files."""
@@ -77,9 +77,9 @@ class ForeignTrace:
 def read_foreign(path: Path) -> ForeignTrace:
     """Read a file that another program recorded. Its steps are those of `torch.profiler`'s `step()`."""
     window = Window(path, anchors=[Anchor(0, 0, 0)])
-    events = Events(f"{STEP_RANGE}|{WAIT_RANGE}")
-    for text in texts(path, window.damage):
-        events.add(text, window.damage)
+    events = Events((STEP_RANGE, WAIT_RANGE))
+    for piece in pieces(path, window.damage):
+        events.add(piece, window.damage)
     events.finish(window.damage)
     add_heading(window, events.heading)
     found = events.ranges.drop_nulls(["ts", "dur"])

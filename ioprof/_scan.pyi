@@ -1,0 +1,17 @@
+"""A scanner of Kineto files in C (native/scan/). Bytes of rows are int64, row by row; the least int64 is no value."""
+
+from collections.abc import Sequence
+
+class KinetoScanner:
+    """Scans events of Kineto files; what is not in the usual form is left to a parser."""
+
+    def __init__(
+        self, seed: int, activities: Sequence[str], launches: Sequence[str], host: Sequence[str], ranges: Sequence[str], /
+    ) -> None:
+        """Categories of activities, those of them that are launches, and those of the host with the beginnings of their names."""
+    def scan(self, text: bytes, begin: int, is_whole: bool, /) -> tuple[bytes, int]:
+        """Scan a text from a `"ph"` on, its last event only where it is whole. Returns rows of the number, start and end of
+        events for the parser, and where the last event begins.
+        """
+    def tables(self) -> tuple[bytes, bytes, list[bytes]]:
+        """Rows of activities, rows of launches, and the strings that they number."""

@@ -1,0 +1,168 @@
+/* The scanner as a type of Python: scan() takes text, piece by piece, and tables() gives what was found. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdlib.h>
+
+#include "kineto.h"
+
+/* ---------------------------------------------------------------------------------------------- shared */
+
+/* A list of words from a sequence of str; NULL: an error is set. The texts follow the words in the same memory. */
+static Word *words_of(PyObject *sequence) {
+  Py_ssize_t count = PySequence_Size(sequence);
+  size_t bytes = 0;
+  if (count < 0) return NULL;
+  for (int is_filled = 0;; is_filled = 1) {
+    Word *words = is_filled ? malloc(((size_t)count + 1) * sizeof(Word) + bytes + 1) : NULL;
+    char *text = words ? (char *)(words + count + 1) : NULL;
+    if (is_filled && !words) return (Word *)PyErr_NoMemory();
+    for (Py_ssize_t place = 0; place < count; place++) {
+      PyObject *item = PySequence_GetItem(sequence, place);
+      Py_ssize_t size = 0;
+      const char *found = item ? PyUnicode_AsUTF8AndSize(item, &size) : NULL;
+      if (!found || (words && (size_t)size > bytes)) {
+        Py_XDECREF(item);
+        free(words);
+        return NULL;
+      }
+      if (words) {
+        memcpy(text, found, (size_t)size);
+        words[place] = (Word){text, (size_t)size};
+        text += size;
+        bytes -= (size_t)size;
+      } else {
+        bytes += (size_t)size;
+      }
+      Py_DECREF(item);
+    }
+    if (words) {
+      words[count] = (Word){NULL, 0};
+      return words;
+    }
+  }
+}
+
+static PyObject *rows_of(const Table *table) {
+  return PyBytes_FromStringAndSize((const char *)table->cells, (Py_ssize_t)(table->rows * table->columns * sizeof(int64_t)));
+}
+
+static PyObject *list_of(const Strings *strings) {
+  PyObject *list = PyList_New((Py_ssize_t)strings->count);
+  for (size_t number = 0; list && number < strings->count; number++) {
+    size_t size;
+    const char *text = string_at(strings, number, &size);
+    PyObject *bytes = PyBytes_FromStringAndSize(text, (Py_ssize_t)size);
+    if (!bytes || PyList_SetItem(list, (Py_ssize_t)number, bytes) != 0) {
+      Py_DECREF(list);
+      return NULL;
+    }
+  }
+  return list;
+}
+
+static PyObject *new_object(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+  (void)arguments, (void)keywords;
+  allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+  return allocate(type, 0);
+}
+
+static void free_object(PyObject *self) {
+  PyTypeObject *type = Py_TYPE(self);
+  freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+  release(self);
+  Py_DECREF(type);
+}
+
+/* ---------------------------------------------------------------------------------------------- Kineto */
+
+typedef struct {
+  PyObject_HEAD
+  KinetoScan scan;
+  Word *words[4];
+} KinetoScanner;
+
+static int kineto_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
+  KinetoScanner *self = (KinetoScanner *)object;
+  PyObject *given[4];
+  unsigned long long seed;
+  (void)keywords;
+  if (self->words[0]) return PyErr_SetString(PyExc_RuntimeError, "already initialised"), -1;
+  if (!PyArg_ParseTuple(arguments, "KOOOO", &seed, &given[0], &given[1], &given[2], &given[3])) return -1;
+  for (int place = 0; place < 4; place++) {
+    if (!(self->words[place] = words_of(given[place]))) return -1;
+  }
+  self->scan.activities = self->words[0];
+  self->scan.launches = self->words[1];
+  self->scan.host = self->words[2];
+  self->scan.ranges = self->words[3];
+  self->scan.of_device.columns = ACTIVITY_COLUMNS;
+  self->scan.of_launches.columns = LAUNCH_COLUMNS;
+  self->scan.left.columns = LEFT_COLUMNS;
+  self->scan.strings.seed = seed;
+  return 0;
+}
+
+static void kineto_free(PyObject *object) {
+  KinetoScanner *self = (KinetoScanner *)object;
+  free_table(&self->scan.of_device);
+  free_table(&self->scan.of_launches);
+  free_table(&self->scan.left);
+  free_strings(&self->scan.strings);
+  for (int place = 0; place < 4; place++) free(self->words[place]);
+  free_object(object);
+}
+
+static PyObject *kineto_scan(PyObject *object, PyObject *arguments) {
+  KinetoScanner *self = (KinetoScanner *)object;
+  Py_buffer text;
+  Py_ssize_t begin;
+  int is_whole;
+  size_t last = 0;
+  if (!PyArg_ParseTuple(arguments, "y*np", &text, &begin, &is_whole)) return NULL;
+  bool is_possible = self->words[3] && begin >= 0 && begin <= text.len;
+  bool is_done = is_possible && scan_kineto(&self->scan, text.buf, (size_t)begin, (size_t)text.len, is_whole, &last);
+  PyBuffer_Release(&text);
+  if (!is_possible) return PyErr_Format(PyExc_ValueError, "no events can begin at %zd", begin);
+  return is_done ? Py_BuildValue("Nn", rows_of(&self->scan.left), (Py_ssize_t)last) : PyErr_NoMemory();
+}
+
+static PyObject *kineto_tables(PyObject *object, PyObject *ignored) {
+  KinetoScanner *self = (KinetoScanner *)object;
+  (void)ignored;
+  return Py_BuildValue("NNN", rows_of(&self->scan.of_device), rows_of(&self->scan.of_launches), list_of(&self->scan.strings));
+}
+
+static PyMethodDef kineto_methods[] = {
+    {"scan", kineto_scan, METH_VARARGS, "Scan events in a text from a place; return those for the parser, and where the last one begins."},
+    {"tables", kineto_tables, METH_NOARGS, "Rows of activities, rows of launches, and the strings that they number."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot kineto_slots[] = {
+    {Py_tp_new, new_object}, {Py_tp_init, kineto_init}, {Py_tp_dealloc, kineto_free}, {Py_tp_methods, kineto_methods}, {0, NULL},
+};
+
+static PyType_Spec kineto_spec = {"ioprof._scan.KinetoScanner", sizeof(KinetoScanner), 0, Py_TPFLAGS_DEFAULT, kineto_slots};
+
+/* ---------------------------------------------------------------------------------------------- the module */
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_scan", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__scan(void) {
+  static const struct {
+    const char *name;
+    PyType_Spec *spec;
+  } types[] = {{"KinetoScanner", &kineto_spec}};
+  PyObject *module = PyModule_Create(&definition);
+  for (size_t place = 0; module && place < sizeof(types) / sizeof(types[0]); place++) {
+    PyObject *type = PyType_FromSpec(types[place].spec);
+    if (!type || PyModule_AddObjectRef(module, types[place].name, type) != 0) {
+      Py_XDECREF(type);
+      Py_DECREF(module);
+      return NULL;
+    }
+    Py_DECREF(type);
+  }
+  return module;
+}

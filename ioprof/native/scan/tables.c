@@ -1,0 +1,125 @@
+#include "tables.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_ROWS = 1024, FIRST_SLOTS = 256 };
+
+/* Doubles an array when it is full; false: no memory. */
+static bool grow(void **array, size_t *capacity, size_t item_bytes, size_t least) {
+  size_t wanted = *capacity ? *capacity : least;
+  while (wanted < least) {
+    if (wanted > SIZE_MAX / 2) return false;
+    wanted *= 2;
+  }
+  if (wanted == *capacity) {
+    if (wanted > SIZE_MAX / 2) return false;
+    wanted *= 2;
+  }
+  if (wanted > SIZE_MAX / item_bytes) return false;
+  void *larger = realloc(*array, wanted * item_bytes);
+  if (!larger) return false;
+  *array = larger;
+  *capacity = wanted;
+  return true;
+}
+
+int64_t *next_row(Table *table) {
+  if (table->rows == table->capacity &&
+      !grow((void **)&table->cells, &table->capacity, table->columns * sizeof(int64_t), FIRST_ROWS)) {
+    return NULL;
+  }
+  return table->cells + table->rows * table->columns;
+}
+
+void free_table(Table *table) {
+  free(table->cells);
+  table->cells = NULL;
+  table->rows = table->capacity = 0;
+}
+
+/* A product of 128 bits, folded: the step of wyhash. */
+static uint64_t mix(uint64_t a, uint64_t b) {
+#ifdef __SIZEOF_INT128__
+  unsigned __int128 product = (unsigned __int128)a * b;
+  return (uint64_t)product ^ (uint64_t)(product >> 64);
+#else
+  uint64_t high = a * (b | 1);
+  return high ^ high >> 29 ^ b;
+#endif
+}
+
+static uint64_t hash_of(const char *text, size_t size, uint64_t seed) {
+  uint64_t hash = seed ^ size, words[2];
+  for (; size >= 16; text += 16, size -= 16) {
+    memcpy(words, text, 16);
+    hash = mix(words[0] ^ 0xA0761D6478BD642Full, words[1] ^ hash ^ seed);
+  }
+  words[0] = words[1] = 0;
+  memcpy(words, text, size);
+  hash = mix(words[0] ^ 0xE7037ED1A0B428DBull, words[1] ^ hash ^ seed);
+  return mix(hash ^ 0x8EBC6AF09C88C6E3ull, seed | 1);
+}
+
+const char *string_at(const Strings *strings, size_t number, size_t *size) {
+  size_t start = number ? strings->ends[number - 1] : 0;
+  *size = strings->ends[number] - start;
+  return strings->text + start;
+}
+
+/* The slot of a string: its own, or the free one in which it belongs. */
+static size_t slot_of(const Strings *strings, const char *text, size_t size) {
+  size_t mask = strings->num_slots - 1, slot = (size_t)hash_of(text, size, strings->seed) & mask;
+  for (; strings->slots[slot]; slot = (slot + 1) & mask) {
+    size_t stored;
+    const char *found = string_at(strings, strings->slots[slot] - 1, &stored);
+    if (stored == size && memcmp(found, text, size) == 0) break;
+  }
+  return slot;
+}
+
+static bool enlarge_slots(Strings *strings) {
+  size_t wanted = strings->num_slots ? strings->num_slots * 2 : FIRST_SLOTS;
+  uint32_t *slots = calloc(wanted, sizeof(uint32_t));
+  if (!slots) return false;
+  free(strings->slots);
+  strings->slots = slots;
+  strings->num_slots = wanted;
+  for (size_t number = 0; number < strings->count; number++) {
+    size_t size;
+    const char *text = string_at(strings, number, &size);
+    slots[slot_of(strings, text, size)] = (uint32_t)number + 1;
+  }
+  return true;
+}
+
+int64_t number_of(Strings *strings, const char *text, size_t size) {
+  if (strings->count >= strings->num_slots / 2 && !enlarge_slots(strings)) return -1;
+  size_t slot = slot_of(strings, text, size);
+  if (strings->slots[slot]) return strings->slots[slot] - 1;
+  if (strings->count >= UINT32_MAX - 1) return -1;
+  if (size > strings->capacity - strings->used || !strings->text) {
+    if (size > SIZE_MAX - strings->used || !grow((void **)&strings->text, &strings->capacity, 1, strings->used + size + 4096)) {
+      return -1;
+    }
+  }
+  if (strings->count == strings->ends_capacity &&
+      !grow((void **)&strings->ends, &strings->ends_capacity, sizeof(size_t), FIRST_ROWS)) {
+    return -1;
+  }
+  memcpy(strings->text + strings->used, text, size);
+  strings->used += size;
+  strings->ends[strings->count] = strings->used;
+  strings->slots[slot] = (uint32_t)++strings->count;
+  return (int64_t)strings->count - 1;
+}
+
+void free_strings(Strings *strings) {
+  free(strings->text);
+  free(strings->ends);
+  free(strings->slots);
+  strings->text = NULL;
+  strings->ends = NULL;
+  strings->slots = NULL;
+  strings->count = strings->num_slots = strings->used = strings->capacity = strings->ends_capacity = 0;
+}
