@@ -29,6 +29,17 @@
 #define END_ZEROS 64
 #define NO_FIT (128u << 8)
 
+/* What one of up to two codes of AC coefficients finds, 32 bits: the bits of both; how many coefficients they are, the last of which is
+ * the second value; the zeros before the first value; both values. Of one code the second value is 0, and is written first, to the
+ * same place. To the number of coefficients 64 are added where the block ends with them. No code that fits: no bits. */
+#define PAIR_BITS(entry) ((entry)&0xf)
+#define PAIRED(entry) ((entry) >> 4 & 0x7f)
+#define PAIR_ZEROS(entry) ((entry) >> 11 & 0xf)
+#define FIRST_VALUE(entry) ((int32_t)((entry) << 7) >> 22)
+#define SECOND_VALUE(entry) ((int32_t)(entry) >> 25)
+#define END_OF_PAIR 64
+#define NO_PAIR (127 << 4)
+
 /* What one of several codes finds, 16 bits: the bits of all, and how many coefficients they are, to which 128 are added where the block
  * ends with them. No code that fits: as many coefficients as no block has. */
 #define SKIPPED_BITS(entry) ((entry)&0xf)
@@ -39,6 +50,8 @@
 
 struct table {
     uint32_t one[ENTRIES];
+    uint16_t codes[ENTRIES]; /* length and symbol; 0: the code is longer than a look-up */
+    uint32_t pairs[ENTRIES];
     uint16_t many[ENTRIES];
     int32_t end[LONGEST + 2];    /* of the codes of each length, as the first bits of `LONGEST`: those below it are no longer */
     int32_t offset[LONGEST + 1]; /* of the values of each length, from their code */
@@ -84,6 +97,8 @@ static void fill(struct table *table, int code, int length, int symbol, int is_a
     int size = symbol & 15, zeros = symbol >> 4, left = LOOKUP - length;
     if (is_ac && !symbol)
         zeros = END_ZEROS;
+    for (int i = 0; i < 1 << left; i++)
+        table->codes[(code << left) + i] = (uint16_t)(length | symbol << 8);
     if (size > left)
         return;
     uint32_t *entry = table->one + (code << left);
@@ -121,6 +136,36 @@ static int make_table(struct table *table, const struct huffman *from, int is_ac
     table->values = from->values;
     table->is_made = 1;
     return 1;
+}
+
+static uint32_t pair_of(const struct table *table, int index)
+{
+    int num_bits = 0, count = 0, zeros = 0, values[2] = {0, 0};
+    for (int i = 0; i < 3; i++) {
+        uint32_t entry = table->one[index << num_bits & (ENTRIES - 1)];
+        int is_end = ZEROS(entry) == END_ZEROS, limit = i ? 64 : 512;
+        if (!BITS(entry) || num_bits + (int)BITS(entry) > LOOKUP)
+            break;
+        if (!is_end && (i == 2 || VALUE(entry) <= -limit || VALUE(entry) >= limit))
+            break;
+        num_bits += BITS(entry);
+        if (is_end) {
+            count += END_OF_PAIR;
+            break;
+        }
+        values[i] = VALUE(entry);
+        zeros = i ? zeros : (int)ZEROS(entry);
+        count += ZEROS(entry) + 1;
+    }
+    if (!num_bits)
+        return NO_PAIR;
+    return (uint32_t)num_bits | (uint32_t)count << 4 | (uint32_t)zeros << 11 | ((uint32_t)values[0] & 0x3ff) << 15 | (uint32_t)values[1] << 25;
+}
+
+static void make_pairs(struct table *table)
+{
+    for (int index = 0; index < ENTRIES; index++)
+        table->pairs[index] = pair_of(table, index);
 }
 
 static void make_skips(struct table *table)
@@ -177,13 +222,16 @@ static inline uint64_t eight_bytes(const uint8_t *bytes)
 #define INDEX (reader.bits >> (64 - LOOKUP))
 
 /* Sets `symbol` to that of any code, and drops the code; -1: there is no such code. */
-#define LONG_SYMBOL(table)                                                                       \
-    do {                                                                                         \
-        int first_ = (int)(reader.bits >> (64 - LONGEST)), length_ = 1;                          \
-        while (length_ <= LONGEST && first_ >= (table)->end[length_])                            \
-            length_++;                                                                           \
-        symbol = length_ > LONGEST ? -1 : (table)->values[(first_ >> (LONGEST - length_)) + (table)->offset[length_]]; \
-        DROP(length_);                                                                           \
+#define LONG_SYMBOL(table)                                                                                                  \
+    do {                                                                                                                    \
+        int length_ = (table)->codes[INDEX] & 0xff, first_ = (int)(reader.bits >> (64 - LONGEST));                          \
+        symbol = (table)->codes[INDEX] >> 8;                                                                                \
+        if (!length_) {                                                                                                     \
+            for (length_ = LOOKUP + 1; length_ <= LONGEST && first_ >= (table)->end[length_];)                              \
+                length_++;                                                                                                  \
+            symbol = length_ > LONGEST ? -1 : (table)->values[(first_ >> (LONGEST - length_)) + (table)->offset[length_]];  \
+        }                                                                                                                   \
+        DROP(length_);                                                                                                      \
     } while (0)
 
 /* Sets `value` to that of the next `size` bits, and drops them. */
@@ -222,14 +270,18 @@ static inline int read_block(struct reader *from, const struct table *table, int
     while (place <= LAST) {
         FILL_UP;
         for (int i = 0; i < FILLED / LOOKUP; i++) {
-            uint32_t entry = table->one[INDEX];
-            place += ZEROS(entry);
-            if (__builtin_expect(place > LAST, 0)) {
-                place -= ZEROS(entry);
-                if (BITS(entry)) {
-                    DROP(BITS(entry));
+            uint32_t entry = table->pairs[INDEX];
+            int after = place + (int)PAIRED(entry);
+            if (__builtin_expect(after > LAST, 0)) {
+                int is_end = after > LAST + 1, count = (int)PAIRED(entry) & (END_OF_PAIR - 1);
+                if (PAIR_BITS(entry) && (is_end ? PAIRED(entry) >= END_OF_PAIR && place + count <= LAST : 1)) {
+                    if (count) {
+                        block[NATURAL[place + count - 1]] = (int16_t)SECOND_VALUE(entry);
+                        block[NATURAL[place + (int)PAIR_ZEROS(entry)]] = (int16_t)FIRST_VALUE(entry);
+                    }
+                    DROP(PAIR_BITS(entry));
                     *from = reader;
-                    return ZEROS(entry) == END_ZEROS;
+                    return 1;
                 }
                 FILL_UP;
                 LONG_SYMBOL(table);
@@ -242,10 +294,10 @@ static inline int read_block(struct reader *from, const struct table *table, int
                 block[NATURAL[place++]] = (int16_t)value;
                 break;
             }
-            DROP(BITS(entry));
-            block[NATURAL[place++]] = VALUE(entry);
-            if (place > LAST)
-                break;
+            DROP(PAIR_BITS(entry));
+            block[NATURAL[after - 1]] = (int16_t)SECOND_VALUE(entry);
+            block[NATURAL[place + (int)PAIR_ZEROS(entry)]] = (int16_t)FIRST_VALUE(entry);
+            place = after;
         }
     }
     *from = reader;
@@ -405,8 +457,10 @@ static int prepare_blocks(struct scan *scan, const struct decoder *decoder)
             return 0;
         if (!make_table(&scan->dc[dc], decoder->dc_tables[dc], 0) || !make_table(&scan->ac[ac], decoder->ac_tables[ac], 1))
             return 0;
-        if (!scan->ac[ac].can_skip)
+        if (!scan->ac[ac].can_skip) {
+            make_pairs(&scan->ac[ac]);
             make_skips(&scan->ac[ac]);
+        }
         scan->blocks[i] = (struct block){&scan->dc[dc], &scan->ac[ac], number, component->dct_size == 1};
     }
     return 1;
