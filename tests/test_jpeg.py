@@ -285,7 +285,7 @@ def test_hostile_data_is_an_error_or_an_image(decoder):
 
 
 def test_own_decoding_of_codes_is_the_librarys(decoder):
-    """Pixels and verdict of each image, whole or damaged, at every size and of every region: as libjpeg's own decoder of codes has them."""
+    """Pixels and verdict of every image and region, damaged or not, are those with libjpeg's own decoder of codes."""
     native = pytest.importorskip("ioprof._jpeg")
     source, num_good, num_bad = random.Random(9), 0, 0
     for number in range(FUZZED):
