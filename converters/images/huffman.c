@@ -2,8 +2,8 @@
  *
  * libjpeg calls `decode_mcu` of its entropy decoder for each MCU, the blocks of which it then transforms. Here that is this file's. It
  * differs in three ways: the bytes of a scan are copied first, without the zeros that follow 0xFF, so that the bits are read eight
- * bytes at a time; one look-up gives a code and the value behind it; and where coefficients are not wanted, one look-up passes over
- * several of them. Only the differences of the DC coefficients are then added up, since a later block needs their sum.
+ * bytes at a time; one look-up gives up to two codes and the values behind them; and where coefficients are not wanted, one look-up
+ * passes over several of them. Only the differences of the DC coefficients are then added up, since a later block needs their sum.
  *
  * Data that an encoder would not write is left to libjpeg, which warns about it or not: a code that is none, more coefficients than a
  * block has, a scan that is longer or shorter than its MCUs. */
@@ -56,7 +56,7 @@ struct table {
     int32_t end[LONGEST + 2];    /* of the codes of each length, as the first bits of `LONGEST`: those below it are no longer */
     int32_t offset[LONGEST + 1]; /* of the values of each length, from their code */
     const uint8_t *values;
-    int is_made, can_skip;
+    int is_made, is_complete;
 };
 
 struct block {
@@ -159,7 +159,8 @@ static uint32_t pair_of(const struct table *table, int index)
     }
     if (!num_bits)
         return NO_PAIR;
-    return (uint32_t)num_bits | (uint32_t)count << 4 | (uint32_t)zeros << 11 | ((uint32_t)values[0] & 0x3ff) << 15 | (uint32_t)values[1] << 25;
+    uint32_t both = ((uint32_t)values[0] & 0x3ff) << 15 | (uint32_t)values[1] << 25;
+    return (uint32_t)num_bits | (uint32_t)count << 4 | (uint32_t)zeros << 11 | both;
 }
 
 static void make_pairs(struct table *table)
@@ -182,7 +183,7 @@ static void make_skips(struct table *table)
         }
         table->many[index] = (uint16_t)(num_bits ? num_bits | count << 4 | (ended ? HAS_ENDED : 0) : NO_SKIP);
     }
-    table->can_skip = 1;
+    table->is_complete = 1;
 }
 
 /* ------------------------------------------------------------------------------------------------ blocks */
@@ -439,7 +440,7 @@ static int decode_mcu(struct decoder *decoder, int16_t (**blocks)[64])
 
 static int is_usual(const struct decoder *decoder)
 {
-    return !decoder->is_progressive && !decoder->is_arithmetic && decoder->scan_components == decoder->num_components &&
+    return decoder->precision == 8 && !decoder->is_progressive && !decoder->is_arithmetic && decoder->scan_components == decoder->num_components &&
            decoder->scan_components <= TABLES && decoder->blocks_in_mcu > 0 && decoder->blocks_in_mcu <= BLOCKS &&
            decoder->spectrum[0] == 0 && decoder->spectrum[1] == LAST && !decoder->spectrum[2] && !decoder->spectrum[3] &&
            !decoder->unread_marker;
@@ -457,7 +458,7 @@ static int prepare_blocks(struct scan *scan, const struct decoder *decoder)
             return 0;
         if (!make_table(&scan->dc[dc], decoder->dc_tables[dc], 0) || !make_table(&scan->ac[ac], decoder->ac_tables[ac], 1))
             return 0;
-        if (!scan->ac[ac].can_skip) {
+        if (!scan->ac[ac].is_complete) {
             make_pairs(&scan->ac[ac]);
             make_skips(&scan->ac[ac]);
         }
