@@ -88,20 +88,8 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     # The whole job, as a user would write it.
     "train": {"clock", "dataset", "errors", "loaders", "process", "instrument", "schema", "storage"},
     # The reader's side. It never sees the job, only the run folder.
-    "ingest": {
-        "clock",
-        "collective_format",
-        "errors",
-        "files",
-        "layout",
-        "perf",
-        "run_record",
-        "schema",
-        "series",
-        "stack_format",
-        "trace",
-        "wire_format",
-    },
+    "ingest": {"clock", "collective_format", "errors", "files", "layout", "perf"}
+    | {"run_record", "schema", "series", "stack_format", "trace", "wire_format"},
     "native": {"collective_format", "file_systems", "schema", "wire_format"},  # generates C from the tables of Python
     "analysis": {"errors", "files", "run_record", "schema", "trace"},
     "replay": {"analysis", "errors", "run_record", "schema", "trace", "train"},  # of train what is known of devices and models
