@@ -22,7 +22,7 @@ from ioprof.loaders.crops import sample_random
 from ioprof.loaders.images import TORCH_IS_FAST, Decoding, load_sample
 
 CASES = 60
-"""Of the sanitizers' run; tens of thousands were tried."""
+"""Of the sanitizers' run: a resize and a JPEG each."""
 
 bilinear = pytest.importorskip("ioprof._bilinear", reason="ioprof._bilinear is not built: no C compiler")
 needs_torch = pytest.mark.skipif(not TORCH_IS_FAST, reason="torch has no AVX2 here, and another filter")
