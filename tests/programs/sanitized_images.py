@@ -10,7 +10,9 @@ import random
 import sys
 from types import ModuleType
 
-from PIL import Image
+from PIL import Image, ImageFile
+
+ImageFile.MAXBLOCK = 1 << 22  # of the encoder's buffer, which has to hold a noisy image where it optimises its codes
 
 
 def loaded(name: str, path: str) -> ModuleType:
