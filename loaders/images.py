@@ -2,13 +2,14 @@
 
 Of a JPEG only the crop is decoded (`ioprof.jpeg`), at half, a quarter or an eighth of its size where that is still enough for the
 target. Pillow decodes what is unusual. The crop is resized by torch's antialiased bilinear filter for bytes, as torchvision's v2
-transforms do it on tensors: within 2 of 255 of Pillow's, in 0.18 ms where Pillow takes 0.60 (0.15 and 0.37 from 256 pixels; 128
-photographs, one core), with the channels apart, as a batch has them. Without AVX2 torch takes its slow way; there Pillow does it.
+transforms do it on tensors: within 2 of 255 of Pillow's. `ioprof._bilinear` gives the same bytes as torch, and writes them, flipped
+or not, to their place in the batch. Where it was not built, torch does it, or Pillow where torch has no AVX2 and is slow.
 """
 
 import io
 import random
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final
@@ -25,6 +26,12 @@ from ioprof.instrument.span import span
 from ioprof.jpeg import CorruptJpegError, Decoder, UndecidedJpegError
 from ioprof.loaders.base import ACCEPT, PILLOW, REGION, LoaderOptions, Record
 from ioprof.loaders.crops import Box, crop_box
+
+resize_planes: Callable[..., None] | None
+try:
+    from ioprof._bilinear import resize_planes
+except ImportError:  # ioprof was installed without a C compiler
+    resize_planes = None
 
 TORCH_IS_FAST: Final = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
@@ -50,29 +57,44 @@ class Decoding:
         return cls(decoder, regions, options.on_corrupt == ACCEPT)
 
 
-def load_sample(record: Record, choice: random.Random | None, crop: int, decoding: Decoding, to_end: bool = True) -> Pixels:
-    """The record as a randomly cropped and flipped image, uint8 (3, crop, crop) RGB.
+def load_sample(
+    record: Record,
+    choice: random.Random | None,
+    crop: int,
+    decoding: Decoding,
+    to_end: bool = True,
+    out: Pixels | None = None,
+) -> Pixels:
+    """The record as a randomly cropped and flipped image, uint8 (3, crop, crop) RGB; in `out`, which is contiguous, if it is given.
 
     Without `to_end` damage below the crop may go unseen. Without a choice: the centre of the image, as for an evaluation. Raises
-    `CorruptJpegError`, and what Pillow raises.
+    `CorruptJpegError`, and what Pillow raises; then `out` has no meaning.
     """
+    if out is None:
+        out = np.empty((3, crop, crop), np.uint8)
     if record.shape is not None:
         whole = np.frombuffer(record.data, np.uint8).reshape(record.shape)
-        pixels: Pixels = random_crop(whole, crop_box(whole.shape[1], whole.shape[0], choice), choice, crop)
-        return pixels
+        random_crop(whole, crop_box(whole.shape[1], whole.shape[0], choice), choice, out)
+        return out
     part = None if decoding.decoder is None else _part(record, choice, crop, decoding, to_end)
     if part is None:
         image = _decoded(record)
         part = image, crop_box(image.width, image.height, choice)
-    sample: Pixels = random_crop(*part, choice, crop)
-    return sample
+    random_crop(*part, choice, out)
+    return out
 
 
 @transforming
-def random_crop(image: "Image.Image | Pixels", box: Box, choice: random.Random | None, crop: int) -> Pixels:
-    """The crop of an image, or of its pixels (height, width, 3), flipped with probability 1/2, as (3, crop, crop)."""
+def random_crop(image: "Image.Image | Pixels", box: Box, choice: random.Random | None, out: Pixels) -> None:
+    """The crop of an image, or of its pixels (height, width, 3), flipped with probability 1/2, to `out`, (3, crop, crop)."""
+    is_flipped, crop = choice is not None and choice.random() < 0.5, out.shape[1]
+    if resize_planes is not None:
+        if not isinstance(image, np.ndarray):
+            image, box = np.asarray(image.crop(box)), (0, 0, box[2] - box[0], box[3] - box[1])
+        resize_planes(image, (image.shape[1], image.shape[0]), box, out, (crop, crop), is_flipped)
+        return
     pixels = resized_by_torch(image, crop, box) if TORCH_IS_FAST else resized_by_pillow(image, crop, box)
-    return pixels[:, :, ::-1] if choice is not None and choice.random() < 0.5 else pixels
+    out[:] = pixels[:, :, ::-1] if is_flipped else pixels
 
 
 def resized_by_torch(image: "Image.Image | Pixels", crop: int, box: Box) -> Pixels:

@@ -151,7 +151,7 @@ class _Threads:
                     return
                 task = tasks.popleft()
             with manual.making_batch(task.recorded):
-                made = maker.assemble(task.request)
+                made = maker[task.request]
             with self._changed:
                 self._made[place].append(made)
                 self._changed.notify_all()

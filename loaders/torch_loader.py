@@ -45,14 +45,6 @@ class WorkerFailure:
     message: str
 
 
-class _Samples(NamedTuple):
-    """The samples of a batch."""
-
-    number: int
-    images_and_labels: list[tuple[np.ndarray, int]]
-    left_out: tuple[str, ...]
-
-
 class MadeBatch(NamedTuple):
     """A batch on its way to the rank. Labels are no tensor: each one costs a connection to the worker, to fetch its descriptor."""
 
@@ -78,30 +70,19 @@ class BatchMaker(Dataset[Any]):
     def _decoding(self) -> Decoding:  # cached here, not in __init__: it cannot be pickled
         return Decoding.of(self._options)
 
-    def __getitem__(self, request: BatchRequest) -> "_Samples | WorkerFailure":
-        try:
-            records = self._records.of_batch(request)
-            made = [self._sample(index, request, records) for index in request.indices]
-            left_out = tuple(sample for sample in made if isinstance(sample, str))
-            if len(left_out) == len(made):
-                raise DatasetError(f"batch {request.number}: all of its images are left out as corrupt ({left_out[0]})")
-            return _Samples(request.number, [sample for sample in made if not isinstance(sample, str)], left_out)
-        except Exception as error:
-            return _failure(request.number, error)
-
-    def assemble(self, request: BatchRequest) -> "MadeBatch | WorkerFailure":
-        """The whole batch, each sample written to its place as it is made: for a thread of the rank."""
+    def __getitem__(self, request: BatchRequest) -> "MadeBatch | WorkerFailure":
+        """The whole batch, each sample written to its place as it is made."""
         try:
             records = self._records.of_batch(request)
             crop, size = self._options.crop, len(request.indices)
-            images, labels = torch.empty((size, 3, crop, crop), dtype=torch.uint8), np.empty(size, np.int64)
+            images, labels = _empty((size, 3, crop, crop)), np.empty(size, np.int64)
             whole, count, left_out = images.numpy(), 0, []
             for index in request.indices:
-                made = self._sample(index, request, records)
+                made = self._sample(index, request, records, whole[count])
                 if isinstance(made, str):
                     left_out.append(made)
                 else:
-                    whole[count], labels[count] = made
+                    labels[count] = made
                     count += 1
             if not count:
                 raise DatasetError(f"batch {request.number}: all of its images are left out as corrupt ({left_out[0]})")
@@ -109,8 +90,8 @@ class BatchMaker(Dataset[Any]):
         except Exception as error:
             return _failure(request.number, error)
 
-    def _sample(self, index: int, request: BatchRequest, records: Iterator[Record]) -> tuple[np.ndarray, int] | str:
-        """The sample and its label; or why it is left out."""
+    def _sample(self, index: int, request: BatchRequest, records: Iterator[Record], out: np.ndarray) -> int | str:
+        """Writes the sample to `out`, and returns its label; or why it is left out."""
         try:
             record = next(records)
         except Exception as error:
@@ -118,7 +99,8 @@ class BatchMaker(Dataset[Any]):
         choice = None if self._options.evaluates else sample_random(self._options.seed, request.epoch, index)
         try:
             to_end = self._checks_all or request.epoch == self._first_epoch
-            return load_sample(record, choice, self._options.crop, self._decoding, to_end), record.label
+            load_sample(record, choice, self._options.crop, self._decoding, to_end, out)
+            return record.label
         except Exception as error:  # each of Pillow's decoders has exceptions of its own
             what = f"image of {len(record.data)} bytes"
             found = _about(f"{self._records.name(index)}: {what} cannot be decoded", error, DatasetError)
@@ -140,7 +122,7 @@ class TorchLoader:
             BatchMaker(records, options),
             sampler=_Requests(records, options),
             batch_size=None,
-            collate_fn=_collate,  # type: ignore[arg-type]  # takes what the dataset returns where batch_size is None
+            collate_fn=_as_made,  # type: ignore[arg-type]  # takes what the dataset returns where batch_size is None
             num_workers=options.workers,
             prefetch_factor=options.prefetch if options.workers else None,
             worker_init_fn=_prepare_worker if options.workers else None,
@@ -213,18 +195,9 @@ def _prepare_worker(_worker: int) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
-def _collate(samples: _Samples | WorkerFailure) -> MadeBatch | WorkerFailure:
-    if isinstance(samples, WorkerFailure):
-        return samples
-    number, images_and_labels, left_out = samples
-    try:
-        images = _empty((len(images_and_labels), *images_and_labels[0][0].shape))
-        whole = images.numpy()
-        for place, (image, _) in enumerate(images_and_labels):
-            whole[place] = image
-        return MadeBatch(number, images, np.array([label for _, label in images_and_labels]), monotonic_ns(), left_out)
-    except Exception as error:
-        return _failure(number, error)
+def _as_made(batch: MadeBatch | WorkerFailure) -> MadeBatch | WorkerFailure:
+    """In place of a collation: the samples lie in their batch already."""
+    return batch
 
 
 def _empty(shape: tuple[int, ...]) -> torch.Tensor:

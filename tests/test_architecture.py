@@ -33,6 +33,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "progress": {"reporter"},  # draws on the console that the command line passes in
     "_native": set(),
     "_resize": set(),
+    "_bilinear": set(),
     "_jpeg": set(),
     "jpeg": {"_jpeg"},
     "_probe": set(),
@@ -69,6 +70,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "tensorprotos",
     },
     "loaders": {
+        "_bilinear",
         "clock",  # a batch's times
         "dataset",
         "errors",

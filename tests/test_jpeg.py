@@ -284,6 +284,30 @@ def test_hostile_data_is_an_error_or_an_image(decoder):
     assert num_same > FUZZED / 20
 
 
+def test_own_decoding_of_codes_is_the_librarys(decoder):
+    """Pixels and verdict of every image and region, damaged or not, are those with libjpeg's own decoder of codes."""
+    native = pytest.importorskip("ioprof._jpeg")
+    source, num_good, num_bad = random.Random(9), 0, 0
+    for number in range(FUZZED):
+        kind = list(KINDS.values())[number % len(KINDS)]
+        data = picture(source.randint(1, 90), source.randint(1, 90), quality=source.choice((10, 75, 95, 100)), **kind)
+        data = mutated(data, source) if number % 2 else data
+        size = native.size(data)
+        if size is None or size[0] * size[1] > 100_000:
+            continue
+        left, top = source.randrange(size[0]), source.randrange(size[1])
+        box = (left, top, source.randint(left + 1, size[0]), source.randint(top + 1, size[1]))
+        for to_end in (False, True):
+            for denominator in (8, 4, 2, 1):
+                found = native.decode(data, box, denominator, to_end)
+                assert found == native.decode(data, box, denominator, to_end, True)
+        assert native.check(data) == native.check(data, True)
+        num_good += isinstance(found, bytearray)
+        num_bad += isinstance(found, tuple)
+    assert num_good > FUZZED / 3
+    assert num_bad > FUZZED / 20
+
+
 def test_huge_images_are_left_to_pillow(decoder):
     """65,500 pixels square in the header: no size, and no memory is asked for."""
     data = bytearray(picture(64, 64))
@@ -308,7 +332,14 @@ def test_the_binary_interface_is_that_of_the_headers(tmp_path):
         "out_colours": "out_color_space", "scale": "scale_num", "scale_denominator": "scale_denom", "gamma": "output_gamma",
         "out_width": "output_width", "out_height": "output_height", "out_components": "output_components", "row": "output_scanline",
         "precision": "data_precision", "is_progressive": "progressive_mode", "max_across": "max_h_samp_factor",
-        "max_down": "max_v_samp_factor", "least_dct_size": "min_DCT_scaled_size", "client": "client_data",
+        "max_down": "max_v_samp_factor", "least_dct_size": "min_DCT_scaled_size", "client": "client_data", "source": "src",
+        "dc_tables": "dc_huff_tbl_ptrs", "ac_tables": "ac_huff_tbl_ptrs", "is_arithmetic": "arith_code",
+        "restart_interval": "restart_interval", "scan_components": "comps_in_scan", "scan_component": "cur_comp_info",
+        "mcus_per_row": "MCUs_per_row", "mcu_rows": "MCU_rows_in_scan", "blocks_in_mcu": "blocks_in_MCU",
+        "mcu_membership": "MCU_membership", "spectrum": "Ss", "unread_marker": "unread_marker", "entropy": "entropy",
+    }  # fmt: skip
+    parts = {
+        ("source", "next"): ("jpeg_source_mgr", "next_input_byte"), ("source", "left"): ("jpeg_source_mgr", "bytes_in_buffer"),
     }  # fmt: skip
     errors = {
         "emit": "emit_message", "output": "output_message", "format": "format_message", "code": "msg_code",
@@ -323,6 +354,12 @@ def test_the_binary_interface_is_that_of_the_headers(tmp_path):
     place = "offsetof(struct {}, {}) == offsetof(struct {}, {})".format
     checks = [place("decoder", ours, "jpeg_decompress_struct", theirs) for ours, theirs in members.items()]
     checks += [place("errors", ours, "jpeg_error_mgr", theirs) for ours, theirs in errors.items()]
+    checks += [place(*ours, *theirs) for ours, theirs in parts.items()]
+    unnamed = "offsetof(struct {}, {}) == offsetof({}, {})".format
+    for ours, theirs in {"dc_table": "dc_tbl_no", "ac_table": "ac_tbl_no", "dct_size": "DCT_scaled_size"}.items():
+        checks.append(unnamed("component", ours, "jpeg_component_info", theirs))
+    for ours, theirs in {"bits": "bits", "values": "huffval"}.items():
+        checks.append(unnamed("huffman", ours, "JHUFF_TBL", theirs))
     checks += [f"(int){ours} == (int){theirs}" for ours, theirs in values.items()]
     lines = ["#include <stdio.h>", "#include <jpeglib.h>", "#include <jerror.h>", f'#include "{ROOT}/converters/images/jpeg_abi.h"']
     lines += [f'_Static_assert({check}, "");' for check in checks]

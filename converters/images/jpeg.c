@@ -4,10 +4,14 @@
  * (`jpeg_crop_scanline`): neither transformed, nor upsampled, nor converted. The pixels are those of the whole image: chroma at an
  * edge is interpolated with its neighbours, so a region is decoded with a margin that is then cut off.
  *
+ * The Huffman codes of usual images are decoded by huffman.c, and those of all others by libjpeg: also of each image that is not as an
+ * encoder writes it, from its start on, so that what is a warning and what is an error is decided by libjpeg alone.
+ *
  * The entropy code is read to its end whatever the region, because what follows it shows that bytes were lost or changed before: a
  * JPEG has no checksum. All is done without the interpreter's lock.
  */
 
+#define _GNU_SOURCE /* dladdr */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -17,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "huffman.h"
 #include "jpeg_abi.h"
 
 #define CHANNELS 3
@@ -75,6 +80,7 @@ struct image {
     int code;          /* of the first of them, or of the error; 0: none */
     char text[MESSAGE_BYTES];
     uint8_t *line;
+    struct scan *scan; /* null: libjpeg decodes the codes */
 };
 
 static void keep_message(struct image *image)
@@ -104,6 +110,11 @@ static void on_message(struct decoder *decoder, int level)
         longjmp(image->failed, 1);
 }
 
+static void on_unusual(struct decoder *decoder)
+{
+    longjmp(((struct image *)decoder)->failed, 1);
+}
+
 static void no_output(struct decoder *decoder)
 {
     (void)decoder;
@@ -130,6 +141,7 @@ static void close_image(struct image *image)
 {
     library.destroy(&image->decoder);
     free(image->line);
+    scan_end(image->scan);
 }
 
 static int is_small(const struct decoder *decoder)
@@ -160,6 +172,35 @@ static void scale_down(struct region *region, const int box[4], int denominator)
 static uint32_t less_margin(uint32_t place)
 {
     return place > MARGIN ? place - MARGIN : 0;
+}
+
+/* Whether the two functions that come first in libjpeg's decoder of codes are its own: that is known of all versions, but promised of
+ * none. */
+static int is_known(const struct decoder *decoder)
+{
+    static _Atomic(void *) known;
+    Dl_info here, start, decode;
+    void *function = (void *)decoder->entropy->decode_mcu;
+    if (function && function == known)
+        return 1;
+    if (!dladdr((void *)library.start, &here) || !dladdr((void *)decoder->entropy->start_pass, &start) || !dladdr(function, &decode))
+        return 0;
+    if (start.dli_fbase != here.dli_fbase || decode.dli_fbase != here.dli_fbase)
+        return 0;
+    known = function;
+    return 1;
+}
+
+/* From now on the codes are decoded by huffman.c, if the image is usual; of columns `left` to `left + width` alone. */
+static void decode_codes(struct image *image, uint32_t left, uint32_t width)
+{
+    struct decoder *decoder = &image->decoder;
+    uint32_t across = (uint32_t)decoder->least_dct_size * (uint32_t)(decoder->num_components > 1 ? decoder->max_across : 1);
+    if (library.has_scans(decoder) || !is_known(decoder) || !across)
+        return;
+    image->scan = scan_begin(decoder, on_unusual);
+    if (image->scan)
+        scan_wants(image->scan, left / across, (left + width + across - 1) / across);
 }
 
 /* Reads rows up to `end`, and copies columns `left` and on to `out`, unless that is null. To be called under `setjmp`. */
@@ -202,7 +243,8 @@ static int read_size(struct image *image, const Py_buffer *data)
     return is_plain(&image->decoder) ? DONE : UNUSUAL;
 }
 
-static int decode_region(struct image *image, const Py_buffer *data, const int box[4], int denominator, int to_end, uint8_t *out)
+static int decode_region(struct image *image, const Py_buffer *data, const int box[4], int denominator, int to_end, int by_library,
+                         uint8_t *out)
 {
     struct decoder *decoder = &image->decoder;
     struct region region;
@@ -229,6 +271,8 @@ static int decode_region(struct image *image, const Py_buffer *data, const int b
     image->line = malloc((size_t)decoder->out_width * CHANNELS * ROWS);
     if (!image->line)
         return NO_MEMORY;
+    if (!by_library)
+        decode_codes(image, left, decoder->out_width);
     if (can_cut && rows_above)
         library.skip(decoder, rows_above);
     read_rows(image, region.top, NULL, 0, 0);
@@ -238,7 +282,7 @@ static int decode_region(struct image *image, const Py_buffer *data, const int b
     return DONE;
 }
 
-static int check_image(struct image *image, const Py_buffer *data)
+static int check_image(struct image *image, const Py_buffer *data, int by_library)
 {
     struct decoder *decoder = &image->decoder;
     if (setjmp(image->failed))
@@ -253,6 +297,8 @@ static int check_image(struct image *image, const Py_buffer *data)
     image->line = malloc((size_t)decoder->out_width * decoder->out_components * ROWS);
     if (!image->line)
         return NO_MEMORY;
+    if (!by_library)
+        decode_codes(image, 0, 0);
     read_to_end(image);
     return DONE;
 }
@@ -330,12 +376,12 @@ static PyObject *size(PyObject *module, PyObject *args)
 static PyObject *decode(PyObject *module, PyObject *args)
 {
     Py_buffer data;
-    int box[4], denominator, to_end, found = UNUSUAL;
+    int box[4], denominator, to_end, by_library = 0, found = UNUSUAL;
     struct image image;
     PyObject *out = NULL;
 
     (void)module;
-    if (!PyArg_ParseTuple(args, "y*(iiii)ip:decode", &data, &box[0], &box[1], &box[2], &box[3], &denominator, &to_end))
+    if (!PyArg_ParseTuple(args, "y*(iiii)ip|p:decode", &data, &box[0], &box[1], &box[2], &box[3], &denominator, &to_end, &by_library))
         return NULL;
     if (!check_loaded())
         goto end;
@@ -355,11 +401,15 @@ static PyObject *decode(PyObject *module, PyObject *args)
     if (!out)
         goto end;
     uint8_t *bytes = (uint8_t *)PyByteArray_AsString(out);
-    prepare(&image);
-    image.stops_at_warning = 1;
     Py_BEGIN_ALLOW_THREADS
-    found = decode_region(&image, &data, box, denominator, to_end, bytes);
-    close_image(&image);
+    for (int done = 0; !done;) {
+        prepare(&image);
+        image.stops_at_warning = 1;
+        found = decode_region(&image, &data, box, denominator, to_end, by_library, bytes);
+        done = found != FAILED || !image.scan;
+        by_library = 1;
+        close_image(&image);
+    }
     Py_END_ALLOW_THREADS
     if (found != DONE)
         Py_CLEAR(out);
@@ -378,19 +428,23 @@ static PyObject *check(PyObject *module, PyObject *args)
 {
     Py_buffer data;
     struct image image;
-    int found;
+    int found, by_library = 0;
 
     (void)module;
-    if (!PyArg_ParseTuple(args, "y*:check", &data))
+    if (!PyArg_ParseTuple(args, "y*|p:check", &data, &by_library))
         return NULL;
     if (!check_loaded()) {
         PyBuffer_Release(&data);
         return NULL;
     }
-    prepare(&image);
     Py_BEGIN_ALLOW_THREADS
-    found = check_image(&image, &data);
-    close_image(&image);
+    for (int done = 0; !done;) {
+        prepare(&image);
+        found = check_image(&image, &data, by_library);
+        done = (found != FAILED && !image.num_warnings) || !image.scan;
+        by_library = 1;
+        close_image(&image);
+    }
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&data);
     if (found == NO_MEMORY)
@@ -402,9 +456,11 @@ static PyMethodDef methods[] = {
     {"load", load, METH_VARARGS, "load(path): use this libjpeg.so.62 from now on; OSError if it is none, or lacks something."},
     {"size", size, METH_VARARGS, "size(jpeg) -> (width, height), or None for what is no JPEG in grey, YCbCr or RGB of 8 bits."},
     {"decode", decode, METH_VARARGS,
-     "decode(jpeg, (left, top, right, bottom), denominator, to_end) -> RGB bytes of the region, at a size of 1 / denominator; or\n"
-     "(warnings, code, text) where the library warned (then warnings is 1) or failed (0)."},
-    {"check", check, METH_VARARGS, "check(jpeg) -> (warnings about the pixels, code, text of the first); an error has a code, too."},
+     "decode(jpeg, (left, top, right, bottom), denominator, to_end, by_library=False) -> RGB bytes of the region, at a size of\n"
+     "1 / denominator; or (warnings, code, text) where the library warned (then warnings is 1) or failed (0). With `by_library` it\n"
+     "decodes the codes too; the result is the same."},
+    {"check", check, METH_VARARGS,
+     "check(jpeg, by_library=False) -> (warnings about the pixels, code, text of the first); an error has a code, too."},
     {NULL, NULL, 0, NULL},
 };
 

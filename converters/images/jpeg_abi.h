@@ -41,6 +41,35 @@ struct errors {
     char rest[32];
 };
 
+struct source {
+    const uint8_t *next;
+    size_t left;
+    void (*init)(struct decoder *);
+    int (*fill)(struct decoder *);
+    void (*skip)(struct decoder *, long);
+    int (*resync)(struct decoder *, int);
+    void (*term)(struct decoder *);
+};
+
+struct huffman {
+    uint8_t bits[17]; /* number of codes of each length */
+    uint8_t values[256];
+    int is_sent;
+};
+
+struct component {
+    int numbers[5];
+    int dc_table, ac_table;
+    uint32_t blocks_across, blocks_down;
+    int dct_size;
+};
+
+/* Not of jpeglib.h but of jpegint.h, where these two have come first since 1994. */
+struct entropy {
+    void (*start_pass)(struct decoder *);
+    int (*decode_mcu)(struct decoder *, int16_t (**blocks)[64]);
+};
+
 struct decoder {
     struct errors *errors;
     void *memory;
@@ -48,7 +77,7 @@ struct decoder {
     void *client;
     int is_decompressor;
     int state;
-    void *source;
+    struct source *source;
     uint32_t width, height;
     int num_components;
     int colours, out_colours;
@@ -60,14 +89,28 @@ struct decoder {
     int num_colours;
     void *colour_map;
     uint32_t row;
-    char between[296 - 172];
+    char between[232 - 172];
+    const struct huffman *dc_tables[4], *ac_tables[4];
     int precision;
     void *components;
-    int is_progressive;
-    char further[408 - 316];
+    int is_progressive, is_arithmetic;
+    char further[368 - 320];
+    unsigned restart_interval;
+    char markers[408 - 372];
     int max_across, max_down; /* sampling factors */
     int least_dct_size;
-    char last[DECOMPRESS_BYTES - 420];
+    uint32_t rows_of_mcus;
+    void *range_limit;
+    int scan_components;
+    const struct component *scan_component[4];
+    uint32_t mcus_per_row, mcu_rows;
+    int blocks_in_mcu;
+    int mcu_membership[10];
+    int spectrum[4]; /* first and last coefficient, and two bit positions */
+    int unread_marker;
+    void *modules[6];
+    struct entropy *entropy;
+    void *last[4];
 };
 
 _Static_assert(sizeof(void *) == 8, "only 64-bit machines");
@@ -76,6 +119,8 @@ _Static_assert(offsetof(struct errors, num_warnings) == 128, "error manager");
 _Static_assert(offsetof(struct decoder, width) == 48 && offsetof(struct decoder, gamma) == 80, "header");
 _Static_assert(offsetof(struct decoder, out_width) == 136 && offsetof(struct decoder, row) == 168, "output");
 _Static_assert(offsetof(struct decoder, precision) == 296 && offsetof(struct decoder, is_progressive) == 312, "frame");
+_Static_assert(offsetof(struct decoder, restart_interval) == 368 && offsetof(struct decoder, unread_marker) == 540, "scan");
+_Static_assert(offsetof(struct decoder, entropy) == 592 && offsetof(struct component, dct_size) == 36, "modules");
 _Static_assert(offsetof(struct decoder, max_across) == 408 && offsetof(struct decoder, least_dct_size) == 416, "sampling");
 
 #endif
