@@ -103,8 +103,13 @@ def _with_copies(device_s: Seconds, pipeline: Pipeline) -> Seconds:
 
 def _loop_segments(work_s: float, wait_s: float, cpu: CpuUse, shares: bool) -> tuple[Segment, ...]:
     if not shares or not cpu.is_measured:
-        return _delay(work_s * (1 - cpu.busy_ratio) + work_s * cpu.busy_ratio / cpu.dilation + wait_s)
-    return _delay(work_s * (1 - cpu.busy_ratio) + wait_s) + _cores(work_s * cpu.busy_ratio / cpu.dilation, cpu)
+        return _delay(work_s * (_waiting_ratio(cpu) + cpu.cores_ratio) + wait_s)
+    return _delay(work_s * _waiting_ratio(cpu) + wait_s) + _cores(work_s * cpu.cores_ratio, cpu)
+
+
+def _waiting_ratio(cpu: CpuUse) -> float:
+    """Share of the time that was neither computation nor competition: sleep, and the time until a woken thread ran."""
+    return 1 - cpu.busy_ratio + cpu.busy_ratio * cpu.wake_ratio
 
 
 def _delay(seconds: float) -> tuple[Segment, ...]:
@@ -136,7 +141,7 @@ def _task_segments(tasks: Tasks, cpu: CpuUse, storage: StorageUse, shares: bool)
     """What a worker does for each task."""
     stages_s = tasks.stages_s
     others_s = stages_s.sum(1) - stages_s[:, _STORAGE]
-    sleep_s, work_s = others_s * (1 - cpu.busy_ratio), others_s * cpu.busy_ratio / cpu.dilation
+    sleep_s, work_s = others_s * _waiting_ratio(cpu), others_s * cpu.cores_ratio
     if storage.is_rate_bound:
         wait_s, size = np.minimum(tasks.open_s, stages_s[:, _STORAGE]), tasks.read_bytes
     else:

@@ -30,6 +30,8 @@ _LEAST_BATCHES: Final = 4
 _LEAST_MEMORY_READS: Final = 20
 _LEAST_KNOWN_RATIO: Final = 0.9
 """Batches whose making must have been recorded."""
+_OWN_PART: Final = 0.5
+"""Of the time from when a worker had made a batch until the loop had it: what the loop itself spends on receiving it."""
 
 
 def pipeline(trace: Trace) -> Pipeline:
@@ -286,7 +288,8 @@ def _tasks(rows: pl.DataFrame, lag: Seconds, asked: Seconds, got: Seconds, ready
     else:
         # The shortest half of the takes: in the longer ones the batch was still on its way, or others had to be received first.
         free = np.sort(took[(asked - ready > 0) & ~np.isnan(took)])
-        typical = float(np.median(free[: max(1, len(free) // 2)])) if len(free) else 0.0
+        # Where the loop always waited, its own part of the way of a batch was not seen alone.
+        typical = float(np.median(free[: max(1, len(free) // 2)])) if len(free) else _OWN_PART * float(np.nanmedian(late))
         take = np.where(waited | np.isnan(took), np.nan, took)
         transit = np.where(waited, np.maximum(0.0, late - typical), np.nan)
         most = np.where(waited | np.isnan(asked), np.inf, (asked - ready) / 1e9)
