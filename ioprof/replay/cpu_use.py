@@ -18,7 +18,7 @@ from ioprof.replay.pipeline import CpuUse
 from ioprof.trace import Trace
 
 _SERIES: Final = ("process.cpu_user", "process.cpu_system", "process.run_delay")
-_LEAST_BUSY_S: Final = 0.2
+_LEAST_BUSY_S: Final = 0.1
 """Busy time of which sampled CPU time says something."""
 _FORK_NS: Final = 50_000_000
 """A process that is busy so soon after it began did nothing else before."""
