@@ -16,6 +16,8 @@ from ioprof.replay.pipeline import OWN, STAGES, WITHOUT_CORES, CpuUse, Iteration
 
 _SLICES: Final = 4
 """Parts of a task whose reads and computation alternate, as they do for each sample."""
+_GOLDEN: Final = 0.6180339887498949
+"""Multiples of it are spread evenly between whole numbers (Knuth, The Art of Computer Programming 3, 6.4)."""
 _STORAGE: Final = STAGES.index("storage")
 _NOTHING: Final[tuple[Segment, ...]] = ()
 
@@ -150,7 +152,7 @@ def _task_segments(tasks: Tasks, cpu: CpuUse, storage: StorageUse, shares: bool)
     if not shares or not cpu.is_measured:
         wait_s, work_s = wait_s + work_s, np.zeros(len(work_s))
     found = []
-    for wait, work, of_bytes in zip(wait_s.tolist(), work_s.tolist(), size.tolist(), strict=True):
+    for number, (wait, work, of_bytes) in enumerate(zip(wait_s.tolist(), work_s.tolist(), size.tolist(), strict=True)):
         slices = _SLICES if (wait > 0) + (work > 0) + (of_bytes > 0) > 1 else 1
         one: list[Segment] = []
         if wait > 0:
@@ -159,5 +161,10 @@ def _task_segments(tasks: Tasks, cpu: CpuUse, storage: StorageUse, shares: bool)
             one.append(Segment(STORAGE, of_bytes / slices))
         if work > 0:
             one.append(Segment(CORES, work / slices, cpu.threads))
-        found.append(tuple(one) * slices)
+        segments = one * slices
+        if wait > 0 and work > 0:
+            # The last part of the first wait comes at the end, another part in each task: workers do not compute in step.
+            early = wait / slices * (number * _GOLDEN % 1)
+            segments = [Segment(DELAY, early), *segments[1:], Segment(DELAY, wait / slices - early)]
+        found.append(tuple(segments))
     return found
