@@ -71,13 +71,13 @@ def latent_small(read_ms: float, is_cold: bool = True) -> Storage:
 SCENARIOS = (
     Scenario(
         "own code waits",
-        {"workers": 1, "own_ms": 8.0, "samples": 320, "pause_ms": 10.0},
+        {"workers": 1, "own_ms": 8.0, "samples": 640, "pause_ms": 10.0},
         (*workers(0, 2, 3, 4, 6, 8), *prefetch(1, 4)),
         SMALL,
     ),
     Scenario(
         "own code waits, 4 workers",
-        {"workers": 4, "own_ms": 8.0, "samples": 640, "pause_ms": 10.0},
+        {"workers": 4, "own_ms": 8.0, "samples": 1920, "pause_ms": 10.0},
         (*workers(1, 2, 8), *prefetch(1, 8), *batch(4, 16)),
         SMALL,
     ),
@@ -128,7 +128,7 @@ SCENARIOS = (
     ),
     Scenario(
         "latency, small images",
-        {"workers": 1, "samples": 240, "pause_ms": 4.0},
+        {"workers": 1, "samples": 480, "pause_ms": 4.0},
         (
             *workers(0, 2, 4, 6),
             *prefetch(1,),
@@ -160,7 +160,7 @@ SCENARIOS = (
     ),
     Scenario(
         "one core",
-        {"workers": 1, "samples": 320, "layers": 8},
+        {"workers": 1, "samples": 640, "layers": 8},
         (Variant(Change(cores=2), {}, num_cores=2), *(Variant(each.change, each.settings, num_cores=1) for each in workers(0, 2))),
         num_cores=1,
     ),

@@ -1,6 +1,7 @@
 """Advice has a gain or a reason, the largest first; the replay agrees with a brute-force simulation; changes are proven by runs."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 from fractions import Fraction
@@ -30,10 +31,11 @@ from ioprof.replay.accuracy import Kind, error_of, kinds, why_none, why_not
 from ioprof.replay.changed import changed, with_factors
 from ioprof.replay.changes import Change, change_of
 from ioprof.replay.contention import with_others
+from ioprof.replay.cpu_use import Counted, cpu_use
 from ioprof.replay.engine import CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
 from ioprof.replay.gains import gains_of
 from ioprof.replay.pace import measured, replayed
-from ioprof.replay.pipeline import CpuUse, Op
+from ioprof.replay.pipeline import STAGES, CpuUse, Op
 from ioprof.replay.proof import mean_ratio
 from ioprof.replay.recorded import pipeline
 from ioprof.replay.summary import with_gains
@@ -43,6 +45,7 @@ from ioprof.run_record import Advice, Demand, JobChange, NoGain, Reason, RunReco
 from ioprof.trace import Trace
 
 MS = 1_000_000
+DECODE = STAGES.index("decode")
 FILES = ROOT / "tests" / "data" / "demo" / "files"
 
 
@@ -156,6 +159,35 @@ def test_the_delay_of_woken_threads_is_not_competition() -> None:
     assert replayed(alone).step_s == pytest.approx(replayed(recorded).step_s, rel=0.02)
     assert 0.0 < beside.others[host] <= 0.12
     assert unknown.others[host] > 0.12
+
+
+def test_workers_that_do_not_wait_for_storage_are_not_woken() -> None:
+    """The time until a woken thread runs is work that takes no core, and is gone without the waits that it follows."""
+    recorded = pipeline(decoding().trace)
+    host, use = recorded.ranks[0].host, CpuUse(dilation=1.25, cpu_s=1.0)
+    delayed = replace(recorded, ranks=tuple(replace(rank, worker_cpu=use) for rank in recorded.ranks))
+    woken = with_others(delayed, {host: 0.0})
+    assert 0.2 == pytest.approx(woken.ranks[0].worker_cpu.wake_ratio, abs=0.01)
+    for change in (Change(cache="warm"), Change(speeds={"storage": math.inf})):
+        plain, awake = (sum(each.tasks.stages_s[:, DECODE].sum() for each in run.ranks[0].iterations) for run in
+                        (changed(recorded, change), changed(woken, change)))  # fmt: skip
+        assert 0.8 * plain == pytest.approx(awake, rel=0.01)
+    sleeps = replace(woken, ranks=tuple(replace(rank, worker_cpu=replace(rank.worker_cpu, busy_ratio=0.5)) for rank in woken.ranks))
+    kept = changed(sleeps, Change(cache="warm")).ranks[0]
+    assert kept.worker_cpu.wake_ratio == sleeps.ranks[0].worker_cpu.wake_ratio
+
+
+def test_cpu_time_is_that_between_samples_of_the_work() -> None:
+    """Neither imports before it nor the exit after it count, also within the same second."""
+    second = 1_000_000_000
+    times = np.arange(7) * second
+    cpu_s = np.array([0.0, 1.0, 2.0, 2.3, 2.6, 2.9, 3.9])  # the work begins after 2.1 s, and ends after 5.4 s
+    counts = Counted(times, cpu_s, np.zeros(7))
+    busy = np.array([[start, start + 300_000_000] for start in range(2_100_000_000, 5_200_000_000, second)])
+    found = cpu_use([(counts, busy, 0)], 1)
+    assert 0.6 == pytest.approx(found.cpu_s)
+    assert 1.0 == pytest.approx(found.busy_ratio)
+    assert not cpu_use([(counts, busy[:1], 0)], 1).is_measured
 
 
 def test_changes_in_summary_json_are_those_that_are_replayed() -> None:

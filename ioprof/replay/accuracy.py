@@ -155,7 +155,6 @@ def _cpu_s(pipeline: Pipeline, host: str) -> float:
             loop_s = float(rank.program.after_s[:, works].sum())
             made_s = sum(float((each.tasks.stages_s.sum(1) - each.tasks.stages_s[:, _STORAGE]).sum()) for each in rank.iterations)
             total += sum(
-                seconds * use.busy_ratio / use.dilation * use.threads
-                for seconds, use in ((loop_s, rank.loop_cpu), (made_s, rank.worker_cpu))
+                seconds * use.cores_ratio * use.threads for seconds, use in ((loop_s, rank.loop_cpu), (made_s, rank.worker_cpu))
             )
     return total

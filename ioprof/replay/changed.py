@@ -13,6 +13,10 @@ from ioprof.replay.pipeline import OWN, STAGES, Iteration, Op, Pipeline, Program
 
 PER_BATCH: Final = ("host", "exchange", "gc")
 """Causes of the loop's time that a batch of another size takes as long for; all others are proportional to its size."""
+_ALWAYS_BUSY: Final = 0.9
+"""Of a worker's time without storage, from which on it did not sleep for other reasons."""
+_MOST_WAKING: Final = 0.5
+"""Of a worker's work: a longer time until it ran has other reasons than that it was woken."""
 _BLOCK: Final = 8
 """Batches in a row that are drawn together, because neighbours have similar times."""
 
@@ -76,7 +80,25 @@ def with_factors(pipeline: Pipeline, factors: Mapping[str, float]) -> Pipeline:
             reader_bytes_per_s=use.reader_bytes_per_s / storage,
             burst_bytes=use.burst_bytes / storage,
         )
-    return replace(found, ranks=tuple(ranks), storage=use)
+    found = replace(found, ranks=tuple(ranks), storage=use)
+    return found if storage > 0 else _without_wake_ups(found)
+
+
+def _without_wake_ups(pipeline: Pipeline) -> Pipeline:
+    """Workers that slept only while they waited for storage are not woken where they do not wait for it."""
+
+    def awake(rank: Rank) -> Rank:
+        use = rank.worker_cpu
+        if use.busy_ratio < _ALWAYS_BUSY or not 0 < use.wake_ratio <= _MOST_WAKING:
+            return rank
+        kept, work = 1 - use.wake_ratio, np.array([stage != "storage" for stage in STAGES])
+        iterations = [
+            replace(each, tasks=replace(each.tasks, stages_s=np.where(work, each.tasks.stages_s * kept, each.tasks.stages_s)))
+            for each in rank.iterations
+        ]
+        return replace(rank, iterations=tuple(iterations), worker_cpu=replace(use, wake_ratio=0.0))
+
+    return replace(pipeline, ranks=tuple(awake(rank) for rank in pipeline.ranks))
 
 
 def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
@@ -131,7 +153,7 @@ def _from_memory(pipeline: Pipeline) -> Pipeline:
         stages[:, storage] = np.minimum(each.tasks.open_s * pipeline.warm_open_ratio, stages[:, storage])
         return replace(each, tasks=replace(each.tasks, stages_s=stages, reads=none, read_bytes=none))
 
-    found = _each_iteration(pipeline, served)
+    found = _without_wake_ups(_each_iteration(pipeline, served))
     own = np.array([0.0 if cause == "storage" else 1.0 for cause in OWN])
     return replace(found, ranks=tuple(_scaled_rank(rank, own, {}) for rank in found.ranks))
 
@@ -199,7 +221,8 @@ def _with_workers(each: Iteration, workers: int | None, prefetch: int | None) ->
         number = np.arange(workers)
         apart = (startup[-1] - startup[0]) / (len(startup) - 1) if len(startup) > 1 else 0.0
         startup = startup[0] + number * apart if len(startup) else np.zeros(0)
-    tasks = each.tasks if workers else replace(each.tasks, lag_s=np.zeros(len(each.tasks)))
+    none = np.zeros(len(each.tasks))
+    tasks = each.tasks if workers or not each.workers else replace(each.tasks, lag_s=none, take_s=none)  # nothing is sent
     return replace(
         each, workers=workers, prefetch=prefetch or each.prefetch, startup_s=startup, tasks=tasks,
         starts_workers=each.starts_workers and workers > 0,

@@ -18,7 +18,7 @@ from ioprof.replay.pipeline import CpuUse
 from ioprof.trace import Trace
 
 _SERIES: Final = ("process.cpu_user", "process.cpu_system", "process.run_delay")
-_LEAST_BUSY_S: Final = 0.5
+_LEAST_BUSY_S: Final = 0.1
 """Busy time of which sampled CPU time says something."""
 _FORK_NS: Final = 50_000_000
 """A process that is busy so soon after it began did nothing else before."""
@@ -62,16 +62,19 @@ def cpu_use(processes: Sequence[tuple[Counted | None, Intervals, int]], most_thr
     for counts, busy, since_ns in processes:
         if counts is None or not len(busy):
             continue
-        first, end = int(busy[:, 0].min()), min(int(counts.times_ns[-1]), int(busy[:, 1].max()))
-        later = counts.times_ns[counts.times_ns >= first]
-        # What a process did before it was busy, such as imports, lies between two samples: it counts from the next one.
-        begin = since_ns if since_ns >= first - _FORK_NS else int(later[0]) if len(later) else end
-        if end <= begin:
+        first, last = int(busy[:, 0].min()), int(busy[:, 1].max())
+        # From one sample to another: what it did before, such as imports, or after, such as its exit, is not of its work.
+        is_new = since_ns >= first - _FORK_NS
+        times = np.concatenate(([since_ns], counts.times_ns)) if is_new else counts.times_ns
+        within = np.flatnonzero((times >= (since_ns if is_new else first)) & (times <= last))
+        if len(within) < 2:
             continue
-        times = np.concatenate(([min(since_ns, int(counts.times_ns[0]))], counts.times_ns))
-        busy_s += total(np.clip(busy, begin, end)) / 1e9
-        cpu_s += _growth(times, counts.cpu_s, begin, end)
-        delay_s += _growth(times, counts.delay_s, begin, end)
+        begin, end = within[0], within[-1]
+        busy_s += total(np.clip(busy, times[begin], times[end])) / 1e9
+        none = np.zeros(len(times) - len(counts.times_ns))  # it began with nothing
+        cpu, delay = np.concatenate((none, counts.cpu_s)), np.concatenate((none, counts.delay_s))
+        cpu_s += float(cpu[end] - cpu[begin])
+        delay_s += float(delay[end] - delay[begin])
     if busy_s < _LEAST_BUSY_S or not cpu_s > 0:
         return CpuUse()
     delay_s = 0.0 if np.isnan(delay_s) else delay_s
@@ -80,12 +83,6 @@ def cpu_use(processes: Sequence[tuple[Counted | None, Intervals, int]], most_thr
         return CpuUse(min(1.0, runnable), max(1.0, min(busy_s, cpu_s + delay_s) / cpu_s), 1.0, cpu_s)
     runnable = min(runnable, float(most_threads)) if most_threads else runnable
     return CpuUse(min(1.0, runnable), (cpu_s + delay_s) / cpu_s, max(1.0, runnable), cpu_s)
-
-
-def _growth(times: NDArray[np.int64], values: NDArray[np.float64], begin: int, end: int) -> float:
-    """How much a cumulative series grew; before its first sample it grew evenly from 0."""
-    whole = np.concatenate(([0.0], values))
-    return float(np.interp(end, times, whole) - np.interp(begin, times, whole))
 
 
 def usable_cores(trace: Trace) -> dict[str, float]:

@@ -126,6 +126,13 @@ class CpuUse:
     """Threads that ran or could have run at the same time, on average, while there was any."""
     cpu_s: float = 0.0
     """CPU time on which this rests. 0: not measured, and the job had a core whenever it wanted one."""
+    wake_ratio: float = 0.0
+    """Share of the busy time from when a thread was woken until it ran, which no competition explains."""
+
+    @property
+    def cores_ratio(self) -> float:
+        """Share of the time that was computation on a core."""
+        return self.busy_ratio * (1 - self.wake_ratio) / self.dilation
 
     @property
     def is_measured(self) -> bool:

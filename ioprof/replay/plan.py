@@ -16,6 +16,8 @@ from ioprof.replay.pipeline import OWN, STAGES, WITHOUT_CORES, CpuUse, Iteration
 
 _SLICES: Final = 4
 """Parts of a task whose reads and computation alternate, as they do for each sample."""
+_GOLDEN: Final = 0.6180339887498949
+"""Multiples of it are spread evenly between whole numbers (Knuth, The Art of Computer Programming 3, 6.4)."""
 _STORAGE: Final = STAGES.index("storage")
 _NOTHING: Final[tuple[Segment, ...]] = ()
 
@@ -103,8 +105,13 @@ def _with_copies(device_s: Seconds, pipeline: Pipeline) -> Seconds:
 
 def _loop_segments(work_s: float, wait_s: float, cpu: CpuUse, shares: bool) -> tuple[Segment, ...]:
     if not shares or not cpu.is_measured:
-        return _delay(work_s * (1 - cpu.busy_ratio) + work_s * cpu.busy_ratio / cpu.dilation + wait_s)
-    return _delay(work_s * (1 - cpu.busy_ratio) + wait_s) + _cores(work_s * cpu.busy_ratio / cpu.dilation, cpu)
+        return _delay(work_s * (_waiting_ratio(cpu) + cpu.cores_ratio) + wait_s)
+    return _delay(work_s * _waiting_ratio(cpu) + wait_s) + _cores(work_s * cpu.cores_ratio, cpu)
+
+
+def _waiting_ratio(cpu: CpuUse) -> float:
+    """Share of the time that was neither computation nor competition: sleep, and the time until a woken thread ran."""
+    return 1 - cpu.busy_ratio + cpu.busy_ratio * cpu.wake_ratio
 
 
 def _delay(seconds: float) -> tuple[Segment, ...]:
@@ -136,7 +143,7 @@ def _task_segments(tasks: Tasks, cpu: CpuUse, storage: StorageUse, shares: bool)
     """What a worker does for each task."""
     stages_s = tasks.stages_s
     others_s = stages_s.sum(1) - stages_s[:, _STORAGE]
-    sleep_s, work_s = others_s * (1 - cpu.busy_ratio), others_s * cpu.busy_ratio / cpu.dilation
+    sleep_s, work_s = others_s * _waiting_ratio(cpu), others_s * cpu.cores_ratio
     if storage.is_rate_bound:
         wait_s, size = np.minimum(tasks.open_s, stages_s[:, _STORAGE]), tasks.read_bytes
     else:
@@ -145,7 +152,7 @@ def _task_segments(tasks: Tasks, cpu: CpuUse, storage: StorageUse, shares: bool)
     if not shares or not cpu.is_measured:
         wait_s, work_s = wait_s + work_s, np.zeros(len(work_s))
     found = []
-    for wait, work, of_bytes in zip(wait_s.tolist(), work_s.tolist(), size.tolist(), strict=True):
+    for number, (wait, work, of_bytes) in enumerate(zip(wait_s.tolist(), work_s.tolist(), size.tolist(), strict=True)):
         slices = _SLICES if (wait > 0) + (work > 0) + (of_bytes > 0) > 1 else 1
         one: list[Segment] = []
         if wait > 0:
@@ -154,5 +161,10 @@ def _task_segments(tasks: Tasks, cpu: CpuUse, storage: StorageUse, shares: bool)
             one.append(Segment(STORAGE, of_bytes / slices))
         if work > 0:
             one.append(Segment(CORES, work / slices, cpu.threads))
-        found.append(tuple(one) * slices)
+        segments = one * slices
+        if wait > 0 and work > 0:
+            # The last part of the first wait comes at the end, another part in each task: workers do not compute in step.
+            early = wait / slices * (number * _GOLDEN % 1)
+            segments = [Segment(DELAY, early), *segments[1:], Segment(DELAY, wait / slices - early)]
+        found.append(tuple(segments))
     return found

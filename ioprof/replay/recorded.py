@@ -30,6 +30,10 @@ _LEAST_BATCHES: Final = 4
 _LEAST_MEMORY_READS: Final = 20
 _LEAST_KNOWN_RATIO: Final = 0.9
 """Batches whose making must have been recorded."""
+_OWN_PART: Final = 0.6
+"""Of the time from when a worker had made a batch until the loop had it: what the loop itself spends on receiving it."""
+_LEAST_TAKES: Final = 8
+"""Takes of batches that were ready from which on they say what receiving a batch takes."""
 
 
 def pipeline(trace: Trace) -> Pipeline:
@@ -284,9 +288,7 @@ def _tasks(rows: pl.DataFrame, lag: Seconds, asked: Seconds, got: Seconds, ready
         own = np.maximum(0.0, took - (ready - rows["start_ns"].to_numpy()) / 1e9)
         transit, most, take = np.zeros(len(rows)), np.zeros(len(rows)), own
     else:
-        # The shortest half of the takes: in the longer ones the batch was still on its way, or others had to be received first.
-        free = np.sort(took[(asked - ready > 0) & ~np.isnan(took)])
-        typical = float(np.median(free[: max(1, len(free) // 2)])) if len(free) else 0.0
+        typical = _receiving_s(took[(asked - ready > 0) & ~np.isnan(took)], late[waited & ~np.isnan(late)])
         take = np.where(waited | np.isnan(took), np.nan, took)
         transit = np.where(waited, np.maximum(0.0, late - typical), np.nan)
         most = np.where(waited | np.isnan(asked), np.inf, (asked - ready) / 1e9)
@@ -295,6 +297,18 @@ def _tasks(rows: pl.DataFrame, lag: Seconds, asked: Seconds, got: Seconds, ready
     return Tasks(
         stages, rows["reads"].to_numpy(), rows["read_bytes"].to_numpy(), rows["open_s"].to_numpy(), lag, transit, most, take
     )
+
+
+def _receiving_s(took: Seconds, late: Seconds) -> float:
+    """What the loop itself spends on receiving a batch.
+
+    `took`: its takes of batches that were ready. In the shorter half of these the batch had been received before, while the loop
+    asked for another one. `late`: from the end of the worker's fetch until the loop had a batch for which it waited.
+    """
+    whole = float(np.median(late)) if len(late) else np.inf
+    if len(took) < _LEAST_TAKES:
+        return _OWN_PART * whole if len(late) else float(np.median(took)) if len(took) else 0.0
+    return min(whole, float(np.median(np.sort(took)[len(took) // 2 :])))
 
 
 def _program(
