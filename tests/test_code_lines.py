@@ -324,3 +324,29 @@ def test_stacks_can_be_switched_off(tmp_path: Path) -> None:
     assert run.stacks.is_empty()
     assert run.run.capture.stacks is not None
     assert "switched off by --no-stacks" == run.run.capture.stacks.reason
+
+
+# ------------------------------------------------------------------------------------------------ computation without a span
+
+
+@pytest.mark.parametrize(
+    ("device", "library", "bound"),
+    [
+        ("cpu", "torch/nn/functional.py:9:cross_entropy", "compute"),
+        ("cpu", "torch/_tensor.py:9:Tensor.__iter__", "host"),
+        ("cpu", None, "host"),
+        ("cuda", "torch/nn/functional.py:9:cross_entropy", "host"),
+    ],
+)
+def test_a_line_that_computes_on_the_cpu_is_no_reason_for_host(device: str, library: str | None, bound: str) -> None:
+    """A loss that is a function is; Python of the loop's own is not, nor is the host's part of a computation on a GPU."""
+    trace = timeline("step 0000000000\ncompute main 0000000...", config={"device": device})
+    called = f"\n/env/lib/python3.12/site-packages/{library}" if library else ""
+    trace = with_stacks(trace, [(7 + tick // 4, 0, 100, f"/job/train.py:9:main{called}") for tick in range(12)])
+    found = Run.of(trace).summary.verdict
+    assert bound == found.bound_by
+    assert "train.py:9" in found.text
+    assert ("torch/nn/functional.py" in found.text) == (bound == "compute")
+    if bound == "compute":
+        assert found.text.startswith("Compute-bound")
+        assert not any("Do less" in advice.action for advice in found.advice)

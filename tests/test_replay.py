@@ -413,3 +413,44 @@ def test_another_draw_is_another_run_of_the_same_job() -> None:
     before, after = recorded.ranks[0].iterations[0].tasks, resampled(recorded, 3).ranks[0].iterations[0].tasks
     assert len(before) == len(after)
     assert {tuple(row) for row in after.stages_s.tolist()} < {tuple(row) for row in before.stages_s.tolist()}
+
+
+# ------------------------------------------------------------------------------------------------ validation by the loop
+
+
+def test_a_loop_without_workers_that_validates_within_an_epoch_has_two_iterations() -> None:
+    """Each validation is one of its own, and the training goes on after it as the same iteration."""
+    trace = evaluating(trained=3, validated=4)
+    [rank] = pipeline(trace).ranks
+    assert [(6, False), (4, True), (4, True)] == [(each.num_taken, each.is_validation) for each in rank.iterations]
+
+
+def test_gains_of_a_job_that_begins_with_a_long_validation_are_refused() -> None:
+    """The part of it that is replayed has no batch to train on."""
+    with pytest.raises(ReplayError) as caught:
+        gains(evaluating(trained=3, validated=250, begins_with_validation=True))
+    assert Refusal.FEW_BATCHES is caught.value.refusal
+
+
+def evaluating(trained: int, validated: int, begins_with_validation: bool = False) -> Trace:
+    """Two rounds of so many batches to train on and to validate on, all made by the loop itself; each validation ends."""
+    part, purposes = ["validate"] * validated + ["end"], list[str]()
+    for _ in range(2):
+        purposes += [*part, *["train"] * trained] if begins_with_validation else [*["train"] * trained, *part]
+    rows, step, batch = list[dict[str, Any]](), 0, 0
+    for place, purpose in enumerate(purposes):
+        at = {"host": "node1", "rank": 0, "pid": 100, "tid": 100}
+        begin_ns = 100_000 * place
+        name = None if purpose == "train" else purpose
+        wait = {**at, "start_ns": begin_ns, "end_ns": begin_ns + 50_000, "kind": "wait", "name": name}
+        if purpose != "end":
+            wait["batch"] = batch
+            rows.append({**at, "start_ns": begin_ns, "end_ns": begin_ns + 50_000, "kind": "fetch", "batch": batch})
+            batch += 1
+        if purpose == "train":
+            wait["step"] = step
+            rows.append({**at, "start_ns": begin_ns, "end_ns": begin_ns + 100_000, "kind": "step", "step": step})
+            step += 1
+        rows.append(wait)
+    spans = pl.DataFrame(rows, schema=table_schema(SPAN_COLUMNS)).sort("start_ns", "end_ns")
+    return Trace(RunRecord(), spans)

@@ -67,6 +67,8 @@ _WAITING: Final = {
     "subprocess.py": ("_wait", "_try_wait", "_communicate"),
 }
 """Functions of the standard library that wait for another process or thread, by file."""
+_COMPUTING: Final = ("torch/nn/functional.py", "torch/functional.py")
+"""Files of functions of tensors, such as losses; torch/_tensor.py is none: a loop of Python over a tensor is there too."""
 FEWEST_SAMPLES: Final = 4
 """Samples of a line of code below which it is not named in the verdict."""
 
@@ -252,6 +254,17 @@ class Evidence:
         line = self.largest_line("host")
         return line if line and awaits(line) else None
 
+    @property
+    def computing_line(self) -> CodeShare | None:
+        """The line that most of `host` went to, where it mostly called a function of tensors that runs on the CPU.
+
+        Such as a loss that is no module, and takes too long to count as part of the forward pass. On a GPU the host's time for such
+        a call is not that of the computation.
+        """
+        is_on_cpu = self.run.config.device == "cpu" and not self.run.is_emulated and "compute" in self.charged
+        line = self.largest_line("host") if is_on_cpu else None
+        return line if line and computes(line) else None
+
     def of_function(self, line: CodeShare) -> str:
         """How much the whole function of a line takes of the making of batches, as a clause, where that is much more."""
         same = [
@@ -322,6 +335,11 @@ def awaits(line: CodeShare) -> bool:
     """Whether a line calls what waits for another process or thread, by the innermost function that most of its samples are in."""
     function, _, file = (line.library or "").partition(" (")
     return function.rpartition(".")[2] in _WAITING.get(file.rstrip(")"), ())
+
+
+def computes(line: CodeShare) -> bool:
+    """Whether a line calls one of torch's functions of tensors, by the innermost function that most of its samples are in."""
+    return (line.library or "").partition(" (")[2].rstrip(")") in _COMPUTING
 
 
 def _functions(lines: list[CodeShare]) -> list[CodeShare]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from ioprof.analysis.advice import OWN_MEANING, advice_for
 from ioprof.analysis.doubts import with_doubts
-from ioprof.analysis.evidence import MOSTLY_ONE, Evidence
+from ioprof.analysis.evidence import MOSTLY_ONE, Evidence, line_text
 from ioprof.analysis.job_verdict import with_loading_rank
 from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.queue_advice import deeper_queue
@@ -24,15 +24,25 @@ def verdict(evidence: Evidence) -> Verdict:
     shares = evidence.shares
     if not sum(shares.values()):
         return Verdict(None, f"No step was completed, so it is not known what the job waited for{_unobserved(evidence.run)}.")
-    bound, is_own = _bound_by(shares, evidence)
+    compared = _with_computing_line(shares, evidence)
+    bound, is_own = _bound_by(compared, evidence)
     text = _text_of_own(evidence, bound, shares) if is_own else _text(evidence, bound, shares)
     advice = advice_for(evidence, bound, is_own=is_own)
     if bound in LEAVES and not is_own:
         advice = [*deeper_queue(evidence), *advice]
     stages = evidence.own if is_own else evidence.work_ns
     found = Verdict(bound, text, tuple(advice))
-    found = with_doubts(found, evidence, _alternatives(shares, evidence), stages if bound in stages else {})
+    found = with_doubts(found, evidence, _alternatives(compared, evidence), stages if bound in stages else {})
     return with_loading_rank(found, evidence)
+
+
+def _with_computing_line(shares: dict[str, float], evidence: Evidence) -> dict[str, float]:
+    """The shares, where a line of the loop that itself computes counts as computation."""
+    line = evidence.computing_line
+    if line is None:
+        return shares
+    share = min(line.share or 0.0, shares.get("host", 0.0))
+    return shares | {"compute": shares["compute"] + share, "host": shares["host"] - share}
 
 
 def _groups(shares: dict[str, float], evidence: Evidence) -> tuple[dict[str, float], dict[str, float]]:
@@ -108,11 +118,13 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         )
     if bound == "compute":
         keep = " Leave the input pipeline as it is: only a faster model or device makes this job faster."
-        if shares["compute"] <= 1 - IDLE_RATIO:
+        if line := evidence.computing_line:
+            keep = f" So did {line_text(line)}, which calls {line.library}, for {line.share or 0.0:.1%}; it counts as host."
+        elif shares["compute"] <= 1 - IDLE_RATIO:
             keep = f" Each other cause took less than {IDLE_RATIO:.0%}: a faster model or device makes this job faster first."
         computed = "the model computed (on the CPU)" if is_on_cpu else f"the {devices} computed"
         text = f"Compute-bound: {computed} for {shares['compute']:.1%} of the steps' time{_next(shares)}."
-        return text + keep if evidence.has_loader else text
+        return text + keep if evidence.has_loader or evidence.computing_line else text
     is_of_workers = bound in evidence.making_ns and not evidence.is_work_of_others(bound)
     if is_of_workers or (bound == "loader" and evidence.most_work_is_unnamed):
         waited = sum(share for cause, share in shares.items() if cause in LEAVES)

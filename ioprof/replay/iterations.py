@@ -2,7 +2,8 @@
 
 A wait named `start` begins an iteration with workers, one named `end` ends it. Iterations may be nested: a validation within an
 epoch of training. The workers of an iteration are known from its first batch on: a worker that has made no batch before belongs to
-the innermost iteration that was started and whose workers did not take part in another one.
+the innermost iteration that was started and whose workers did not take part in another one. Where the loop makes its batches
+itself, those to validate on are of another iteration than those to train on.
 """
 
 from dataclasses import dataclass, field
@@ -88,9 +89,10 @@ def visits(waits: pl.DataFrame, fetches: pl.DataFrame) -> Visits:
             of_visit.append(current.number)
             continue
         num_known += row is not None
-        current = _of_batch(
-            found, ongoing, groups, begin_ns, None if row is None else maker[row], row is not None and pids[row] == pid
-        )
+        worker, by_loop = None if row is None else maker[row], row is not None and pids[row] == pid
+        # A loop that makes its own batches is the worker of each of its iterations.
+        alike = [each for each in ongoing if each.is_validation == (name == "validate")] if by_loop else ongoing
+        current = _of_batch(found, ongoing, alike, groups, begin_ns, worker, by_loop)
         current.waits.append(wait)
         current.fetches.append(-1 if row is None else row)
         current.is_validation |= name == "validate"
@@ -112,12 +114,13 @@ def _begin(found: list[_Open], begin_ns: int, by_loop: bool) -> _Open:
 
 
 def _of_batch(
-    found: list[_Open], ongoing: list[_Open], groups: dict[int, int], begin_ns: int, worker: int | None, by_loop: bool
+    found: list[_Open], ongoing: list[_Open], alike: list[_Open], groups: dict[int, int], begin_ns: int, worker: int | None,
+    by_loop: bool,
 ) -> _Open:  # fmt: skip
-    """The iteration that a batch of that worker is of."""
+    """The iteration that a batch of that worker is of; `alike` are those of `ongoing` that it may be of."""
     if worker is None:
         return ongoing[-1] if ongoing else found[-1] if found else _begin(found, begin_ns, by_loop)
-    for each in reversed(ongoing):
+    for each in reversed(alike):
         if worker in each.workers:
             return each
     if by_loop:

@@ -9,6 +9,7 @@ from ioprof.replay.changed import filled
 from ioprof.replay.engine import RankTimes, Simulation
 from ioprof.replay.pipeline import Op, Pipeline, Rank
 from ioprof.replay.plan import plan
+from ioprof.replay.refusals import Refusal, ReplayError
 
 
 @dataclass(frozen=True)
@@ -46,5 +47,7 @@ def _of_rank(rank: Rank, times: RankTimes) -> float:
         for op, number, ended in zip(rank.program.ops, rank.program.iterations, times.ended_s, strict=True)
         if op is Op.TAKE and not rank.iterations[number].is_validation
     ]
+    if not takes:  # of the beginning of a job: as many batches to validate on may come first
+        raise ReplayError(Refusal.FEW_BATCHES, "0")
     steady = takes[warmup(len(takes)) :]
     return max((steady[-1] - steady[0]) / max(1, len(steady) - 1), 1e-9)
