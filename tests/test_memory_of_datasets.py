@@ -67,7 +67,7 @@ def test_memory_per_record_is_less_than_that_of_a_number(
     threshold = gc.get_threshold()
     gc.set_threshold(10)  # otherwise the peak has garbage that the next collection frees
     peaks = []
-    for number, dataset in enumerate([datasets[0], *datasets]):  # the first one loads modules
+    for number, dataset in enumerate([datasets[0], *datasets, datasets[1]]):  # the first one loads modules
         tracemalloc.start()
         work(dataset, tmp_path / str(number))
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -78,7 +78,8 @@ def test_memory_per_record_is_less_than_that_of_a_number(
         if Path(f"{dataset.path}-2x").exists():
             Path(f"{dataset.path}-2x").rmdir()
     gc.set_threshold(*threshold)
-    assert (peaks[2] - peaks[1]) / (RECORDS[1] - RECORDS[0]) < LARGEST_BYTES_PER_RECORD
+    larger = min(peaks[2:])  # what else goes on in the process adds some kilobytes to one of them
+    assert (larger - peaks[1]) / (RECORDS[1] - RECORDS[0]) < LARGEST_BYTES_PER_RECORD
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), max_size=6), st.integers(0, 200))
