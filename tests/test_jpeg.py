@@ -284,6 +284,15 @@ def test_hostile_data_is_an_error_or_an_image(decoder):
     assert num_same > FUZZED / 20
 
 
+def test_a_check_stops_at_the_first_warning(decoder):
+    """So that a file of a million scans, 33 bytes each, does not take hours: a repeated scan of a progressive image is a warning."""
+    native = pytest.importorskip("ioprof._jpeg")
+    data = picture(300, 200, progressive=True).removesuffix(b"\xff\xd9")
+    repeated = data + data[data.rindex(b"\xff\xda") :] * 50 + b"\xff\xd9"
+    assert (0, 0, "") == native.check(data + b"\xff\xd9")
+    assert (1, 115) == native.check(repeated)[:2]
+
+
 @pytest.mark.parametrize(
     "end", [b"", b"\xff", b"\xff\xff", b"\xff\xff\xd9", b"\xff\xff\0\xff\xd9", b"\xff\0\xff\xd9", b"\xff\xd0\xff\xd9"]
 )
