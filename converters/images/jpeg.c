@@ -440,7 +440,7 @@ static PyObject *check(PyObject *module, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     for (int done = 0; !done;) {
         prepare(&image);
-        image.stops_at_warning = 1; /* which bounds its scans: 33 bytes can be one of all coefficients, but not a second time */
+        image.stops_at_warning = 1; /* a scan that repeats coefficients gives one: so scans are limited */
         found = check_image(&image, &data, by_library);
         done = (found != FAILED && !image.num_warnings) || !image.scan;
         by_library = 1;
