@@ -19,7 +19,7 @@ from repository import PROGRAMS
 
 from ioprof.ingest.kineto import events as kineto_events
 
-CASES: Final = 200
+CASES: Final = 120
 """Of the sanitizers' run: a damaged file each."""
 
 
