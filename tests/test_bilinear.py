@@ -21,7 +21,7 @@ from ioprof.loaders.base import LoaderOptions, Record
 from ioprof.loaders.crops import sample_random
 from ioprof.loaders.images import TORCH_IS_FAST, Decoding, load_sample
 
-CASES = 60
+CASES = 300
 """Of the sanitizers' run: a resize and a JPEG each."""
 
 bilinear = pytest.importorskip("ioprof._bilinear", reason="ioprof._bilinear is not built: no C compiler")

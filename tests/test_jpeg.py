@@ -284,6 +284,28 @@ def test_hostile_data_is_an_error_or_an_image(decoder):
     assert num_same > FUZZED / 20
 
 
+def test_a_check_stops_at_the_first_warning(decoder):
+    """A repeated scan of a progressive image is a warning: any number of them, 33 bytes each, takes no longer than one."""
+    native = pytest.importorskip("ioprof._jpeg")
+    data = picture(300, 200, progressive=True).removesuffix(b"\xff\xd9")
+    repeated = data + data[data.rindex(b"\xff\xda") :] * 50 + b"\xff\xd9"
+    assert (0, 0, "") == native.check(data + b"\xff\xd9")
+    assert (1, 115) == native.check(repeated)[:2]
+
+
+@pytest.mark.parametrize(
+    "end", [b"", b"\xff", b"\xff\xff", b"\xff\xff\xd9", b"\xff\xff\0\xff\xd9", b"\xff\0\xff\xd9", b"\xff\xd0\xff\xd9"]
+)
+def test_what_ends_a_scan_is_decided_by_the_library(decoder, end):
+    """An end without a marker, with fill bytes before it, or with another one, whether or not it is read as far."""
+    native = pytest.importorskip("ioprof._jpeg")
+    for kind in KINDS.values():
+        data = picture(23, 17, **kind).removesuffix(b"\xff\xd9") + end
+        for to_end in (False, True):
+            assert native.decode(data, (0, 0, 23, 17), 1, to_end, True) == native.decode(data, (0, 0, 23, 17), 1, to_end)
+        assert native.check(data, True) == native.check(data)
+
+
 def test_own_decoding_of_codes_is_the_librarys(decoder):
     """Pixels and verdict of every image and region, damaged or not, are those with libjpeg's own decoder of codes."""
     native = pytest.importorskip("ioprof._jpeg")

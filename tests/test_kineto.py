@@ -312,6 +312,17 @@ def test_any_name_is_read(tmp_path: Path) -> None:
     assert set() == damage(window)
 
 
+@pytest.mark.parametrize("other", ["", '"id": 1, '])
+def test_half_surrogate_pairs_are_read(tmp_path: Path, other: str) -> None:
+    """JSON may escape half a pair, which is no character of UTF-8; in an event of the usual form and in another order of fields."""
+    args = {"Collective_name": "allreduce", "dtype": "\ud801", "In_msg_nelems": 3}
+    events = [event("kernel", "gemm\ud800", T, 5), event("kernel", "ncclKernel_AllReduce\ud800", T + 9, 5, **args)]
+    text = document(*(each.replace('"cat"', f'{other}"cat"') for each in events))
+    window = kineto.read_window(*write(tmp_path, text, meta(MARKS)))
+    assert [("kernel", "gemm\\ud800"), ("comm", "AllReduce 0")] == rows(window, "kind", "name")
+    assert set() == damage(window)
+
+
 @pytest.mark.parametrize("size", ['"N/A"', "-5", "1e400", "null", "[1]", "99999999999999999999"])
 def test_invalid_bytes_are_null(tmp_path: Path, size: str) -> None:
     """The copy is kept."""

@@ -342,14 +342,15 @@ static inline int skip_block(struct reader *from, const struct table *table)
 
 /* ------------------------------------------------------------------------------------------------ a scan */
 
-/* Copies what is between here and the next marker; false where there is none. */
+/* Copies what is between here and the next marker; false where there is none, or it has fill bytes: libjpeg looks behind them, and may find
+ * the end of the data, or that 0xFF is data. */
 static int begin_segment(struct scan *scan, struct source *source)
 {
     const uint8_t *from = source->next, *end = from + source->left;
     uint8_t *to = scan->bytes;
     for (;;) {
         const uint8_t *found = memchr(from, 0xff, (size_t)(end - from));
-        if (!found || end - found < 2)
+        if (!found || end - found < 2 || found[1] == 0xff)
             return 0;
         size_t count = (size_t)(found - from);
         memcpy(to, from, count);

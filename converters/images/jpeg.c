@@ -440,6 +440,7 @@ static PyObject *check(PyObject *module, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     for (int done = 0; !done;) {
         prepare(&image);
+        image.stops_at_warning = 1; /* a scan that repeats coefficients gives one: so scans are limited */
         found = check_image(&image, &data, by_library);
         done = (found != FAILED && !image.num_warnings) || !image.scan;
         by_library = 1;
@@ -460,7 +461,7 @@ static PyMethodDef methods[] = {
      "1 / denominator; or (warnings, code, text) where the library warned (then warnings is 1) or failed (0). With `by_library` it\n"
      "decodes the codes too; the result is the same."},
     {"check", check, METH_VARARGS,
-     "check(jpeg, by_library=False) -> (warnings about the pixels, code, text of the first); an error has a code, too."},
+     "check(jpeg, by_library=False) -> (0 or 1, code, text): a warning about the pixels, at which it stops; an error has a code, too."},
     {NULL, NULL, 0, NULL},
 };
 

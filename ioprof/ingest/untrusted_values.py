@@ -37,6 +37,11 @@ def text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
+def valid_text(value: str) -> str:
+    r"""The text with half surrogate pairs, which JSON can hold as `\ud800` but UTF-8 and polars cannot, as backslash escapes."""
+    return value.encode("utf-8", "backslashreplace").decode()
+
+
 def damage_facts(file: str, damage: Mapping[str, int]) -> list[Damage]:
     """Entries for `CaptureRecord.damaged`: each kind of damage in a file and its count."""
     found = ((what, count) for what, count in damage.items() if count)

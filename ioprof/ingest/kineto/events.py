@@ -17,7 +17,7 @@ from typing import IO, Any, Final, cast
 import numpy as np
 import polars as pl
 
-from ioprof.ingest.untrusted_values import LATEST_NS
+from ioprof.ingest.untrusted_values import LATEST_NS, valid_text
 
 try:
     from ioprof import _scan as _native
@@ -255,7 +255,7 @@ def _parse_by_json(events: pl.DataFrame, damage: Counter[str]) -> pl.DataFrame:
 
 
 def _field(value: Any) -> str | None:
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+    return valid_text(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else None
 
 
 def _convert_types(events: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:

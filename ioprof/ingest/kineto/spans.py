@@ -9,7 +9,7 @@ import polars as pl
 
 from ioprof.ingest.kineto.events import Events
 from ioprof.ingest.kineto.window import Window
-from ioprof.ingest.untrusted_values import LATEST_NS
+from ioprof.ingest.untrusted_values import LATEST_NS, valid_text
 from ioprof.schema import SPAN_COLUMNS
 from ioprof.trace import table_schema
 
@@ -166,6 +166,6 @@ def _unescape(name: str) -> str:
     if "\\" not in name:
         return name
     try:
-        return str(json.loads(f'"{name}"', strict=False))
+        return valid_text(str(json.loads(f'"{name}"', strict=False)))
     except ValueError:
         return name

@@ -197,6 +197,10 @@ static Outcome scan_event(KinetoScan *scan, const char *at, const char *end) {
   return find_text(start, near, "\"X\"", 3) ? LEFT : SKIPPED;
 }
 
+bool begins_event(const char *text, size_t begin, size_t size) {
+  return begin <= size && AFTER(text + begin, text + size, MARK);
+}
+
 bool scan_kineto(KinetoScan *scan, const char *text, size_t begin, size_t size, bool is_whole, size_t *last) {
   const char *limit = text + size, *at = text + begin;
   scan->left.rows = 0;

@@ -18,8 +18,11 @@ typedef struct {
   int64_t num_events;
 } KinetoScan;
 
-/* Scans the events in [text + begin, text + size), each of which begins with "ph"; with `is_whole` the last one too. Sets where the
-   last one begins; false: no memory. */
+/* Whether "ph" is at a place of the text. */
+bool begins_event(const char *text, size_t begin, size_t size);
+
+/* Scans the events in [text + begin, text + size), each of which begins with "ph", also the first; with `is_whole` the last one too.
+   Sets where the last one begins; false: no memory. */
 bool scan_kineto(KinetoScan *scan, const char *text, size_t begin, size_t size, bool is_whole, size_t *last);
 
 #endif

@@ -22,6 +22,7 @@ static Word *words_of(PyObject *sequence) {
       Py_ssize_t size = 0;
       const char *found = item ? PyUnicode_AsUTF8AndSize(item, &size) : NULL;
       if (!found || (words && (size_t)size > bytes)) {
+        if (found) PyErr_SetString(PyExc_ValueError, "a sequence that changes");
         Py_XDECREF(item);
         free(words);
         return NULL;
@@ -120,10 +121,10 @@ static PyObject *kineto_scan(PyObject *object, PyObject *arguments) {
   int is_whole;
   size_t last = 0;
   if (!PyArg_ParseTuple(arguments, "y*np", &text, &begin, &is_whole)) return NULL;
-  bool is_possible = self->words[3] && begin >= 0 && begin <= text.len;
+  bool is_possible = self->words[3] && begin >= 0 && begins_event(text.buf, (size_t)begin, (size_t)text.len);
   bool is_done = is_possible && scan_kineto(&self->scan, text.buf, (size_t)begin, (size_t)text.len, is_whole, &last);
   PyBuffer_Release(&text);
-  if (!is_possible) return PyErr_Format(PyExc_ValueError, "no events can begin at %zd", begin);
+  if (!is_possible) return PyErr_Format(PyExc_ValueError, "no event begins at %zd", begin);
   return is_done ? Py_BuildValue("Nn", rows_of(&self->scan.left), (Py_ssize_t)last) : PyErr_NoMemory();
 }
 

@@ -49,15 +49,17 @@ static uint64_t mix(uint64_t a, uint64_t b) {
 #endif
 }
 
+/* Neither factor may be known without the seed: a text that makes one of them zero gives zero whatever the other is. */
 static uint64_t hash_of(const char *text, size_t size, uint64_t seed) {
+  const uint64_t secret = mix(seed ^ 0xA0761D6478BD642Full, 0xE7037ED1A0B428DBull);
   uint64_t hash = seed ^ size, words[2];
   for (; size >= 16; text += 16, size -= 16) {
     memcpy(words, text, 16);
-    hash = mix(words[0] ^ 0xA0761D6478BD642Full, words[1] ^ hash ^ seed);
+    hash = mix(words[0] ^ secret, words[1] ^ hash ^ seed);
   }
   words[0] = words[1] = 0;
   memcpy(words, text, size);
-  hash = mix(words[0] ^ 0xE7037ED1A0B428DBull, words[1] ^ hash ^ seed);
+  hash = mix(words[0] ^ secret, words[1] ^ hash ^ seed);
   return mix(hash ^ 0x8EBC6AF09C88C6E3ull, seed | 1);
 }
 
