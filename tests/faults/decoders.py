@@ -9,10 +9,15 @@ CASES = tuple(
         arguments=(kind, 10),
         bound_by="decode",
         says=("ecode", "decode_bound.py"),
-        names=("Decode less for each sample at",),
+        names=(advice,),
         needs=(library,),
         environment=(("TOKENIZERS_PARALLELISM", "false"),),  # which it would otherwise warn of in a forked worker
         like="" if library in ("pyarrow", "zlib") else "pyarrow decodes most of the time",
     )
-    for kind, library in (("parquet", "pyarrow"), ("video", "av"), ("tokens", "tokenizers"), ("zlib", "zlib"))
+    for kind, library, advice in (
+        ("parquet", "pyarrow", "Store the data in a form that needs less parsing"),
+        ("video", "av", "Decode less for each sample"),
+        ("tokens", "tokenizers", "Tokenize the text once"),
+        ("zlib", "zlib", "Store the data uncompressed"),
+    )
 )
