@@ -41,7 +41,7 @@ def record(out: Path, disk: slow_storage.ThrottledDisk, *command: object) -> tup
 @pytest.mark.xfail(reason="in some runs half of the bytes that minor faults waited for are not timed", strict=False)
 @pytest.mark.parametrize("way", ["memmap_at_random", "shared_library"])
 def test_faults_of_the_training_process_last_as_long_as_it_waited(way: str, tmp_path: Path) -> None:
-    """On a disk of 6 MB/s: their time is that of the reads, and the file is named.
+    """On a slow disk: their time is that of the reads, and the file is named.
 
     The bytes of the process are exact. Their division among files follows the time, so that a part may be counted for libraries
     which the job read in the same second.
@@ -49,7 +49,7 @@ def test_faults_of_the_training_process_last_as_long_as_it_waited(way: str, tmp_
     with slow_storage.throttled_disk(tmp_path, 64 << 20) as disk:
         make(disk.path, way)
         slow_storage.evict(disk.path)
-        disk.throttle(RATE)
+        disk.throttle(3 * RATE)
         before = disk.read_bytes()
         run, said = record(tmp_path / "run", disk, PROGRAMS / "train_on_mapped.py", disk.path, way, 0, 40)
         device = disk.read_bytes() - before
