@@ -93,6 +93,7 @@ def measure(what: str, path: Path) -> None:
     if rank == 0:
         path.write_text(json.dumps(found))
     dist.barrier()
+    dist.destroy_process_group()
 
 
 def train(device: EmulatedDevice, model: str, plan: Exchange, batch: int, rank: int, late_s: float = 0.0) -> Spans:
