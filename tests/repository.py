@@ -1,6 +1,7 @@
 """The path of the checkout under test, and its project files."""
 
 import ast
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,8 @@ PROGRAMS: Final = ROOT / "tests" / "programs"
 """Small programs that tests run, one behaviour each."""
 NATIVE: Final = ROOT / "ioprof" / "native"
 """The sources of the C libraries."""
+EXAMPLES: Final = Path(sys.prefix, "examples")
+"""Where .ci/run puts a script of others, and a torchvision that fits torch."""
 
 PACKAGES: Final = ("ioprof", "converters", "loaders")
 FOLDERS: Final = (*PACKAGES, "tests", "benchmarks", "notebooks", "docs", ".ci")

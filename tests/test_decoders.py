@@ -14,7 +14,7 @@ import pytest
 from hooked import SITE, finish, of_kind, recorded, run, start
 from preload import needs_library
 from repeated import again_when_wrong, comparing_times
-from repository import PROGRAMS, ROOT
+from repository import EXAMPLES, PROGRAMS
 from slow_storage import evict, throttled_disk
 
 import ioprof
@@ -25,8 +25,6 @@ from ioprof.instrument.hooks import WATCHED, decoders
 from ioprof.trace import Trace
 
 PROGRAM: Final = PROGRAMS / "decode_with.py"
-EXAMPLES: Final = ROOT / ".venv" / "examples"
-"""Where a torchvision that fits torch may be."""
 
 LIBRARIES: Final = (
     "cv2", "cv2 video", "torchvision", "torchcodec", "simplejpeg", "turbojpeg", "imageio", "av", "soundfile", "pyarrow",

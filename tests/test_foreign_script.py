@@ -10,14 +10,13 @@ import polars as pl
 import pytest
 import slow_storage
 from preload import check_counters, needs_library
-from repository import PROGRAMS
+from repository import EXAMPLES, PROGRAMS
 
 import ioprof
 from ioprof.cli import main
 from ioprof.converters import GenerateOptions, generate
 from ioprof.instrument.faults import refusal
 
-EXAMPLES: Final = Path(sys.prefix, "examples")
 SCRIPT: Final = next(EXAMPLES.glob("pytorch_ignite-*/examples/gan/dcgan.py"), None)
 IMAGES, BATCH, EPOCHS, WORKERS = 32, 8, 2, 2
 STEPS: Final = EPOCHS * IMAGES // BATCH

@@ -13,7 +13,7 @@ import pytest
 from hooked import SITE, environment, of_kind, recorded, run
 from preload import needs_library
 from repeated import again_when_wrong, comparing_times
-from repository import PROGRAMS
+from repository import EXAMPLES, PROGRAMS
 
 from ioprof.analysis.run import Run
 from ioprof.ingest import read_spool
@@ -206,7 +206,7 @@ def test_tfrecord(tree: Path, tmp_path: Path) -> None:
 def test_streaming(tree: Path, tmp_path: Path) -> None:
     """MDS shards in a local folder; the `__getitem__` of the user's class is the transform."""
     need("streaming")
-    if importlib.util.find_spec("torchvision") is None and not Path(sys.prefix, "examples", "torchvision").exists():
+    if importlib.util.find_spec("torchvision") is None and not (EXAMPLES / "torchvision").exists():
         pytest.skip("streaming imports torchvision, which is not installed; .ci/run puts it beside the packages")
     found = job("streaming", prepared("streaming", tree, tmp_path), tmp_path)
     assert found.alone == found.recorded

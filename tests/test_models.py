@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from repository import ROOT
+from repository import EXAMPLES
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -15,7 +15,6 @@ from ioprof.train.models import MODELS, default_model, make_model, model_facts
 
 PUBLISHED = {"alexnet": 61_100_840, "vgg16": 138_357_544, "resnet50": 25_557_032, "inception3": 27_161_264}
 """Parameters with 1,000 classes, that of Inception-v3 with its auxiliary head."""
-EXAMPLES = ROOT / ".venv" / "examples"
 
 
 def parameters(model: nn.Module) -> int:

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from interpreters import interpreters
 from repository import PROGRAMS
 
 from ioprof.clock import monotonic_ns
@@ -39,10 +40,10 @@ def interpreter(minor: str) -> str:
     if minor == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
     named = [path for path in os.environ.get(OTHER_PYTHONS, "").split(":") if Path(path).name == f"python{minor}"]
-    found = next(iter(named), None) or shutil.which(f"python{minor}")
+    found = next(iter(named), None) or interpreters().get((3, int(minor.partition(".")[2])))
     if found is None or subprocess.run([found, "-c", ""], capture_output=True).returncode:
         pytest.skip(f"there is no python{minor}; name one in {OTHER_PYTHONS}")
-    return found
+    return str(found)
 
 
 @contextmanager
@@ -118,19 +119,22 @@ def test_a_stack_that_changes_is_read_as_it_was_or_not_at_all(minor: str, tmp_pa
 
 def test_a_forked_process_is_found_by_what_is_known_of_its_parent() -> None:
     """The interpreter of a fork is at the same address, its main thread another one of the kernel's."""
-    interpreters, (release, wait) = Interpreters(read_memory), os.pipe()
+    interpreters, (release, wait), (began, begin) = Interpreters(read_memory), os.pipe(), os.pipe()
     known, _ = interpreters.find(os.getpid())
     if (child := os.fork()) == 0:
         os.close(wait)
+        os.write(begin, b"!")
         os.read(release, 1)
         os._exit(0)
+    os.close(begin)
     try:
+        os.read(began, 1)  # its interpreter knows by then that it is another process
         found, thread = interpreters.find(child)
         assert known == found
         assert thread
     finally:
-        os.close(wait)
-        os.close(release)
+        for pipe in (wait, release, began):
+            os.close(pipe)
         os.waitpid(child, 0)
 
 
