@@ -46,7 +46,7 @@ test-gpu:  ## run the tests that need a GPU, under the machine's own python3 and
 check: $(INSTALLED)  ## lint, format, types, and the project's own rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_house.py
 
 bench: $(INSTALLED)  ## measure what the README claims, one program of benchmarks/ after the other
