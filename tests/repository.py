@@ -24,7 +24,8 @@ _NOT_TEXT: Final = (".so", ".pyc", ".png", ".jpg", ".JPEG", ".parquet", ".mdb")
 
 def text_files() -> list[Path]:
     """Every text file of the project, relative to the checkout."""
-    found = [path for path in ROOT.iterdir() if path.is_file() and path.name != "constraints.txt"]
+    not_ours = ("constraints.txt", ".git")  # which is a file in a worktree
+    found = [path for path in ROOT.iterdir() if path.is_file() and path.name not in not_ours]
     for folder in FOLDERS:
         found += _walk(ROOT / folder)
     return sorted(path.relative_to(ROOT) for path in found if path.suffix not in _NOT_TEXT)
