@@ -49,6 +49,33 @@ static uint64_t mix(uint64_t a, uint64_t b) {
 #endif
 }
 
+/* Up to 15 bytes as two words, which differ for different texts of the same size. */
+static inline void load_rest(const char *text, size_t size, uint64_t words[2]) {
+  words[0] = words[1] = 0;
+  if (size >= 8) {
+    memcpy(&words[0], text, 8);
+    memcpy(&words[1], text + size - 8, 8);
+  } else if (size >= 4) {
+    memcpy(&words[0], text, 4);
+    memcpy(&words[1], text + size - 4, 4);
+  } else if (size) {
+    words[0] = (uint64_t)(unsigned char)text[0] << 16 | (uint64_t)(unsigned char)text[size / 2] << 8 | (unsigned char)text[size - 1];
+  }
+}
+
+/* Without a call of memcmp, which takes longer than the comparison of a short name. */
+static inline bool is_same(const char *text, const char *other, size_t size) {
+  uint64_t words[2], others[2];
+  for (; size >= 16; text += 16, other += 16, size -= 16) {
+    memcpy(words, text, 16);
+    memcpy(others, other, 16);
+    if (words[0] != others[0] || words[1] != others[1]) return false;
+  }
+  load_rest(text, size, words);
+  load_rest(other, size, others);
+  return words[0] == others[0] && words[1] == others[1];
+}
+
 /* Neither factor may be known without the seed: a text that makes one of them zero gives zero whatever the other is. */
 static uint64_t hash_of(const char *text, size_t size, uint64_t seed) {
   const uint64_t secret = mix(seed ^ 0xA0761D6478BD642Full, 0xE7037ED1A0B428DBull);
@@ -57,8 +84,7 @@ static uint64_t hash_of(const char *text, size_t size, uint64_t seed) {
     memcpy(words, text, 16);
     hash = mix(words[0] ^ secret, words[1] ^ hash ^ seed);
   }
-  words[0] = words[1] = 0;
-  memcpy(words, text, size);
+  load_rest(text, size, words);
   hash = mix(words[0] ^ secret, words[1] ^ hash ^ seed);
   return mix(hash ^ 0x8EBC6AF09C88C6E3ull, seed | 1);
 }
@@ -75,7 +101,7 @@ static size_t slot_of(const Strings *strings, const char *text, size_t size) {
   for (; strings->slots[slot]; slot = (slot + 1) & mask) {
     size_t stored;
     const char *found = string_at(strings, strings->slots[slot] - 1, &stored);
-    if (stored == size && memcmp(found, text, size) == 0) break;
+    if (stored == size && is_same(found, text, size)) break;
   }
   return slot;
 }
