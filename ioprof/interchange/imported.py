@@ -96,10 +96,11 @@ def _complete(spans: pl.DataFrame) -> pl.DataFrame:
 def _numbered(paths: pl.Series) -> tuple[pl.Series, pl.Series]:
     """The different paths in the order of their first use, and the number of each row's."""
     codes = paths.to_physical()
-    used = codes.drop_nulls().unique(maintain_order=True)
+    different = paths.gather(codes.arg_unique().sort()).drop_nulls()
+    used = different.to_physical()
     number_of = np.zeros((int(used.to_numpy().max()) if len(used) else 0) + 1, np.int64)
     number_of[used.to_numpy()] = np.arange(len(used))
-    return paths.drop_nulls().unique(maintain_order=True).cast(pl.String), pl.Series(number_of).gather(codes)
+    return different.cast(pl.String), pl.Series(number_of).gather(codes)
 
 
 def _run(files: Sequence[Imported], spans: pl.DataFrame, zero_ns: int, name: str, command: str, clock_method: str) -> RunRecord:

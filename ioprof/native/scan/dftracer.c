@@ -13,14 +13,16 @@ enum { RETURNED, AT_OFFSET, FILE_NAME, FILE_HASH, HOST_NAME, HOST_HASH, EXPLAINI
 typedef struct {
   const char *key; /* with its closing quote, and zeros up to 16 bytes */
   unsigned size;
-  unsigned kinds; /* allowed ones; 0: any value, which is not kept */
+  unsigned kinds; /* allowed ones; 0: the arguments */
 } Field;
+
+enum { ANY_KIND = NULL_VALUE | WHOLE | DECIMAL | TEXT };
 
 #define FIELD(key, kinds) {key "\"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", sizeof(key), kinds}
 
 static const Field fields[] = {
     FIELD("name", TEXT), FIELD("ph", TEXT), FIELD("cat", TEXT), FIELD("pid", WHOLE | TEXT), FIELD("tid", WHOLE | TEXT),
-    FIELD("ts", WHOLE | DECIMAL | TEXT), FIELD("dur", WHOLE | DECIMAL | TEXT), FIELD("args", 0), FIELD("id", 0), FIELD("type", 0),
+    FIELD("ts", WHOLE | DECIMAL | TEXT), FIELD("dur", WHOLE | DECIMAL | TEXT), FIELD("args", 0), FIELD("id", ANY_KIND), FIELD("type", ANY_KIND),
 };
 static const Field arguments[] = {
     FIELD("ret", WHOLE | TEXT | NULL_VALUE), FIELD("offset", WHOLE | TEXT | NULL_VALUE), FIELD("fname", TEXT | NULL_VALUE),
@@ -73,10 +75,35 @@ static inline const char *after_known_key(const char *key, const char *end, cons
   return at;
 }
 
+/* After a whole number or text of the size of the last one at this place; NULL: another value. It is checked at once, and the
+   processor need not wait for the place at which it ends. */
+static inline const char *after_likely(const char *at, const char *end, unsigned size, Value *value) {
+#ifdef __SSE2__
+  if (end - at <= 17) return NULL;
+  const unsigned wanted = (1u << size) - 1;
+  if (*at == '"') {
+    __m128i bytes = _mm_loadu_si128((const __m128i *)(at + 1));
+    __m128i stop = _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\')));
+    stop = _mm_or_si128(stop, _mm_cmplt_epi8(bytes, _mm_set1_epi8(' ')));
+    if (((unsigned)_mm_movemask_epi8(stop) & wanted) || at[size + 1] != '"') return NULL;
+    *value = (Value){at + 1, size, TEXT};
+    return at + size + 2;
+  }
+  __m128i values = _mm_sub_epi8(_mm_loadu_si128((const __m128i *)at), _mm_set1_epi8('0'));
+  unsigned found = (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_min_epu8(values, _mm_set1_epi8(9)), values));
+  if ((~found & wanted) || (at[size] != ',' && at[size] != '}') || (*at == '0' && size != 1)) return NULL;
+  *value = (Value){at, size, WHOLE};
+  return at + size;
+#else
+  (void)at, (void)end, (void)size, (void)value;
+  return NULL;
+#endif
+}
+
 static const char *after_arguments(DFTracerScan *scan, const char *at, const char *end, Event *event);
 
 /* After an object. Nothing may be in it twice, and no value be of a kind that is not allowed. */
-static inline const char *after_object(DFTracerScan *scan, const char *at, const char *end, const Object *object, Event *event) {
+static const char *after_object(DFTracerScan *scan, const char *at, const char *end, const Object *object, Event *event) {
   at = after_blank(at + 1, end);
   if (at < end && *at == '}') return at + 1;
   for (unsigned place = 0;; place++) {
@@ -88,11 +115,17 @@ static inline const char *after_object(DFTracerScan *scan, const char *at, const
     } else {
       if (*object->seen & 1u << found) return NULL;
       *object->seen |= 1u << found;
-      if (object->known[found].kinds) {
-        at = after_scalar(at, end, &object->values[found]);
-        if (at && !(object->values[found].kind & object->known[found].kinds)) return NULL;
+      unsigned kinds = object->known[found].kinds;
+      unsigned char *likely = &object->order->sizes[place % MOST_FIELDS];
+      Value *value = &object->values[found];
+      if (kinds) {
+        const char *after = *likely ? after_likely(at, end, *likely, value) : NULL;
+        if (!after && (after = after_scalar(at, end, value))) {
+          *likely = value->kind & (WHOLE | TEXT) && value->size <= 16 ? (unsigned char)value->size : 0;
+        }
+        if (!(at = after) || !(value->kind & kinds)) return NULL;
       } else {
-        at = found == ARGUMENTS ? after_arguments(scan, at, end, event) : after_any(at, end, 1);
+        at = after_arguments(scan, at, end, event);
       }
     }
     if (!at) return NULL;
@@ -169,12 +202,22 @@ static bool is_text(const Value *value, const char *text) {
 /* The number of a call. */
 static Outcome read_call(DFTracerScan *scan, const Value *category, const Value *name, int64_t *call) {
   char key[512];
-  size_t size = (category ? category->size : 0) + 1 + name->size;
+  size_t before = category ? category->size : 0, size = before + 1 + name->size, stored;
+  size_t place = (name->size * 4 + (name->size ? (unsigned char)name->text[name->size - 1] : 0)) % NUM_LIKELY;
+  *call = scan->likely_calls[place];
+  if ((size_t)*call < scan->calls.count) {
+    const char *known = string_at(&scan->calls, (size_t)*call, &stored);
+    if (stored == size && !known[before] && (!before || is_same(known, category->text, before)) &&
+        is_same(known + before + 1, name->text, name->size)) {
+      return TAKEN;
+    }
+  }
   if (size > sizeof(key)) return LEFT;
   if (category) memcpy(key, category->text, category->size);
-  key[size - name->size - 1] = 0;
-  memcpy(key + size - name->size, name->text, name->size);
+  key[before] = 0;
+  memcpy(key + before + 1, name->text, name->size);
   if ((*call = number_of(&scan->calls, key, size)) < 0) return NO_MEMORY;
+  scan->likely_calls[place] = *call;
   if ((size_t)*call == scan->uses.rows) {
     int64_t *cells = next_row(&scan->uses);
     if (!cells) return NO_MEMORY;
@@ -204,17 +247,17 @@ static Outcome explain(DFTracerScan *scan, const Event *event) {
 
 static Outcome add_event(DFTracerScan *scan, const Event *event) {
   int64_t row[EVENT_COLUMNS] = {[EVENT_AT] = scan->num_lines, [HOST] = NONE, [PATH] = NONE};
-  const char *limit = event->limit;
-  if (!read_time(value_of(event, EVENT_TS), limit, &row[START_NS]) || !read_time(value_of(event, EVENT_DUR), limit, &row[LENGTH_NS]) ||
-      !read_whole(value_of(event, EVENT_PID), limit, 0, &row[PID]) || !read_whole(value_of(event, EVENT_TID), limit, 0, &row[TID]) ||
-      !read_whole(argument_of(event, RETURNED), limit, NONE, &row[RET]) ||
-      !read_whole(argument_of(event, AT_OFFSET), limit, NONE, &row[OFFSET])) {
-    return LEFT;
-  }
   Outcome outcome = read_call(scan, value_of(event, CATEGORY), value_of(event, EVENT_NAME), &row[CALL]);
   if (outcome != TAKEN) return outcome;
   int64_t *use = scan->uses.cells + (size_t)row[CALL] * scan->uses.columns;
   if (use[USE_IS_KEPT]) {
+    const char *limit = event->limit;
+    if (!read_time(value_of(event, EVENT_TS), limit, &row[START_NS]) || !read_time(value_of(event, EVENT_DUR), limit, &row[LENGTH_NS]) ||
+        !read_whole(value_of(event, EVENT_PID), limit, 0, &row[PID]) || !read_whole(value_of(event, EVENT_TID), limit, 0, &row[TID]) ||
+        !read_whole(argument_of(event, RETURNED), limit, NONE, &row[RET]) ||
+        !read_whole(argument_of(event, AT_OFFSET), limit, NONE, &row[OFFSET])) {
+      return LEFT;
+    }
     int64_t *cells = next_row(&scan->events);
     if (!cells || !read_name(scan, argument_of(event, HOST_NAME), argument_of(event, HOST_HASH), &row[HOST]) ||
         !read_name(scan, argument_of(event, FILE_NAME), argument_of(event, FILE_HASH), &row[PATH])) {

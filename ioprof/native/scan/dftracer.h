@@ -12,11 +12,12 @@ enum { USE_COUNT, USE_IS_KEPT, USE_COLUMNS };
 enum { EXPLAINED_AT, EXPLAINED_IS_PATH, EXPLAINED_HASH, EXPLAINED_NAME, EXPLAINED_COLUMNS };
 enum { LINE_AT, LINE_START, LINE_END, LINE_COLUMNS };
 
-enum { MOST_FIELDS = 16 };
+enum { MOST_FIELDS = 16, NUM_LIKELY = 64 };
 
 /* Which field came at which place of the last object: the next one is likely to have the same order. */
 typedef struct {
   unsigned char fields[MOST_FIELDS];
+  unsigned char sizes[MOST_FIELDS]; /* of a whole number or short text at that place; 0: another value */
 } Order;
 
 typedef struct {
@@ -27,6 +28,7 @@ typedef struct {
   Strings calls; /* category, a zero byte, name */
   Strings names, hashes;
   Order order, order_of_arguments;
+  int64_t likely_calls[NUM_LIKELY]; /* by size and end of the name, which is faster than a hash of category and name */
   int64_t num_lines, num_events;
   const Word *system_calls, *kept; /* categories of which only some names are kept; each list ends with a word without text */
 } DFTracerScan;

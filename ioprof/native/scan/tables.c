@@ -49,33 +49,6 @@ static uint64_t mix(uint64_t a, uint64_t b) {
 #endif
 }
 
-/* Up to 15 bytes as two words, which differ for different texts of the same size. */
-static inline void load_rest(const char *text, size_t size, uint64_t words[2]) {
-  words[0] = words[1] = 0;
-  if (size >= 8) {
-    memcpy(&words[0], text, 8);
-    memcpy(&words[1], text + size - 8, 8);
-  } else if (size >= 4) {
-    memcpy(&words[0], text, 4);
-    memcpy(&words[1], text + size - 4, 4);
-  } else if (size) {
-    words[0] = (uint64_t)(unsigned char)text[0] << 16 | (uint64_t)(unsigned char)text[size / 2] << 8 | (unsigned char)text[size - 1];
-  }
-}
-
-/* Without a call of memcmp, which takes longer than the comparison of a short name. */
-static inline bool is_same(const char *text, const char *other, size_t size) {
-  uint64_t words[2], others[2];
-  for (; size >= 16; text += 16, other += 16, size -= 16) {
-    memcpy(words, text, 16);
-    memcpy(others, other, 16);
-    if (words[0] != others[0] || words[1] != others[1]) return false;
-  }
-  load_rest(text, size, words);
-  load_rest(other, size, others);
-  return words[0] == others[0] && words[1] == others[1];
-}
-
 /* Neither factor may be known without the seed: a text that makes one of them zero gives zero whatever the other is. */
 static uint64_t hash_of(const char *text, size_t size, uint64_t seed) {
   const uint64_t secret = mix(seed ^ 0xA0761D6478BD642Full, 0xE7037ED1A0B428DBull);
@@ -122,9 +95,14 @@ static bool enlarge_slots(Strings *strings) {
 }
 
 int64_t number_of(Strings *strings, const char *text, size_t size) {
+  if (strings->recent < strings->count) {
+    size_t stored;
+    const char *found = string_at(strings, strings->recent, &stored);
+    if (stored == size && is_same(found, text, size)) return (int64_t)strings->recent;
+  }
   if (strings->count >= strings->num_slots / 2 && !enlarge_slots(strings)) return -1;
   size_t slot = slot_of(strings, text, size);
-  if (strings->slots[slot]) return strings->slots[slot] - 1;
+  if (strings->slots[slot]) return (int64_t)(strings->recent = strings->slots[slot] - 1);
   if (strings->count >= UINT32_MAX - 1) return -1;
   if (size > strings->capacity - strings->used || !strings->text) {
     if (size > SIZE_MAX - strings->used || !grow((void **)&strings->text, &strings->capacity, 1, strings->used + size + 4096)) {
@@ -139,7 +117,7 @@ int64_t number_of(Strings *strings, const char *text, size_t size) {
   strings->used += size;
   strings->ends[strings->count] = strings->used;
   strings->slots[slot] = (uint32_t)++strings->count;
-  return (int64_t)strings->count - 1;
+  return (int64_t)(strings->recent = strings->count - 1);
 }
 
 void free_strings(Strings *strings) {
