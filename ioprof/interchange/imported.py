@@ -39,7 +39,7 @@ class Imported:
     path: Path
     spans: pl.DataFrame
     """Columns of `Trace.spans`, any of which may be missing, and `path` instead of `file`. Texts may be strings; those that are
-    categories already need no conversion, which would take a third of the import of a log of Darshan."""
+    categories already need no conversion, which would take a quarter of the import of a log of Darshan."""
     worker_of: dict[tuple[str | None, int | None], int] = field(default_factory=dict)
     damage: Counter[str] = field(default_factory=Counter)
     """What is wrong with it, and what was left out: sentence to how often."""
