@@ -109,6 +109,12 @@ def test_a_member_that_is_cut_short_is_said(tmp_path: Path) -> None:
     assert imported.spans["kind"].cast(pl.String).unique().to_list() == ["read"]
 
 
+def test_other_data_after_a_gzip_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(gzip.compress(WHOLE) + b"other data after the end")
+    (imported,) = dftracer.read_dftracer([tmp_path / "x"])
+    assert (6, 1) == (len(imported.spans), imported.damage["truncated or corrupt gzip data"])
+
+
 def test_a_scan_is_within_its_text() -> None:
     scanner = dftracer_events._native.DFTracerScanner(1, (), ())
     for begin, end in ((-1, 1), (2, 1), (0, len(WHOLE) + 1), (len(WHOLE) + 1, len(WHOLE) + 1)):

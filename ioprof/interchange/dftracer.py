@@ -56,7 +56,8 @@ class _File:
             if len(events) > _MOST_EVENTS:
                 raise CommandError(f"{self._path}: more than {_MOST_EVENTS:,} events; import fewer files")
         if not len(events):
-            raise CommandError(f"{self._path}: not a trace of DFTracer: no line of it is an event")
+            reasons = "".join(f"; {what}" for what, count in self._damage.items() if count)
+            raise CommandError(f"{self._path}: not a trace of DFTracer: no line of it is an event{reasons}")
         found = events.finish()
         for (_, name), count in found.left_out.items():
             self._damage[f"a call of {'write' if 'write' in name else 'another kind than reads'} was left out"] += count
