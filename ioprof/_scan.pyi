@@ -1,4 +1,4 @@
-"""A scanner of Kineto files in C (native/scan/). Bytes of rows are int64, row by row; the least int64 is no value."""
+"""Scanners of Kineto and DFTracer files in C (native/scan/). Bytes of rows are int64, row by row; the least int64 is no value."""
 
 from collections.abc import Sequence
 
@@ -15,3 +15,17 @@ class KinetoScanner:
         """
     def tables(self) -> tuple[bytes, bytes, list[bytes]]:
         """Rows of activities, rows of launches, and the strings that they number."""
+
+class DFTracerScanner:
+    """Scans lines of DFTracer files, of which each is an event; what is not in the usual form is left to a decoder."""
+
+    def __init__(self, seed: int, system_calls: Sequence[str], kept: Sequence[str], /) -> None:
+        """Categories of which only some names become rows, and those names."""
+    def scan(self, text: bytes, begin: int, end: int, /) -> tuple[bytes, int]:
+        """Scan the whole lines between two places. Returns rows of the number, start (from `begin`) and end of lines for the
+        decoder, and the number of events so far.
+        """
+    def tables(self) -> tuple[list[bytes], list[bytes], list[bytes], list[bytes], list[bytes], list[bytes]]:
+        """Columns of events, of uses of calls, and of what hashes stand for; the calls (category, zero byte, name), names and
+        hashes that they number.
+        """

@@ -41,7 +41,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "lmdb_format": set(),
     "tensorprotos": {"errors", "protobuf"},
     "_checksum": set(),
-    "_scan": set(),
+    **{name: set() for name in ("_scan", "inflate")},
     "foreign": {"_checksum", "errors", "lmdb_format", "protobuf", "tensorprotos"},
     "parquet_rows": {"errors"},
     "storage": {"_probe", "clock", "errors", "file_systems", "reporter"},
@@ -89,13 +89,13 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     # The whole job, as a user would write it.
     "train": {"clock", "dataset", "errors", "loaders", "process", "instrument", "schema", "storage"},
     # The reader's side. It never sees the job, only the run folder.
-    "ingest": {"_scan", "clock", "collective_format", "errors", "files", "layout", "perf"}
+    "ingest": {"_scan", "clock", "collective_format", "errors", "files", "inflate", "layout", "perf"}
     | {"run_record", "schema", "series", "stack_format", "trace", "wire_format"},
     "native": {"collective_format", "file_systems", "schema", "wire_format"},  # generates C from the tables of Python
     "analysis": {"errors", "files", "run_record", "schema", "trace"},
     "replay": {"analysis", "errors", "run_record", "schema", "trace", "train"},  # of train what is known of devices and models
     "report": {"analysis", "errors", "files", "replay", "run_record", "schema", "trace"},
-    "interchange": {"clock", "errors", "files", "ingest", "run_record", "schema", "trace"},  # the parser of GPU traces is in ingest
+    "interchange": {"_scan", "clock", "errors", "files", "inflate", "ingest", "run_record", "schema", "trace"},
     # What can be seen on this machine, found by recording a little and reading it back.
     "doctor": {"errors", "file_systems", "instrument", "ingest", "jpeg"},
     # The two ends.

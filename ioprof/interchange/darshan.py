@@ -6,6 +6,7 @@ not known. Writes are left out, and counted.
 """
 
 import bz2
+import io
 import struct
 import zlib
 from collections import Counter
@@ -15,10 +16,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from ioprof.errors import CommandError
+from ioprof.inflate import BLOCK_BYTES, ZLIB, inflate
 from ioprof.interchange.imported import Imported
+from ioprof.schema import KINDS, SOURCES
 
 CLOCK: Final = "the clock of each rank since the job's start, as Darshan wrote it"
 _MAGIC: Final = 6567223
@@ -140,23 +144,26 @@ class _Log:
                 yield _File(number, rank if 0 <= rank < 1 << 31 else None, host or None, segments)
 
     def _spans(self, files: Sequence["_File"], start_ns: int, names: dict[int, str]) -> pl.DataFrame:
-        segments = np.concatenate([file.reads for file in files])
-        times = np.stack([segments["start"], segments["end"]]).astype(np.float64)
-        possible = np.isfinite(times).all(axis=0) & (times >= 0).all(axis=0) & (times < 1e9).all(axis=0) & (times[1] >= times[0])
-        possible &= (segments["length"] >= 0) & (segments["offset"] >= -1)
+        segments = files[0].reads if len(files) == 1 else np.concatenate([file.reads for file in files])
+        place = np.repeat(np.arange(len(files)), [len(file.reads) for file in files])
+        begin, end, length, offset = (segments[name] for name in ("start", "end", "length", "offset"))
+        # A comparison with NaN is false.
+        possible = (begin >= 0) & (end >= begin) & (end < 1e9) & (length >= 0) & (offset >= -1)
         if not possible.all():
             self._damage["a read with impossible times or sizes was left out"] += int((~possible).sum())
-        starts, ends = (start_ns + np.round(each[possible] * 1e9).astype(np.int64) for each in times)
-        place = np.repeat(np.arange(len(files)), [len(file.reads) for file in files])[possible]
+            place = place[possible]
+            begin, end, length, offset = (column[possible] for column in (begin, end, length, offset))
+        offsets = pl.Series(offset.astype(np.int64))
         of_file = {
-            "host": pl.Series([file.host for file in files], dtype=pl.String),
-            "path": pl.Series([names.get(file.number, f"record {file.number:x}") for file in files], dtype=pl.String),
+            "host": pl.Series([file.host for file in files], dtype=pl.String).cast(pl.Categorical()),
+            "path": pl.Series([names.get(file.number, f"record {file.number:x}") for file in files]).cast(pl.Categorical()),
             "rank": pl.Series([file.rank for file in files], dtype=pl.Int32),
         }
-        table = pl.DataFrame({"start_ns": starts, "end_ns": ends, "bytes": segments["length"][possible].astype(np.int64)})
-        offsets = pl.Series("offset", segments["offset"][possible].astype(np.int64))
-        columns = [series.gather(place).alias(name) for name, series in of_file.items()]
-        return table.with_columns(offsets.set(offsets < 0, None), *columns, kind=pl.lit("read"), source=pl.lit("unknown"))
+        return pl.DataFrame({
+            "start_ns": _nanoseconds(begin, start_ns), "end_ns": _nanoseconds(end, start_ns), "bytes": length.astype(np.int64),
+            "offset": offsets.set(offsets < 0, None) if (offset < 0).any() else offsets,
+            **{name: series.gather(place) for name, series in of_file.items()},
+        }).with_columns(kind=pl.lit("read", pl.Enum(KINDS)), source=pl.lit("unknown", pl.Enum(SOURCES)))  # fmt: skip
 
     def _compare(self, spans: pl.DataFrame) -> None:
         """Say so where the trace has fewer bytes than Darshan counted in the same files."""
@@ -181,18 +188,34 @@ class _Log:
         if self._compression not in (0, 1):
             raise self._error(f"compressed in an unknown way ({self._compression})")
         found, size = [], 0
-        while data:
-            stream: Any = zlib.decompressobj() if self._compression == 0 else bz2.BZ2Decompressor()
-            try:
-                found.append(stream.decompress(data, _MOST_BYTES - size))
-            except (zlib.error, OSError, ValueError):
-                self._damage["corrupt compressed data"] += 1
-                break
-            size += len(found[-1])
-            if size >= _MOST_BYTES:
-                raise self._error(f"one of its regions has more than {_MOST_BYTES >> 30} GiB")
-            if not stream.eof:
-                self._damage["truncated compressed data"] += 1
-                break
-            data = stream.unused_data
+        blocks = inflate(io.BytesIO(data), ZLIB) if self._compression == 0 else _bunzip(data)
+        try:
+            for block in blocks:
+                found.append(block)
+                size += len(block)
+                if size > _MOST_BYTES:
+                    raise self._error(f"one of its regions has more than {_MOST_BYTES >> 30} GiB")
+        except (zlib.error, OSError, ValueError):
+            self._damage["corrupt compressed data"] += 1
+        except EOFError:
+            self._damage["truncated compressed data"] += 1
         return b"".join(found)
+
+
+def _bunzip(data: bytes) -> Iterator[bytes]:
+    while data:
+        stream = bz2.BZ2Decompressor()
+        while not stream.eof:
+            block = stream.decompress(data, BLOCK_BYTES)
+            if not block and not stream.eof and stream.needs_input:
+                raise EOFError
+            yield block
+            data = b""
+        data = stream.unused_data
+
+
+def _nanoseconds(seconds: npt.NDArray[Any], start_ns: int) -> npt.NDArray[np.int64]:
+    scaled = seconds * 1e9
+    found: npt.NDArray[np.int64] = np.rint(scaled, out=scaled).astype(np.int64)
+    found += start_ns
+    return found

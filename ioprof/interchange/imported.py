@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from ioprof import clock
@@ -37,7 +38,8 @@ class Imported:
 
     path: Path
     spans: pl.DataFrame
-    """Columns of `Trace.spans`, any of which may be missing, and `path` instead of `file`."""
+    """Columns of `Trace.spans`, any of which may be missing, and `path` instead of `file`. Texts may be strings; those that are
+    categories already need no conversion, which would take a quarter of the import of a log of Darshan."""
     worker_of: dict[tuple[str | None, int | None], int] = field(default_factory=dict)
     damage: Counter[str] = field(default_factory=Counter)
     """What is wrong with it, and what was left out: sentence to how often."""
@@ -62,31 +64,43 @@ def to_trace(files: Sequence[Imported], name: str, command: str, clock_method: s
         raise CommandError(f"{files[0].path}: {rows:,} events, more than {MOST_SPANS:,}; import a part of the files")
     table = pl.concat([_complete(file.spans) for file in files])
     in_time = pl.col("start_ns").is_between(0, LATEST_NS - 1) & pl.col("end_ns").is_between(pl.col("start_ns"), LATEST_NS - 1)
-    kept = table.filter(in_time)
+    is_in_time = table.select(in_time).to_series().fill_null(False)
+    kept = table if is_in_time.all() else table.filter(is_in_time)
     if kept.is_empty():
         raise CommandError(f"{files[0].path}: no event has possible times")
     if len(kept) < len(table):
         files[0].damage["an event with impossible times was left out"] += len(table) - len(kept)
     zero_ns = int(kept["start_ns"].min())  # type: ignore[arg-type]
-    moved = kept.with_columns(pl.col("start_ns", "end_ns") - zero_ns)
-    paths = moved["path"].drop_nulls().unique(maintain_order=True)
-    numbers = pl.DataFrame(
-        {"path": paths, "file": pl.Series(range(len(paths)), dtype=pl.Int64)}, schema_overrides={"path": pl.String}
-    )
-    spans = moved.drop("file").join(numbers, on="path", how="left", maintain_order="left").select(list(SPAN_COLUMNS))
+    paths, numbers = _numbered(kept["path"])
+    moved = kept.with_columns(pl.col("start_ns", "end_ns") - zero_ns, file=numbers)
+    spans = moved.select(list(SPAN_COLUMNS)).cast(pl.Schema(table_schema(SPAN_COLUMNS)))
     missing = [
         pl.lit(None).cast(dtype).alias(each) for each, dtype in table_schema(FILE_COLUMNS).items() if each not in ("file", "path")
     ]
-    known = numbers.select("file", "path", *missing).select(list(FILE_COLUMNS))
-    return Trace(_run(files, spans, zero_ns, name, command, clock_method), spans.cast(pl.Schema(table_schema(SPAN_COLUMNS))), known)
+    places = pl.Series("file", range(len(paths)), dtype=pl.Int64)
+    known = pl.DataFrame([places, paths]).with_columns(missing).select(list(FILE_COLUMNS))
+    return Trace(_run(files, spans, zero_ns, name, command, clock_method), spans, known)
 
 
 def _complete(spans: pl.DataFrame) -> pl.DataFrame:
-    schema = {**table_schema(SPAN_COLUMNS), "path": pl.String()}
-    texts = {name: pl.String() if dtype in (pl.Categorical(), pl.Enum([])) else dtype for name, dtype in schema.items()}
+    schema = {**table_schema(SPAN_COLUMNS), "path": pl.Categorical()}
+    known = spans.schema
     return spans.select(
-        (pl.col(name) if name in spans.columns else pl.lit(None)).cast(texts[name], strict=False).alias(name) for name in schema
-    )
+        pl.lit(None, dtype).alias(name) if name not in known
+        else pl.col(name) if known[name] == dtype
+        else pl.col(name).cast(dtype, strict=isinstance(dtype, pl.Enum))
+        for name, dtype in schema.items()
+    )  # fmt: skip
+
+
+def _numbered(paths: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """The different paths in the order of their first use, and the number of each row's."""
+    codes = paths.to_physical()
+    different = paths.gather(codes.arg_unique().sort()).drop_nulls()
+    used = different.to_physical()
+    number_of = np.zeros((int(used.to_numpy().max()) if len(used) else 0) + 1, np.int64)
+    number_of[used.to_numpy()] = np.arange(len(used))
+    return different.cast(pl.String), pl.Series(number_of).gather(codes)
 
 
 def _run(files: Sequence[Imported], spans: pl.DataFrame, zero_ns: int, name: str, command: str, clock_method: str) -> RunRecord:

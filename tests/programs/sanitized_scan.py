@@ -1,4 +1,4 @@
-"""Reads damaged Kineto files by ioprof._scan, built with sanitizers, and by the parser in Python, and compares what they find.
+"""Reads damaged files of Kineto and DFTracer by ioprof._scan, built with sanitizers, and in Python, and compares what they find.
 
 python sanitized_scan.py SCAN_SO FOLDER CASES SEED
 
@@ -15,9 +15,11 @@ from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from damaged_kineto import check_case, check_places, damaged
+import damaged_dftracer
+import damaged_kineto
 
 from ioprof.ingest.kineto import events
+from ioprof.interchange import dftracer_events
 
 
 def loaded(name: str, path: str) -> ModuleType:
@@ -31,14 +33,17 @@ def loaded(name: str, path: str) -> ModuleType:
 
 def main(scan_path: str, folder: str, cases: str, seed: str) -> None:
     scan = loaded("_scan", scan_path)
-    events._native = scan
+    events._native = dftracer_events._native = scan
     slowest = (0.0, 0)
     for number in range(int(cases)):
         print(number, file=sys.stderr)
         chance = random.Random(f"{seed} {number}")
         began = time.monotonic()
-        check_case(chance, Path(folder, "damaged.json"))
-        check_places(damaged(chance), scan.KinetoScanner, chance)
+        damaged_kineto.check_case(chance, Path(folder, "damaged.json"))
+        damaged_kineto.check_places(damaged_kineto.damaged(chance), scan.KinetoScanner, chance)
+        damaged_dftracer.check_case(chance, Path(folder, "damaged.pfw"))
+        lines = damaged_dftracer.damaged(chance, damaged_dftracer.WHOLE, damaged_dftracer.PARTS)
+        damaged_dftracer.check_places(lines, scan.DFTracerScanner, chance)
         slowest = max(slowest, (time.monotonic() - began, number))
     print(f"slowest: {slowest[0]:.2f} s, case {slowest[1]}", file=sys.stderr)
     print("done")

@@ -1,9 +1,10 @@
-/* The scanner as a type of Python: scan() takes text, piece by piece, and tables() gives what was found. */
+/* The scanners as types of Python: scan() takes text, piece by piece, and tables() gives what was found. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdlib.h>
 
+#include "dftracer.h"
 #include "kineto.h"
 
 /* ---------------------------------------------------------------------------------------------- shared */
@@ -46,6 +47,25 @@ static Word *words_of(PyObject *sequence) {
 
 static PyObject *rows_of(const Table *table) {
   return PyBytes_FromStringAndSize((const char *)table->cells, (Py_ssize_t)(table->rows * table->columns * sizeof(int64_t)));
+}
+
+/* A list of the columns, each as bytes. */
+static PyObject *columns_of(const Table *table) {
+  enum { MOST_COLUMNS = 16 };
+  int64_t *columns[MOST_COLUMNS];
+  PyObject *list = PyList_New((Py_ssize_t)table->columns);
+  for (size_t column = 0; list && column < table->columns; column++) {
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(table->rows * sizeof(int64_t)));
+    columns[column] = bytes ? (int64_t *)PyBytes_AsString(bytes) : NULL;
+    if (!bytes || PyList_SetItem(list, (Py_ssize_t)column, bytes) != 0) {
+      Py_DECREF(list);
+      return NULL;
+    }
+  }
+  for (size_t row = 0; list && row < table->rows; row++) {
+    for (size_t column = 0; column < table->columns; column++) columns[column][row] = table->cells[row * table->columns + column];
+  }
+  return list;
 }
 
 static PyObject *list_of(const Strings *strings) {
@@ -146,6 +166,79 @@ static PyType_Slot kineto_slots[] = {
 
 static PyType_Spec kineto_spec = {"ioprof._scan.KinetoScanner", sizeof(KinetoScanner), 0, Py_TPFLAGS_DEFAULT, kineto_slots};
 
+/* ---------------------------------------------------------------------------------------------- DFTracer */
+
+typedef struct {
+  PyObject_HEAD
+  DFTracerScan scan;
+  Word *words[2];
+} DFTracerScanner;
+
+static int dftracer_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
+  DFTracerScanner *self = (DFTracerScanner *)object;
+  PyObject *given[2];
+  unsigned long long seed;
+  (void)keywords;
+  if (self->words[0]) return PyErr_SetString(PyExc_RuntimeError, "already initialised"), -1;
+  if (!PyArg_ParseTuple(arguments, "KOO", &seed, &given[0], &given[1])) return -1;
+  for (int place = 0; place < 2; place++) {
+    if (!(self->words[place] = words_of(given[place]))) return -1;
+  }
+  self->scan.system_calls = self->words[0];
+  self->scan.kept = self->words[1];
+  self->scan.events.columns = EVENT_COLUMNS;
+  self->scan.uses.columns = USE_COLUMNS;
+  self->scan.explained.columns = EXPLAINED_COLUMNS;
+  self->scan.left.columns = LINE_COLUMNS;
+  self->scan.calls.seed = self->scan.names.seed = self->scan.hashes.seed = seed;
+  return 0;
+}
+
+static void dftracer_free(PyObject *object) {
+  DFTracerScanner *self = (DFTracerScanner *)object;
+  free_table(&self->scan.events);
+  free_table(&self->scan.uses);
+  free_table(&self->scan.explained);
+  free_table(&self->scan.left);
+  free_strings(&self->scan.calls);
+  free_strings(&self->scan.names);
+  free_strings(&self->scan.hashes);
+  for (int place = 0; place < 2; place++) free(self->words[place]);
+  free_object(object);
+}
+
+static PyObject *dftracer_scan(PyObject *object, PyObject *arguments) {
+  DFTracerScanner *self = (DFTracerScanner *)object;
+  Py_buffer text;
+  Py_ssize_t begin, end;
+  if (!PyArg_ParseTuple(arguments, "y*nn", &text, &begin, &end)) return NULL;
+  bool is_possible = self->words[1] && 0 <= begin && begin <= end && end <= text.len;
+  bool is_done = is_possible && scan_dftracer(&self->scan, (const char *)text.buf + begin, (size_t)(end - begin));
+  Py_ssize_t size = text.len;
+  PyBuffer_Release(&text);
+  if (!is_possible) return PyErr_Format(PyExc_ValueError, "no lines from %zd to %zd of %zd bytes", begin, end, size);
+  return is_done ? Py_BuildValue("NL", rows_of(&self->scan.left), (long long)self->scan.num_events) : PyErr_NoMemory();
+}
+
+static PyObject *dftracer_tables(PyObject *object, PyObject *ignored) {
+  const DFTracerScan *scan = &((DFTracerScanner *)object)->scan;
+  (void)ignored;
+  return Py_BuildValue("NNNNNN", columns_of(&scan->events), columns_of(&scan->uses), columns_of(&scan->explained),
+                       list_of(&scan->calls), list_of(&scan->names), list_of(&scan->hashes));
+}
+
+static PyMethodDef dftracer_methods[] = {
+    {"scan", dftracer_scan, METH_VARARGS, "Scan whole lines of a text; return those for the decoder, and how many events there are so far."},
+    {"tables", dftracer_tables, METH_NOARGS, "Columns of events, of uses of calls and of hashes; the calls, names and hashes that they number."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot dftracer_slots[] = {
+    {Py_tp_new, new_object}, {Py_tp_init, dftracer_init}, {Py_tp_dealloc, dftracer_free}, {Py_tp_methods, dftracer_methods}, {0, NULL},
+};
+
+static PyType_Spec dftracer_spec = {"ioprof._scan.DFTracerScanner", sizeof(DFTracerScanner), 0, Py_TPFLAGS_DEFAULT, dftracer_slots};
+
 /* ---------------------------------------------------------------------------------------------- the module */
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_scan", NULL, -1, NULL, NULL, NULL, NULL, NULL};
@@ -154,7 +247,7 @@ PyMODINIT_FUNC PyInit__scan(void) {
   static const struct {
     const char *name;
     PyType_Spec *spec;
-  } types[] = {{"KinetoScanner", &kineto_spec}};
+  } types[] = {{"KinetoScanner", &kineto_spec}, {"DFTracerScanner", &dftracer_spec}};
   PyObject *module = PyModule_Create(&definition);
   for (size_t place = 0; module && place < sizeof(types) / sizeof(types[0]); place++) {
     PyObject *type = PyType_FromSpec(types[place].spec);

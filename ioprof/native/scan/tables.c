@@ -57,8 +57,7 @@ static uint64_t hash_of(const char *text, size_t size, uint64_t seed) {
     memcpy(words, text, 16);
     hash = mix(words[0] ^ secret, words[1] ^ hash ^ seed);
   }
-  words[0] = words[1] = 0;
-  memcpy(words, text, size);
+  load_rest(text, size, words);
   hash = mix(words[0] ^ secret, words[1] ^ hash ^ seed);
   return mix(hash ^ 0x8EBC6AF09C88C6E3ull, seed | 1);
 }
@@ -75,7 +74,7 @@ static size_t slot_of(const Strings *strings, const char *text, size_t size) {
   for (; strings->slots[slot]; slot = (slot + 1) & mask) {
     size_t stored;
     const char *found = string_at(strings, strings->slots[slot] - 1, &stored);
-    if (stored == size && memcmp(found, text, size) == 0) break;
+    if (stored == size && is_same(found, text, size)) break;
   }
   return slot;
 }
@@ -96,9 +95,14 @@ static bool enlarge_slots(Strings *strings) {
 }
 
 int64_t number_of(Strings *strings, const char *text, size_t size) {
+  if (strings->recent < strings->count) {
+    size_t stored;
+    const char *found = string_at(strings, strings->recent, &stored);
+    if (stored == size && is_same(found, text, size)) return (int64_t)strings->recent;
+  }
   if (strings->count >= strings->num_slots / 2 && !enlarge_slots(strings)) return -1;
   size_t slot = slot_of(strings, text, size);
-  if (strings->slots[slot]) return strings->slots[slot] - 1;
+  if (strings->slots[slot]) return (int64_t)(strings->recent = strings->slots[slot] - 1);
   if (strings->count >= UINT32_MAX - 1) return -1;
   if (size > strings->capacity - strings->used || !strings->text) {
     if (size > SIZE_MAX - strings->used || !grow((void **)&strings->text, &strings->capacity, 1, strings->used + size + 4096)) {
@@ -113,7 +117,7 @@ int64_t number_of(Strings *strings, const char *text, size_t size) {
   strings->used += size;
   strings->ends[strings->count] = strings->used;
   strings->slots[slot] = (uint32_t)++strings->count;
-  return (int64_t)strings->count - 1;
+  return (int64_t)(strings->recent = strings->count - 1);
 }
 
 void free_strings(Strings *strings) {

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef struct {
   int64_t *cells;
@@ -16,6 +17,33 @@ typedef struct {
 int64_t *next_row(Table *table);
 void free_table(Table *table);
 
+/* Up to 15 bytes as two words, which differ for different texts of the same size. */
+static inline void load_rest(const char *text, size_t size, uint64_t words[2]) {
+  words[0] = words[1] = 0;
+  if (size >= 8) {
+    memcpy(&words[0], text, 8);
+    memcpy(&words[1], text + size - 8, 8);
+  } else if (size >= 4) {
+    memcpy(&words[0], text, 4);
+    memcpy(&words[1], text + size - 4, 4);
+  } else if (size) {
+    words[0] = (uint64_t)(unsigned char)text[0] << 16 | (uint64_t)(unsigned char)text[size / 2] << 8 | (unsigned char)text[size - 1];
+  }
+}
+
+/* Without a call of memcmp, which takes longer than the comparison of a short name. */
+static inline bool is_same(const char *text, const char *other, size_t size) {
+  uint64_t words[2], others[2];
+  for (; size >= 16; text += 16, other += 16, size -= 16) {
+    memcpy(words, text, 16);
+    memcpy(others, other, 16);
+    if (words[0] != others[0] || words[1] != others[1]) return false;
+  }
+  load_rest(text, size, words);
+  load_rest(other, size, others);
+  return words[0] == others[0] && words[1] == others[1];
+}
+
 typedef struct {
   char *text;
   size_t used, capacity;
@@ -23,6 +51,7 @@ typedef struct {
   size_t count, ends_capacity;
   uint32_t *slots; /* a hash table: number of a string plus 1 */
   size_t num_slots;
+  size_t recent; /* the number that was given last: most strings come several times in a row */
   uint64_t seed; /* so that a file cannot choose strings that collide */
 } Strings;
 

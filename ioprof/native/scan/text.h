@@ -61,10 +61,55 @@ static inline const char *after_space(const char *at, const char *end) {
   return at;
 }
 
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define HAS_DIGIT_WORDS
+
+/* How many of eight bytes, the lowest first, are digits before one that is none. */
+static inline unsigned count_digits(uint64_t bytes) {
+  uint64_t values = bytes ^ 0x3030303030303030ull;
+  uint64_t others = (((values & 0x7F7F7F7F7F7F7F7Full) + 0x7676767676767676ull) | values) & 0x8080808080808080ull;
+  return others ? (unsigned)__builtin_ctzll(others) / 8 : 8;
+}
+
+/* The value of eight digits, of which zero bytes are zeros. */
+static inline int64_t eight_digits(uint64_t bytes) {
+  bytes = (bytes & 0x0F0F0F0F0F0F0F0Full) * 2561 >> 8; /* of each two bytes: ten times the lower one, and the other */
+  bytes = (bytes & 0x00FF00FF00FF00FFull) * 6553601 >> 16;
+  return (int64_t)((bytes & 0x0000FFFF0000FFFFull) * 42949672960001ull >> 32);
+}
+#endif
+
+/* After any number of digits. */
+static inline const char *after_all_digits(const char *at, const char *end) {
+#ifdef HAS_DIGIT_WORDS
+  for (uint64_t bytes; end - at >= 8; at += 8) {
+    memcpy(&bytes, at, 8);
+    unsigned digits = count_digits(bytes);
+    if (digits < 8) return at + digits;
+  }
+#endif
+  while (at < end && *at >= '0' && *at <= '9') at++;
+  return at;
+}
+
 /* After 1 to MOST_DIGITS digits, with their value; NULL: there are none, or more. */
 static inline const char *after_digits(const char *at, const char *end, int64_t *value) {
   const char *start = at;
   int64_t number = 0;
+#ifdef HAS_DIGIT_WORDS
+  static const int64_t powers[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
+  for (uint64_t bytes; end - at >= 8;) {
+    memcpy(&bytes, at, 8);
+    unsigned digits = count_digits(bytes);
+    if (at - start + digits > MOST_DIGITS) return NULL;
+    if (digits) number = number * powers[digits] + eight_digits(bytes << (64 - 8 * digits));
+    at += digits;
+    if (digits < 8) {
+      *value = number;
+      return at == start ? NULL : at;
+    }
+  }
+#endif
   for (; at < end && *at >= '0' && *at <= '9'; at++) {
     if (at - start == MOST_DIGITS) return NULL;
     number = number * 10 + (*at - '0');
