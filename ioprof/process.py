@@ -52,6 +52,12 @@ def return_freed_memory(environment: MutableMapping[str, str]) -> None:
         environment[_OF_POLARS] = _SETTINGS
 
 
+def trim_heap() -> None:
+    """Return what is free between blocks that are in use (man malloc_trim); does nothing without glibc."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def yield_cores() -> None:
     """Run only when a core has nothing else to do, where the kernel has such a policy."""
     with suppress(OSError):
