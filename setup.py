@@ -116,6 +116,13 @@ setup(
             **STABLE_ABI,
         ),
         Extension(
+            "ioprof._intervals",
+            [str(NATIVE / "intervals.c")],
+            extra_compile_args=RESIZE_FLAGS,
+            optional=True,
+            **STABLE_ABI,
+        ),
+        Extension(
             "ioprof._scan",
             files("*.c", "scan"),
             depends=files("*.h", "scan"),

@@ -3,7 +3,7 @@
 import ctypes
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import Final
 
@@ -13,7 +13,7 @@ _M_ARENA_MAX: Final = -8
 _LARGE_BYTES: Final = 1 << 20
 _OF_POLARS: Final = "_RJEM_MALLOC_CONF"
 """Settings of the allocator in polars (man jemalloc, TUNING), which reads them when it is loaded."""
-_DECAY: Final = "dirty_decay_ms:200,muzzy_decay_ms:200"
+_SETTINGS: Final = "narenas:1,dirty_decay_ms:50,muzzy_decay_ms:0"
 
 
 def die_with_parent(number: signal.Signals = signal.SIGKILL, parent: int | None = None) -> None:
@@ -32,12 +32,15 @@ def die_with_parent(number: signal.Signals = signal.SIGKILL, parent: int | None 
         os.kill(os.getpid(), number)
 
 
-def return_freed_memory(environment: Mapping[str, str]) -> None:
+def return_freed_memory(environment: MutableMapping[str, str]) -> None:
     """Have this process soon return what it freed; does nothing without glibc. To be called before polars is imported.
 
+    `environment` is os.environ: polars looks there when it is imported, adds its own settings before, and overwrites what only the
+    C library knows.
+
     Threads allocate from one arena (man mallopt), since each keeps what it freed in one of its own. Large blocks are mapped and
-    unmapped: glibc else stops to do so once a large one was freed. Nothing is set that `environment` sets for polars. Processes
-    that are started with an environment of their own do not inherit it.
+    unmapped: glibc else stops to do so once a large one was freed. Nothing is set that `environment` sets for polars. So that a job
+    has no such setting, it is to be started with an environment of before.
     """
     try:
         allocator = ctypes.CDLL(None)
@@ -46,7 +49,13 @@ def return_freed_memory(environment: Mapping[str, str]) -> None:
     except (AttributeError, OSError):
         return
     if _OF_POLARS not in environment:
-        os.putenv(_OF_POLARS, _DECAY)
+        environment[_OF_POLARS] = _SETTINGS
+
+
+def trim_heap() -> None:
+    """Return what is free between blocks that are in use (man malloc_trim); does nothing without glibc."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def yield_cores() -> None:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from ioprof.files import replaced_file, write_atomically
 from ioprof.run_record import Record, RunRecord, merge
 from ioprof.run_record.record import Rules, shown
 from ioprof.schema import COUNTER_COLUMNS, DENSE_KINDS, FILE_COLUMNS, KINDS, SOURCES, SPAN_COLUMNS, STACK_COLUMNS
+from ioprof.span_parts import FIRST_NS, LAST_NS, Nearby, Part, Query, Where, bounds, collected
 
 SPANS: Final = "spans.parquet"
 """Its file in a run folder."""
@@ -48,8 +49,6 @@ ROWS_IN_GROUP: Final = 125_000
 """Spans in a row group of spans.parquet: what is read and written at a time."""
 
 
-_FIRST_NS: Final = -(1 << 62)
-_LAST_NS: Final = 1 << 62
 _TIME_STEPS: Final = 4096
 """Stretches of a run's time whose spans are counted."""
 
@@ -69,37 +68,6 @@ class StoredSpans:
         if scanned.collect_schema() == schema:
             return scanned  # without a cast, which would keep filters from the statistics of row groups
         return scanned.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
-
-
-@dataclass(frozen=True)
-class Where:
-    """A stretch of time, and ranks: what spans have to be read for it."""
-
-    ranks: frozenset[int]
-    since_ns: int
-    until_ns: int
-
-    def may_be_in(self, part: "_Part") -> bool:
-        """Whether a part may have spans of these ranks that reach into that time."""
-        is_then = part.first_ns < self.until_ns and part.last_ns >= self.since_ns
-        return is_then and (part.ranks is None or not part.ranks.isdisjoint(self.ranks))
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Some of the spans, and where they lie; a part that holds all of them has no bounds."""
-
-    spans: pl.LazyFrame
-    first_ns: int
-    last_ns: int
-    ranks: frozenset[int | None] | None
-
-
-def _bounds(spans: pl.LazyFrame) -> tuple[int, int, frozenset[int | None]]:
-    """The first start, the last end, and the ranks."""
-    bounds = spans.select(pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("rank").unique().implode()).collect()
-    first_ns, last_ns, ranks = bounds.row(0)
-    return _FIRST_NS if first_ns is None else first_ns, _LAST_NS if last_ns is None else last_ns, frozenset(ranks)
 
 
 _OF_SPANS: Final = ("_parts", "structure", "sums", "starts")
@@ -163,7 +131,7 @@ class Inventory:
             rows = block.slice(done, ROWS_IN_GROUP - place)
             if not place:
                 self._bounds.append([])
-            self._bounds[group].append(_bounds(rows.lazy()))
+            self._bounds[group].append(bounds(rows.lazy()))
             self.rows, done = self.rows + len(rows), done + len(rows)
 
     def stored(self, path: Path) -> StoredSpans:
@@ -172,10 +140,10 @@ class Inventory:
         spans = stored.scan()
         sums = pl.concat(self._sums).group_by(_SUM_KEYS).agg(pl.exclude(_SUM_KEYS).sum())
         parts = []
-        for number, bounds in enumerate(self._bounds):
-            firsts, lasts, ranks = zip(*bounds, strict=True)
+        for number, found in enumerate(self._bounds):
+            firsts, lasts, ranks = zip(*found, strict=True)
             part = spans.slice(number * ROWS_IN_GROUP, ROWS_IN_GROUP)
-            parts.append(_Part(part, min(firsts), max(lasts), frozenset().union(*ranks)))
+            parts.append(Part(part, min(firsts), max(lasts), frozenset().union(*ranks)))
         stored.known.update(sums=sums, structure=pl.concat(self._structure), _parts=parts)
         return stored
 
@@ -258,34 +226,40 @@ class Trace:
             return self.structure.filter(of_kind, *predicates)
         return self.found(lambda part: part.filter(of_kind, *predicates))
 
-    def found(self, query: Callable[[pl.LazyFrame], pl.LazyFrame], where: "Where | None" = None) -> pl.DataFrame:
+    def found(self, query: Query, where: Where | None = None) -> pl.DataFrame:
         """What a query that looks at single spans finds, in the parts that may have spans `where`; never all spans in memory."""
         parts = [part for part in self._parts if where is None or where.may_be_in(part)] or self._parts[:1]
-        return pl.concat([query(part.spans).collect() for part in parts])
+        return pl.concat(list(collected(parts, query)))
 
-    def in_parts(self, query: Callable[[pl.LazyFrame], pl.LazyFrame]) -> Iterator[pl.DataFrame]:
-        """What a query that looks at single spans finds, in pieces of bounded size."""
-        return (query(part.spans).collect() for part in self._parts)
+    def in_parts(self, query: Query) -> Iterator[pl.DataFrame]:
+        """What a query that looks at single spans finds, in pieces of bounded size; the next is read while one is looked at."""
+        return collected(self._parts, query)
 
-    def summed(self, query: Callable[[pl.LazyFrame], pl.LazyFrame], by: Sequence[str]) -> pl.DataFrame:
+    def near(self, query: Query, ranks: frozenset[int]) -> Nearby:
+        """What a query that looks at single spans finds, to be asked for stretch by stretch of time."""
+        parts = [part for part in self._parts if part.ranks is None or not part.ranks.isdisjoint(ranks)]
+        return Nearby(parts or self._parts[:1], query)
+
+    def summed(self, query: Query, by: Sequence[str]) -> pl.DataFrame:
         """What a query that groups spans finds, its columns other than `by` added up over all spans; never all spans in memory."""
-        so_far = pl.concat([query(self._parts[0].spans).collect()])
+        found = collected(self._parts, query)
+        so_far = pl.concat([next(found)])
         waiting, rows = [so_far], 0
-        for part in self._parts[1:]:
-            waiting.append(query(part.spans).collect())
-            rows += len(waiting[-1])
+        for part in found:
+            waiting.append(part)
+            rows += len(part)
             if rows > ROWS_IN_GROUP:
                 waiting, rows = [pl.concat(waiting).group_by(by).agg(pl.exclude(by).sum())], 0
         return pl.concat(waiting).group_by(by).agg(pl.exclude(by).sum()) if len(waiting) > 1 else so_far
 
     @cached_property
-    def _parts(self) -> list["_Part"]:
+    def _parts(self) -> list[Part]:
         held = self.__dict__["_held"]
         if not isinstance(held, StoredSpans):
-            return [_Part(held.lazy(), _FIRST_NS, _LAST_NS, None)]
+            return [Part(held.lazy(), FIRST_NS, LAST_NS, None)]
         spans = held.scan()  # once, so that the file's footer is read once
         parts = [spans.slice(first, ROWS_IN_GROUP) for first in range(0, max(1, held.rows), ROWS_IN_GROUP)]
-        return [_Part(part, *_bounds(part)) for part in parts]
+        return [Part(part, *bounds(part)) for part in parts]
 
     @cached_property
     def structure(self) -> pl.DataFrame:
@@ -312,6 +286,15 @@ class Trace:
         )
         since_ns = first_ns + pl.col("place") * length_ns
         return counted.select("rank", "spans", since_ns=since_ns, until_ns=since_ns + length_ns)
+
+    @property
+    def last_ns(self) -> int | None:
+        """The last end of any span; None: there are no spans."""
+        ends = [part.last_ns for part in self._parts]
+        if ends == [LAST_NS]:
+            found = self._parts[0].spans.select(pl.col("end_ns").max()).collect().item()
+            return None if found is None else int(found)
+        return max(ends)
 
     @property
     def num_spans(self) -> int:

@@ -41,7 +41,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "lmdb_format": set(),
     "tensorprotos": {"errors", "protobuf"},
     "_checksum": set(),
-    **{name: set() for name in ("_scan", "inflate")},
+    **{name: set() for name in ("_scan", "_intervals", "inflate")},
     "foreign": {"_checksum", "errors", "lmdb_format", "protobuf", "tensorprotos"},
     "parquet_rows": {"errors"},
     "storage": {"_probe", "clock", "errors", "file_systems", "reporter"},
@@ -50,7 +50,8 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "dataset": {"errors", "files", "listed_files", "schema"},
     "record_index": {"dataset", "errors", "listed_files"},
     "run_record": {"errors", "schema"},
-    "trace": {"errors", "files", "run_record", "schema"},
+    "span_parts": set(),
+    "trace": {"errors", "files", "run_record", "schema", "span_parts"},
     # The job's side. It only writes: no trace, no analysis, no report.
     "instrument": {"_native", "clock", "errors", "file_systems", "perf", "schema", "series", "wire_format"},
     "stacks": {"clock", "errors", "schema", "stack_format", "wire_format"},  # the launcher's side: reads other processes' memory
@@ -92,9 +93,9 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "ingest": {"_scan", "clock", "collective_format", "errors", "files", "inflate", "layout", "perf"}
     | {"run_record", "schema", "series", "stack_format", "trace", "wire_format"},
     "native": {"collective_format", "file_systems", "schema", "wire_format"},  # generates C from the tables of Python
-    "analysis": {"errors", "files", "run_record", "schema", "trace"},
+    "analysis": {"_intervals", "errors", "files", "run_record", "schema", "span_parts", "trace"},
     "replay": {"analysis", "errors", "run_record", "schema", "trace", "train"},  # of train what is known of devices and models
-    "report": {"analysis", "errors", "files", "replay", "run_record", "schema", "trace"},
+    "report": {"analysis", "errors", "files", "replay", "run_record", "schema", "span_parts", "trace"},
     "interchange": {"_scan", "clock", "errors", "files", "inflate", "ingest", "run_record", "schema", "trace"},
     # What can be seen on this machine, found by recording a little and reading it back.
     "doctor": {"errors", "file_systems", "instrument", "ingest", "jpeg"},

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ioprof.analysis import intervals
 from ioprof.analysis.intervals import (
     EMPTY,
     Intervals,
@@ -15,7 +16,9 @@ from ioprof.analysis.intervals import (
     covered,
     intersect,
     pack,
+    partition,
     pieces_within,
+    split,
     subtract,
     total,
     union,
@@ -23,6 +26,7 @@ from ioprof.analysis.intervals import (
 )
 
 SETS = strategies.intervals()
+native = pytest.mark.skipif(intervals.native is None, reason="ioprof was installed without a C compiler")
 
 
 def bitmap(intervals: Intervals) -> NDArray[np.bool_]:
@@ -127,3 +131,73 @@ def test_times_beyond_a_double_stay_exact() -> None:
     a = pack(np.array([base + 1]), np.array([base + 4]))
     assert [[base + 1, base + 4]] == union(a).tolist()
     assert [[2, 1]] == charge([[base + 2, base + 5]], [a]).tolist()
+
+
+@given(SETS, SETS)
+def test_a_set_is_split_into_what_another_covers_and_the_rest(a: Intervals, b: Intervals) -> None:
+    """Both parts are normal, and are the intersection and the difference of bitmaps."""
+    covered_part, rest = split(union(a), union(b))
+    assert_normal(covered_part)
+    assert_normal(rest)
+    assert bitmap(covered_part).tolist() == (bitmap(a) & bitmap(b)).tolist()
+    assert bitmap(rest).tolist() == (bitmap(a) & ~bitmap(b)).tolist()
+
+
+@given(SETS, st.lists(SETS, max_size=4))
+def test_a_partition_is_normal_and_gives_each_instant_to_the_first_class(windows: Intervals, classes: list[Intervals]) -> None:
+    """Each class has what no earlier one has, and the last part is what none has."""
+    left = bitmap(windows)
+    *found, rest = partition(windows, classes)
+    for each, part in zip(classes, found, strict=True):
+        assert_normal(part)
+        assert bitmap(part).tolist() == (left & bitmap(each)).tolist()
+        left &= ~bitmap(each)
+    assert bitmap(rest).tolist() == left.tolist()
+
+
+@native
+@given(SETS, SETS)
+def test_the_library_in_c_finds_what_numpy_finds(a: Intervals, b: Intervals) -> None:
+    """Union, difference, division and overlaps, to the last interval, in the same order."""
+
+    def found() -> list[object]:
+        piece, parts = pieces_within(a, union(b))
+        sets = (union(a), subtract(a, b), *split(union(a), union(b)), *partition(a, [b, a]), parts)
+        return [piece.tolist(), *(each.tolist() for each in sets)]
+
+    in_c = found()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals, "native", None)
+        assert in_c == found()
+
+
+@native
+def test_the_library_in_c_writes_to_no_memory_but_that_of_its_buffers() -> None:
+    """A result that does not fit, or columns of unequal length, raise instead."""
+    two, one = np.array([0, 10]), np.array([5])
+    library = intervals.native
+    assert library is not None
+    with pytest.raises(ValueError, match="too little room"):
+        library.unite(two, two + 5, one.copy(), one.copy())
+    with pytest.raises(ValueError, match="too little room"):
+        library.split(two, two + 5, one, one + 1, *(one.copy() for _ in range(4)))
+    with pytest.raises(ValueError, match="too little room"):
+        library.find_overlaps(two, two + 5, one - 5, one + 20, *(one.copy() for _ in range(3)))
+    with pytest.raises(ValueError, match="equal length"):
+        library.count_overlaps(two, one, two, two)
+
+
+@given(
+    st.lists(st.integers(0, 10**6), max_size=300), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**5)), max_size=50)
+)
+def test_many_pieces_in_any_order_are_found(edges: list[int], pieces: list[tuple[int, int]]) -> None:
+    """The search from the place of the piece before finds what a search of all finds."""
+    ordered = np.unique(np.array(edges, np.int64))
+    normal = pack(ordered[: len(ordered) // 2 * 2 : 2], ordered[1 : len(ordered) // 2 * 2 : 2])
+    asked = np.array([(start, start + length) for start, length in pieces], np.int64).reshape(-1, 2)
+    piece, parts = pieces_within(asked, normal)
+    low = np.searchsorted(normal[:, 1], asked[:, 0], side="right")
+    high = np.searchsorted(normal[:, 0], asked[:, 1], side="left")
+    expected = [(number, place) for number in range(len(asked)) for place in range(low[number], high[number])]
+    assert piece.tolist() == [number for number, _ in expected]
+    assert parts[:, 0].tolist() == [max(asked[number, 0], normal[place, 0]) for number, place in expected]

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from polars.testing import assert_frame_equal
 from strategies import traces
 from timeline import timeline
 
+from ioprof import span_parts
 from ioprof.analysis import selection
 from ioprof.analysis.blame import charges
 from ioprof.analysis.kept import kept_analysis
@@ -75,6 +77,38 @@ def test_a_large_rank_has_several_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
     dense = [len(piece.spans.filter(selection.kind_in(DENSE_KINDS))) for piece in pieces]
     assert max(dense) < sum(dense)
     assert all({"step", "wait", "fetch"} <= set(piece.spans["kind"]) for piece in pieces)
+
+
+@given(traces(), st.lists(st.sampled_from(KINDS), min_size=1, unique=True), st.booleans())
+def test_spans_of_kinds_are_found_in_any_order(trace: Trace, kinds: list[str], is_ordered: bool) -> None:
+    """A filter finds the same, in the order of kinds where the spans are in it; also of work of a cause."""
+    spans = selection.in_order_of_kinds(trace.spans) if is_ordered else trace.spans
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "_FEW_ROWS", 0)
+        assert_frame_equal(spans.filter(selection.kind_in(kinds)), selection.of_kind(spans, *kinds))
+        for cause, of_cause in selection.WORK.items():
+            assert_frame_equal(spans.filter(of_cause), selection.of_work(spans, cause))
+
+
+LENGTHS = st.tuples(st.integers(0, 90), st.integers(0, 40))
+
+
+@given(st.lists(LENGTHS, min_size=1), st.lists(st.integers(1, 99), max_size=9), st.integers(0, 9))
+def test_what_lies_near_a_time_does_not_depend_on_what_is_held(times: list[tuple[int, int]], edges: list[int], held: int) -> None:
+    """Stretches of time that follow each other find what a filter of all spans finds, in parts that reach over several of them."""
+    spans = pl.DataFrame({"start_ns": [at for at, _ in times], "end_ns": [at + length for at, length in times]})
+    groups = [spans[first : first + 5] for first in range(0, len(spans), 5)]
+    parts = [
+        span_parts.Part(each.lazy(), int(each["start_ns"].to_numpy().min()), int(each["end_ns"].to_numpy().max()), None)
+        for each in groups
+    ]
+    nearby = span_parts.Nearby(parts, lambda part: part)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(span_parts, "_ROWS_HELD", held)
+        for since, until in pairwise(sorted({-1, *edges, 200})):
+            begins, ends = pl.col("start_ns"), pl.col("end_ns")
+            expected = spans.filter(begins < until, (ends > since) | (begins >= since))
+            assert_frame_equal(expected, nearby.between(since, until))
 
 
 def make_spool(folder: Path) -> Path:

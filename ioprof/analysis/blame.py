@@ -32,7 +32,18 @@ from ioprof.analysis import lineage
 from ioprof.analysis.details import Details, host_places
 from ioprof.analysis.gpu_windows import observed
 from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack, partition, subtract, total, union, union_all
-from ioprof.analysis.selection import COMPUTE, COPIES, Activity, Piece, analyse, intervals, kind_in, on_stream, pieces_by_rank
+from ioprof.analysis.selection import (
+    COMPUTE,
+    COPIES,
+    Activity,
+    Piece,
+    analyse,
+    intervals,
+    kind_in,
+    of_kind,
+    on_stream,
+    pieces_by_rank,
+)
 from ioprof.analysis.steps import steps
 from ioprof.analysis.stragglers import COLLECTIVE, Classes, Doing, Waited, Waits, arrivals, exchange, late_windows, straggler_waits
 from ioprof.analysis.training_process import in_main_thread, main_thread_work, unrecorded_waits
@@ -131,7 +142,7 @@ class Charging:
         self._charged[rows] += _charge(windows, exclusive)
         if self._listener is not None:
             self._listener.add(piece.rank, piece.spans, _instants(exclusive, self._listener.causes))
-        waits = union(intervals(piece.spans.filter(pl.col("kind") == "wait")))
+        waits = union(intervals(of_kind(piece.spans, "wait")))
         for activity in exclusive:
             if activity.origin and len(activity.times):
                 self._own_ns[activity.cause] += total(subtract(activity.times, waits))
@@ -203,28 +214,28 @@ def _activities(
     """What happened on a rank and when, in the order in which time is charged; and what `Charges.threads_ns` counts."""
     spans = piece.spans
     main = in_main_thread(spans)
-    whole = spans.filter(main).with_columns(
-        start_ns="begin_ns", end_ns="finish_ns"
-    )  # what a validation is shows in whole waits alone
+    # What a validation is shows in whole waits alone.
+    whole = of_kind(spans, "step", "wait", "validate").filter(main).with_columns(start_ns="begin_ns", end_ns="finish_ns")
     validation = overlaps(validations(whole), pack(np.array([piece.start_ns]), np.array([piece.end_ns])))
-    elsewhere = spans.filter(~main, (pl.col("kind") == "validate") | ((pl.col("kind") == "wait") & (pl.col("name") == "validate")))
-    checkpoints = intervals(spans.filter(pl.col("kind") == "checkpoint", main))
+    elsewhere = of_kind(spans, "wait", "validate").filter(~main, (pl.col("kind") == "validate") | (pl.col("name") == "validate"))
+    checkpoints = intervals(of_kind(spans, "checkpoint").filter(main))
     own = [activity for activity in main_thread_work(spans) if activity.cause not in missing]
-    on_cpu = intervals(spans.filter(kind_in(COMPUTE), ~on_stream))
+    computed = of_kind(spans, *COMPUTE).select("start_ns", "end_ns", "stream")
+    on_cpu = intervals(computed.filter(~on_stream))
     transfer, waiting = exchange(spans, arrived)
     found = [
         Activity("validation", subtract(union_all([validation, intervals(elsewhere)]), checkpoints)),
-        Activity("compute", intervals(spans.filter(kind_in(COMPUTE), on_stream))),
+        Activity("compute", intervals(computed.filter(on_stream))),
         Activity("checkpoint", checkpoints),
         *(activity._replace(times=overlaps(activity.times, union(on_cpu))) for activity in own if activity.origin == "main"),
         Activity("compute", on_cpu),
         Activity("exchange", transfer),
-        Activity("h2d", intervals(spans.filter(kind_in(COPIES)))),
+        Activity("h2d", intervals(of_kind(spans, *COPIES))),
         *own,
         *lineage.wait_leaves(spans, [cause for cause in lineage.LEAVES if cause not in missing], sending),
         Activity("straggler", waiting),
     ]
-    named = intervals(spans.filter(pl.col("kind") == "user", main))
+    named = intervals(of_kind(spans, "user").filter(main))
     idle = subtract(windows, union_all([named, *(activity.times for activity in found)]))
     by_threads, unused = unrecorded_waits(spans, idle)
     return [*found, *(activity for activity in by_threads if activity.cause not in missing)], unused

@@ -13,7 +13,7 @@ from ioprof.analysis.intervals import Intervals, covered, pack, total, union
 from ioprof.analysis.lineage import Axis, with_worker
 from ioprof.analysis.loaders import batches, known_samples, samples_in
 from ioprof.analysis.reads import is_access, is_received
-from ioprof.analysis.selection import COMPUTE, TIMES, Piece, analyse, intervals, kind_in, with_tasks
+from ioprof.analysis.selection import COMPUTE, TIMES, Piece, analyse, intervals, of_kind, with_tasks
 from ioprof.analysis.steps import steps
 from ioprof.run_record import Demand, JobKind, Reason
 from ioprof.trace import Trace
@@ -82,7 +82,7 @@ class Computing:
 
     def add(self, piece: Piece) -> None:
         """Add what was computed in a piece."""
-        self.computed_ns += total(intervals(piece.spans.select(TIMES).filter(kind_in(COMPUTE))))
+        self.computed_ns += total(intervals(of_kind(piece.spans, *COMPUTE)))
 
 
 def demand(
@@ -192,12 +192,14 @@ def device_rate(trace: Trace, computed_ns: int | None = None, received: pl.DataF
 
 
 def _of_piece(piece: Piece) -> Fetched:
-    spans = with_worker(piece.spans.select(*TIMES, "begin_ns", *Fetching.columns))
-    fetches = spans.filter(pl.col("kind") == "fetch")
+    spans = of_kind(piece.spans, "wait", "step", "fetch", "read", "fault", "decode")
+    spans = with_worker(spans.select(*TIMES, "begin_ns", *Fetching.columns)).drop("pid", "tid", "batch")
+    fetches = of_kind(spans, "fetch")
     axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
     within = union(axis.place(fetches))
-    spans = spans.filter(pl.col("worker").is_in(pl.Series(axis.workers).implode()))
-    accesses, decodes = spans.filter(is_access, pl.col("begin_ns") >= piece.start_ns), spans.filter(pl.col("kind") == "decode")
+    is_there = pl.col("worker").is_in(pl.Series(axis.workers).implode())
+    accesses = of_kind(spans, "read", "fault").filter(is_there, is_access, pl.col("begin_ns") >= piece.start_ns)
+    decodes = of_kind(spans, "decode").filter(is_there)
     inside = accesses.filter(pl.Series(_is_within(axis, accesses, within)))
     return Fetched(
         reads=len(inside),

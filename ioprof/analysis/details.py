@@ -9,7 +9,7 @@ import polars as pl
 
 from ioprof.analysis.intervals import Intervals, overlaps, pack, pieces_within, subtract, total, union, union_all
 from ioprof.analysis.lineage import fetchers, with_worker
-from ioprof.analysis.selection import WORK, Activity, from_peer, intervals, on_stream
+from ioprof.analysis.selection import READS, Activity, from_peer, intervals, of_kind, of_work, on_stream
 from ioprof.analysis.training_process import in_main_thread, main_threads
 from ioprof.trace import Trace
 
@@ -33,7 +33,8 @@ _SPAN_NAMES: Final = {"sampler": SAMPLER, "gc": WORKER_GC}
 
 def starting(spans: pl.DataFrame) -> pl.DataFrame:
     """The parts of one rank's waits in which the worker that was to make the batch had not begun to make its first one."""
-    fetches = with_worker(spans).filter(pl.col("kind") == "fetch", ~pl.col("worker").is_in(main_threads(spans).implode()))
+    fetches = of_kind(with_worker(of_kind(spans, "wait", "step", "fetch")), "fetch")
+    fetches = fetches.filter(~pl.col("worker").is_in(main_threads(spans).implode()))
     first = fetches.group_by("worker").agg(until=pl.col("start_ns").min())
     worker = pl.col("pid").cast(pl.Int64) * 2**32 + pl.col("thread")
     waits = fetchers(spans).with_columns(worker=worker).join(first, on="worker").filter(pl.col("start_ns") < pl.col("until"))
@@ -69,35 +70,34 @@ class Details:
     def add(self, spans: pl.DataFrame, exclusive: Sequence[Activity], activities: Sequence[Activity]) -> None:
         """The parts of one rank. `exclusive`: what each cause was charged with; `activities`: all that was going on."""
         by_main = in_main_thread(spans)
-        fetches_itself = not spans.filter(pl.col("kind") == "fetch", by_main).is_empty()
+        fetches_itself = not of_kind(spans, "fetch").filter(by_main).is_empty()
         for activity in exclusive:
             if activity.cause in _OF_FILES and len(activity.times):
                 # While it waits, the main thread receives batches of its workers, unless it fetches them itself.
-                waited = ~by_main | ~from_peer | pl.lit(fetches_itself)
-                self._add_files(activity, spans.filter(WORK[activity.cause], by_main if activity.origin == "main" else waited))
+                waited = pl.lit(value=True) if fetches_itself else ~by_main | ~from_peer
+                reads = of_kind(spans, *READS).select("start_ns", "end_ns", "kind", "source", "file", "pid", "tid")
+                self._add_files(activity, of_work(reads, activity.cause).filter(by_main if activity.origin == "main" else waited))
         host, loader, checkpoints, collections, validation = (
             union_all([activity.times for activity in exclusive if activity.cause == cause])
             for cause in ("host", "loader", "checkpoint", "gc", "validation")
         )
-        is_user = pl.col("kind") == "user"
-        self._add_spans("host", host, spans.filter(is_user, by_main))
-        waits = spans.filter(pl.col("kind") == "wait").with_columns(
-            name=pl.col("name").cast(pl.String).replace_strict(_WAIT_NAMES, default=None)
-        )
-        of_kind = spans.filter(pl.col("kind").is_in(list(_SPAN_NAMES)))
-        of_kind = of_kind.with_columns(name=pl.col("kind").cast(pl.String).replace_strict(_SPAN_NAMES, return_dtype=pl.String))
-        users = spans.filter(is_user).with_columns(pl.col("name").cast(pl.String))
+        users = of_kind(spans, "user")
+        self._add_spans("host", host, users.filter(by_main))
+        waits = of_kind(spans, "wait").with_columns(name=pl.col("name").cast(pl.String).replace_strict(_WAIT_NAMES, default=None))
+        named = of_kind(spans, *_SPAN_NAMES)
+        named = named.with_columns(name=pl.col("kind").cast(pl.String).replace_strict(_SPAN_NAMES, return_dtype=pl.String))
+        users = users.with_columns(pl.col("name").cast(pl.String))
         columns = ["start_ns", "end_ns", "name"]
         if len(loader):
-            choosing = union(intervals(spans.filter(pl.col("kind") == "sampler", by_main)))  # also while an epoch begins
+            choosing = union(intervals(of_kind(spans, "sampler").filter(by_main)))  # also while an epoch begins
             waits = _outside(pl.concat([waits.select(columns), starting(spans).select(columns)]), choosing)
-            waits = pl.concat([waits, *(part.select(columns) for part in (of_kind, users))])
+            waits = pl.concat([waits, *(part.select(columns) for part in (named, users))])
         self._add_spans("loader", loader, waits)
         for cause in ("decode", "transform"):
             charged = union_all([activity.times for activity in exclusive if activity.cause == cause])
-            self._add_spans(cause, charged, spans.filter(pl.col("kind") == cause))
-        self._add_spans("checkpoint", checkpoints, spans.filter(pl.col("kind") == "checkpoint", by_main))
-        self._add_spans("gc", collections, spans.filter(pl.col("kind") == "gc", by_main))
+            self._add_spans(cause, charged, of_kind(spans, cause))
+        self._add_spans("checkpoint", checkpoints, of_kind(spans, "checkpoint").filter(by_main))
+        self._add_spans("gc", collections, of_kind(spans, "gc").filter(by_main))
         self._add_validation(validation, activities)
 
     def add_places(self, host: Intervals, places: Mapping[str, Intervals]) -> None:

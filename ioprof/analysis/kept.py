@@ -14,7 +14,7 @@ from typing import Final
 
 import polars as pl
 
-from ioprof import run_record, schema, trace
+from ioprof import run_record, schema, span_parts, trace
 from ioprof.errors import RunError
 from ioprof.files import write_atomically
 from ioprof.run_record import Summary
@@ -66,7 +66,7 @@ def _code() -> str | None:
 
 
 def _sources() -> Iterator[Path]:
-    for module in (schema, trace):
+    for module in (schema, span_parts, trace):
         yield Path(module.__file__ or "")
     for package in (__file__, run_record.__file__):
         yield from Path(package or "").parent.glob("*.py")

@@ -24,7 +24,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.intervals import Intervals, charge, overlaps, pack, subtract, total, union, union_all
-from ioprof.analysis.selection import READS, TIMES, WORK, Activity, by_rank, from_peer, intervals
+from ioprof.analysis.selection import READS, TIMES, WORK, Activity, by_rank, from_peer, intervals, of_kind, of_work
 from ioprof.analysis.training_process import has_processes, likely_waits, main_threads, threads_work
 from ioprof.trace import Trace
 
@@ -67,8 +67,8 @@ class Axis:
 
 def with_worker(spans: pl.DataFrame) -> pl.DataFrame:
     """Spans of one rank with the column `worker`: which worker did it, as one number."""
-    consumers = spans.filter(pl.col("kind").is_in(["wait", "step"]))["pid"].unique()
-    fetchers = spans.filter(pl.col("kind") == "fetch").group_by("pid").agg(pl.col("tid").n_unique())
+    consumers = of_kind(spans, "wait", "step")["pid"].unique()
+    fetchers = of_kind(spans, "fetch").group_by("pid").agg(pl.col("tid").n_unique())
     workers = fetchers.filter(pl.col("tid") == 1, ~pl.col("pid").is_in(consumers.implode()))["pid"]
     thread = pl.when(pl.col("pid").is_in(workers.implode())).then(0).otherwise(pl.col("tid").fill_null(-1))
     return spans.with_columns(worker=pl.col("pid").fill_null(-1).cast(pl.Int64) * 2**32 + thread)
@@ -84,7 +84,7 @@ def wait_leaves(spans: pl.DataFrame, measured: Collection[str] = LEAVES, sending
     `spans` are those of one rank; what is not in `measured` goes to `loader`. `sending` is `senders` of the rank; None: these are
     all of its spans, and show it.
     """
-    spans = with_worker(spans.select(*TIMES, "finish_ns", *COLUMNS))  # each filter copies all columns
+    spans = with_worker(of_kind(spans, *KINDS).select(*TIMES, "finish_ns", *COLUMNS))  # each filter copies all columns
     waits = _with_fetch(spans)
     known = waits.filter(pl.col("ready_ns").is_not_null())
     found = [Activity(cause, times) for cause, times in _work(spans, known).items()]
@@ -120,10 +120,11 @@ def senders(trace: Trace, rank: int) -> Threads:
 
 def _sent_reads(spans: pl.DataFrame, known: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Waits for workers that are whole processes, and reads of the threads of these that fetch nothing."""
-    fetching = spans.filter(pl.col("kind") == "fetch").select("pid", "tid").unique()
+    fetching = of_kind(spans, "fetch").select("pid", "tid").unique()
     whole = known.filter(pl.col("worker") % 2**32 == 0)
-    reads = spans.filter(pl.col("worker").is_in(whole["worker"].unique().implode()), pl.col("kind").is_in(READS), ~from_peer)
-    return whole, reads.join(fetching, on=["pid", "tid"], how="anti")
+    is_of_whole = pl.col("worker").is_in(whole["worker"].unique().implode())
+    others = of_kind(spans, *READS).join(fetching, on=["pid", "tid"], how="anti")
+    return whole, others.filter(is_of_whole, ~from_peer)
 
 
 def _sending_axis(whole: pl.DataFrame, reads: pl.DataFrame) -> Axis:
@@ -157,7 +158,7 @@ def _sent(spans: pl.DataFrame, known: pl.DataFrame, sending: Threads | None) -> 
     for thread, of_thread in reads.group_by("pid", "tid"):
         if thread in sending:
             for cause in ("storage", "page_cache"):
-                times = overlaps(axis.place(of_thread.filter(WORK[cause])), waited)
+                times = overlaps(axis.place(of_work(of_thread, cause)), waited)
                 found.setdefault(cause, []).append(axis.times(times))
     return {cause: union_all(times) for cause, times in found.items()}
 
@@ -184,7 +185,7 @@ def fetchers(spans: pl.DataFrame) -> pl.DataFrame:
     A `thread` of 0 is any thread of that process.
     """
     worker = pl.col("worker")
-    waits = _with_fetch(with_worker(spans)).drop_nulls("worker").sort("start_ns", "end_ns")
+    waits = _with_fetch(with_worker(of_kind(spans, "wait", "step", "fetch"))).drop_nulls("worker").sort("start_ns", "end_ns")
     return waits.select("start_ns", "end_ns", pid=(worker // 2**32).cast(pl.Int32), thread=worker % 2**32)
 
 
@@ -217,13 +218,10 @@ def _with_fetch(spans: pl.DataFrame) -> pl.DataFrame:
 
     Where two workers claim one batch, the one that was ready first delivered it.
     """
-    ready = spans.filter(pl.col("kind") == "fetch").group_by("batch", "worker").agg(ready_ns=pl.col("finish_ns").max())
+    ready = of_kind(spans, "fetch").group_by("batch", "worker").agg(ready_ns=pl.col("finish_ns").max())
     first = ready.sort("ready_ns", "worker").unique("batch", keep="first")
-    return (
-        spans.filter(pl.col("kind") == "wait")
-        .select("start_ns", "end_ns", "batch", "pid", "name")
-        .join(first, on="batch", how="left")
-    )
+    waits = of_kind(spans, "wait").select("start_ns", "end_ns", "batch", "pid", "name")
+    return waits.join(first, on="batch", how="left")
 
 
 def _work(spans: pl.DataFrame, known: pl.DataFrame) -> dict[str, Intervals]:
@@ -232,10 +230,10 @@ def _work(spans: pl.DataFrame, known: pl.DataFrame) -> dict[str, Intervals]:
     windows = union(axis.place(known.with_columns(until=pl.min_horizontal("end_ns", "ready_ns")), "until"))
     is_there = pl.col("worker").is_in(pl.Series(axis.workers).implode()), pl.col("end_ns") > axis.origin_ns
     there = spans.select(*TIMES, "source", "worker").filter(*is_there)
-    fetching = union(axis.place(there.filter(pl.col("kind") == "fetch")))
+    fetching = union(axis.place(of_kind(there, "fetch")))
     found = {}
-    for cause, of_cause in WORK.items():
-        work = there.filter(of_cause)
+    for cause in WORK:
+        work = of_work(there, cause)
         placed = axis.place(work.filter(~from_peer)), overlaps(axis.place(work.filter(from_peer)), fetching)
         found[cause] = axis.times(overlaps(np.concatenate(placed), windows))
     return found

@@ -1,22 +1,22 @@
 """How much of the copies, reads, decoding and exchange ran while the accelerator computed, and so cost nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import polars as pl
 
 from ioprof.analysis.gpu_windows import recorded_times
 from ioprof.analysis.intervals import covered, overlaps, total, union
-from ioprof.analysis.selection import COMPUTE, COPIES, READS, TIMES, Piece, analyse, intervals, kind_in
+from ioprof.analysis.selection import COMPUTE, COPIES, READS, TIMES, Piece, analyse, intervals, of_kind, of_work
 from ioprof.analysis.unmeasured import unmeasured
 from ioprof.run_record import Overlap, Reason
 from ioprof.trace import Trace
 
-_ACTIVITIES: Final = {
-    "h2d": kind_in(COPIES),
-    "storage": kind_in(READS) & (pl.col("source") != "page_cache").fill_null(True),
-    "decode": pl.col("kind") == "decode",
-    "communication": pl.col("kind") == "comm",
+_ACTIVITIES: Final[dict[str, Callable[[pl.DataFrame], pl.DataFrame]]] = {
+    "h2d": lambda spans: of_kind(spans, *COPIES),
+    "storage": lambda spans: of_work(spans, "storage"),
+    "decode": lambda spans: of_kind(spans, "decode"),
+    "communication": lambda spans: of_kind(spans, "comm"),
 }
 _ABSENT: Final = {
     "h2d": Reason.NO_COPY_OCCURRED,
@@ -52,9 +52,9 @@ class Overlaps:
     def add(self, piece: Piece) -> None:
         """Add what was open in a piece."""
         spans = piece.spans.select(*TIMES, *self.columns)
-        busy, recorded = union(intervals(spans.filter(kind_in(COMPUTE)))), recorded_times(self._trace, piece.rank)
-        for name, condition in _ACTIVITIES.items():
-            times = union(intervals(spans.filter(condition)))
+        busy, recorded = union(intervals(of_kind(spans, *COMPUTE))), recorded_times(self._trace, piece.rank)
+        for name, find in _ACTIVITIES.items():
+            times = union(intervals(find(spans)))
             times = times if recorded is None else overlaps(times, recorded)
             self._open_ns[name] += total(times)
             self._hidden_ns[name] += int(covered(times, busy).sum())

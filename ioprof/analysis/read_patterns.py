@@ -99,15 +99,16 @@ def reads(
 
 
 def _add(sums: _Sums, rows: pl.DataFrame, depth: DepthOverTime, epochs: pl.DataFrame) -> None:
-    source = pl.col("source").fill_null("unknown").cast(pl.String)
-    rows = rows.with_columns(took_ns=pl.col("end_ns") - pl.col("start_ns"), size=pl.col("bytes").fill_null(0), source=source)
+    took, size, source = pl.col("end_ns") - pl.col("start_ns"), pl.col("bytes").fill_null(0), pl.col("source").fill_null("unknown")
+    rows = rows.with_columns(took_ns=took, size=size, source=source).drop("bytes")
     size_class = (pl.col("size").clip(1).log(_SIZE_STEP) + 1e-9).floor().cast(pl.Int32)
     sums.groups.append(
-        rows.group_by("source", size_class=size_class, time_class=duration_class(pl.col("took_ns"))).agg(
-            accesses=pl.len(), bytes=pl.col("size").sum(), took_ns=pl.col("took_ns").sum(), max_ns=pl.col("took_ns").max()
-        )
+        rows.select("source", "size", "took_ns")
+        .group_by("source", size_class=size_class, time_class=duration_class(pl.col("took_ns")))
+        .agg(accesses=pl.len(), bytes=pl.col("size").sum(), took_ns=pl.col("took_ns").sum(), max_ns=pl.col("took_ns").max())
+        .with_columns(pl.col("source").cast(pl.String))
     )
-    calls = rows.filter(pl.col("kind") != "fault", pl.col("size") <= _SMALL_BYTES)
+    calls = rows.select("kind", "size", "took_ns").filter(pl.col("kind") != "fault", pl.col("size") <= _SMALL_BYTES)
     sums.small.append(
         calls.group_by(below_page=pl.col("size") < _PAGE_BYTES).agg(
             accesses=pl.len(), bytes=pl.col("size").sum(), took_ns=pl.col("took_ns").sum()
@@ -115,13 +116,19 @@ def _add(sums: _Sums, rows: pl.DataFrame, depth: DepthOverTime, epochs: pl.DataF
     )
     slowest = pl.col("offset").get(pl.col("took_ns").arg_max())
     sums.files.append(
-        rows.drop_nulls("file").group_by("file").agg(
+        rows.select("file", "size", "took_ns", "offset").drop_nulls("file").group_by("file").agg(
             accesses=pl.len(), bytes=pl.col("size").sum(), took_ns=pl.col("took_ns").sum(),
             max_ns=pl.col("took_ns").max(), max_offset=slowest,
         )
     )  # fmt: skip
-    of_batch = rows.join(epochs, on=["rank", "batch"])
-    sums.epochs.append(of_batch.group_by("epoch", "source").agg(accesses=pl.len(), bytes=pl.col("size").sum()))
+    of_batch = (
+        rows.select("rank", "batch", "source", "size")
+        .group_by("rank", "batch", "source")
+        .agg(accesses=pl.len(), bytes=pl.col("size").sum())
+        .join(epochs, on=["rank", "batch"])
+    )
+    of_epoch = of_batch.group_by("epoch", "source").agg(pl.col("accesses", "bytes").sum())
+    sums.epochs.append(of_epoch.with_columns(pl.col("source").cast(pl.String)))
     from_storage = rows.filter(pl.col("source").is_in(["storage", "unknown"]))
     depth.add(from_storage)
     faults = from_storage.filter(pl.col("kind") == "fault", pl.col("file").is_not_null(), pl.col("offset").is_not_null())

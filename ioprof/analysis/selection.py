@@ -13,11 +13,12 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from ioprof.analysis.intervals import Intervals, pack
 from ioprof.run_record import JobKind
-from ioprof.schema import DENSE_KINDS
-from ioprof.trace import Trace, Where
+from ioprof.schema import DENSE_KINDS, KINDS
+from ioprof.trace import Trace
 
 COMPUTE: Final = ("compute", "kernel")
 """Kinds during which an accelerator does useful work."""
@@ -37,6 +38,9 @@ WORK: Final = {
 """Causes of work that makes batches, and their spans. Where several cover an instant the first counts: a read in a decode is a
 read."""
 
+_is_cached: Final = (pl.col("source") == "page_cache").fill_null(False)
+_IS_SOURCE: Final = {"storage": ~_is_cached, "page_cache": _is_cached}
+
 from_peer: Final = pl.col("source").is_in(["socket", "pipe"]).fill_null(False)
 """Reads of bytes that another process sent."""
 
@@ -46,13 +50,13 @@ on_stream: Final = (pl.col("stream") >= 0).fill_null(False)
 RAY_TASK: Final = "Ray Data task"
 """Name of the spans of what a task of Ray Data took to make a block."""
 
+_KIND: Final = pl.Enum(KINDS)
+_FEW_ROWS: Final = 5000
+"""Rows that are filtered in less time than it takes to look for those of a kind."""
 _ROWS_AT_ONCE: Final = 100_000
 _MOST_ROWS: Final = 250_000
 _PIECES: Final = 64
 """Of a run with more spans than so many pieces hold the pieces are larger, up to `_MOST_ROWS`: each takes time of its own."""
-_PIECES_LOADED: Final = 2
-"""Pieces that are loaded together where they are larger than `_ROWS_AT_ONCE`, since each loading of a stretch of time reads all row
-groups that are partly in it. Else one is loaded at a time, which takes less memory."""
 _THREADS: Final = 2
 _OF_WHOLE_RANK: Final = ("step", "wait", "fetch")
 _ALWAYS: Final = (-(1 << 62), 1 << 62)
@@ -73,12 +77,47 @@ def kind_in(kinds: Sequence[str]) -> pl.Expr:
     return pl.col("kind").is_in(list(kinds))
 
 
+def of_kind(spans: pl.DataFrame, *kinds: str) -> pl.DataFrame:
+    """The rows of these kinds. They are not copied where the spans are in the order of kinds, as those of a cut piece are."""
+    codes = _codes(spans["kind"]) if len(spans) > _FEW_ROWS else None
+    if codes is None or bool(np.any(codes[1:] < codes[:-1])):
+        return spans.filter(kind_in(kinds))
+    wanted = np.array(sorted(map(KINDS.index, kinds)), codes.dtype)
+    firsts, ends = np.searchsorted(codes, wanted), np.searchsorted(codes, wanted, side="right")
+    bounds = [(int(first), int(end)) for first, end in zip(firsts, ends, strict=True) if first < end]
+    runs = [bound for place, bound in enumerate(bounds) if not place or bounds[place - 1][1] != bound[0]]
+    lasts = [bound[1] for place, bound in enumerate(bounds) if place + 1 == len(bounds) or bounds[place + 1][0] != bound[1]]
+    parts = [spans[first:end] for (first, _), end in zip(runs, lasts, strict=True)]
+    return pl.concat(parts) if len(parts) > 1 else parts[0] if parts else spans.clear()
+
+
+def of_work(spans: pl.DataFrame, cause: str) -> pl.DataFrame:
+    """The rows of work of this cause, see `WORK`."""
+    if cause not in _IS_SOURCE:
+        return of_kind(spans, cause)
+    return of_kind(spans, *READS).filter(_IS_SOURCE[cause])
+
+
+def in_order_of_kinds(spans: pl.DataFrame) -> pl.DataFrame:
+    """The same rows, those of each kind together, and in the order that they have."""
+    codes = _codes(spans["kind"])
+    return spans if codes is None else spans[np.argsort(codes, kind="stable")]
+
+
+def _codes(kinds: pl.Series) -> NDArray[np.uint8] | None:
+    """The place of each kind in `KINDS`; None: some are not known."""
+    if kinds.null_count() or kinds.dtype != _KIND:
+        return None
+    return kinds.to_physical().to_numpy()
+
+
 class Piece(NamedTuple):
     """Spans of a rank and of its workers in a stretch of time."""
 
     rank: int
     spans: pl.DataFrame
-    """Times are clipped to the piece; `begin_ns` and `finish_ns` are the times of the whole spans."""
+    """Times are clipped to the piece; `begin_ns` and `finish_ns` are the times of the whole spans. Those of a rank that is cut are
+    in the order of kinds."""
     start_ns: int
     end_ns: int
     is_first: bool
@@ -165,18 +204,13 @@ def _of_large_rank(trace: Trace, rank: int, kinds: Sequence[str], kept: list[str
     is_dense = (pl.col("rank") == rank) & kind_in([kind for kind in kinds if kind in DENSE_KINDS])
     bounds = _bounds(trace.starts.filter(pl.col("rank") == rank), rows_at_once)
     others = _Others(trace.rows(pl.col("rank") == rank, kinds=[*set(kinds) - set(DENSE_KINDS)]))
-    num_loaded = _PIECES_LOADED if rows_at_once > _ROWS_AT_ONCE else 1
-    for first in range(0, len(bounds), num_loaded):
-        together = bounds[first : first + num_loaded]
-        where = Where(frozenset([rank]), together[0][0], together[-1][1])
-        is_near = is_dense & (pl.col("start_ns") < where.until_ns) & (pl.col("end_ns") >= where.since_ns)
-        loaded = _with_whole_times(_loaded(trace, is_near, kept, where))
-        for start_ns, end_ns in together:
-            is_inside = (pl.col("start_ns") < end_ns) & ((pl.col("end_ns") > start_ns) | (pl.col("start_ns") >= start_ns))
-            near = _with_whole_times(others.near(start_ns, end_ns).select(kept))
-            spans = pl.concat([near, loaded.filter(is_inside)], rechunk=True)
-            clipped = spans.with_columns(pl.col("start_ns", "end_ns").clip(start_ns, end_ns))
-            yield Piece(rank, clipped, start_ns, end_ns, start_ns == bounds[0][0])
+    dense = trace.near(lambda part: part.filter(is_dense).select(kept), frozenset([rank]))
+    for start_ns, end_ns in bounds:
+        loaded = pl.concat([others.near(start_ns, end_ns).select(kept), dense.between(start_ns, end_ns)])
+        spans = _with_whole_times(in_order_of_kinds(loaded))
+        del loaded
+        clipped = spans.with_columns(pl.col("start_ns", "end_ns").clip(start_ns, end_ns))
+        yield Piece(rank, clipped, start_ns, end_ns, start_ns == bounds[0][0])
 
 
 class _Others:
@@ -226,10 +260,6 @@ def _may_wait_for_threads(trace: Trace, rank: int) -> bool:
     for_batch = ~pl.col("name").cast(pl.String).is_in(["start", "end"]).fill_null(value=False)
     made = waits.filter(for_batch).join(fetches.select("batch", maker="pid").unique(), on="batch", how="left")
     return waits.is_empty() or bool((made["maker"].is_null() | made["maker"].eq_missing(made["pid"])).any())
-
-
-def _loaded(trace: Trace, predicate: pl.Expr, kept: list[str], where: Where) -> pl.DataFrame:
-    return trace.found(lambda part: part.filter(predicate).select(kept), where)
 
 
 def _with_whole_times(spans: pl.DataFrame) -> pl.DataFrame:

@@ -20,7 +20,7 @@ import polars as pl
 
 from ioprof.analysis.intervals import Intervals, overlaps, subtract, total, union
 from ioprof.analysis.lineage import fetchers
-from ioprof.analysis.selection import intervals
+from ioprof.analysis.selection import intervals, of_kind
 from ioprof.analysis.training_process import in_main_thread
 from ioprof.run_record import CodeShare
 from ioprof.trace import Trace
@@ -116,19 +116,24 @@ class ChargedSamples:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._parts = [pl.DataFrame(schema=_SAMPLES)]
+        self._of_rank: tuple[int | None, pl.DataFrame, pl.DataFrame] = (None, trace.stacks.clear(), trace.stacks.clear())
+        """A rank, its samples in the order of time, and those of its own thread."""
 
     def add(self, rank: int, spans: pl.DataFrame, instants: Mapping[str, Intervals]) -> None:
         """Look at what is charged in a piece of a rank's time, of which these are the spans."""
-        samples = self._trace.stacks.filter(pl.col("rank") == rank).sort("time_ns")
+        if self._of_rank[0] != rank:
+            samples = self._trace.stacks.filter(pl.col("rank") == rank).sort("time_ns")
+            own = samples.join(_loop_threads(self._trace, rank), on=["host", "pid", "tid"], how="semi", maintain_order="left")
+            self._of_rank = rank, samples, own
+        _, samples, own = self._of_rank
         if samples.is_empty():
             return
-        own = samples.join(_loop_threads(self._trace, rank), on=["host", "pid", "tid"], how="semi")
         self._parts.append(_within(own, instants["host"], "host"))
         if not len(spans):
             return
-        mine = spans.filter(in_main_thread(spans))
-        choosing = union(intervals(mine.filter(pl.col("kind") == "sampler")))
-        elsewhere = subtract(union(intervals(mine.filter(pl.col("kind") == "wait"))), choosing)
+        mine = of_kind(spans, "wait", "sampler").filter(in_main_thread(spans))
+        choosing = union(intervals(of_kind(mine, "sampler")))
+        elsewhere = subtract(union(intervals(of_kind(mine, "wait"))), choosing)
         awaited = _awaited(samples, fetchers(spans))
         for cause in _WITH_WAITS:
             self._parts.append(_within(own, subtract(instants[cause], elsewhere), cause))

@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.intervals import EMPTY, Intervals, charge, overlaps, pack, pieces_within, union
-from ioprof.analysis.selection import Activity, Piece, intervals
+from ioprof.analysis.selection import Activity, Piece, intervals, of_kind
 from ioprof.trace import Trace
 
 COLLECTIVE: Final = ["step", "name"]
@@ -61,7 +61,7 @@ def arrivals(trace: Trace) -> pl.DataFrame:
 
 def exchange(spans: pl.DataFrame, arrived: pl.DataFrame) -> tuple[Intervals, Intervals]:
     """When a rank's gradients were transferred, and when it waited for stragglers. What could not be matched is all transfer."""
-    own = spans.filter(pl.col("kind") == "comm")
+    own = of_kind(spans, "comm")
     near = pl.col("rank").is_in(own["rank"].unique().implode()), pl.col("step").is_between(own["step"].min(), own["step"].max())
     found = own.join(arrived.filter(*near), on=["rank", *COLLECTIVE], how="left")
     starts, ends = found["start_ns"].to_numpy(), found["end_ns"].to_numpy()

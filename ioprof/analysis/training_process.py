@@ -18,8 +18,9 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pieces_within, subtract, union, union_all
-from ioprof.analysis.selection import WORK, Activity, from_peer, intervals
+from ioprof.analysis.selection import READS, WORK, Activity, from_peer, intervals, of_kind, of_work
 
+_STAGES: Final = ("decode", "transform", "collate")
 _SHORTEST_WAIT_NS: Final = 1_000_000
 """Shorter stretches stay with `host`: between two computations a thread is often busy by coincidence."""
 
@@ -30,7 +31,7 @@ def _thread() -> pl.Expr:
 
 def main_threads(spans: pl.DataFrame) -> pl.Series:
     """The threads that made the steps of one rank, each as one number."""
-    steps = spans.filter(pl.col("kind") == "step", pl.col("tid").is_not_null())
+    steps = of_kind(spans, "step").filter(pl.col("tid").is_not_null())
     return steps.select(_thread().unique()).to_series()
 
 
@@ -41,8 +42,8 @@ def in_main_thread(spans: pl.DataFrame) -> pl.Expr:
 
 def has_processes(spans: pl.DataFrame) -> bool:
     """Whether another process than the one that waits makes batches for this rank."""
-    consumers = spans.filter(pl.col("kind").is_in(["wait", "step"]))["pid"].unique()
-    return not spans.filter(pl.col("kind") == "fetch", ~pl.col("pid").is_in(consumers.implode())).is_empty()
+    consumers = of_kind(spans, "wait", "step")["pid"].unique()
+    return not of_kind(spans, "fetch").filter(~pl.col("pid").is_in(consumers.implode())).is_empty()
 
 
 def main_thread_work(spans: pl.DataFrame) -> Iterator[Activity]:
@@ -50,15 +51,16 @@ def main_thread_work(spans: pl.DataFrame) -> Iterator[Activity]:
 
     What it reads from other processes while it waits for a batch or exchanges gradients is part of that, and is not here.
     """
-    mine = spans.filter(in_main_thread(spans))
-    yield Activity("gc", intervals(mine.filter(pl.col("kind") == "gc")), "main")
-    elsewhere = union(intervals(spans.filter(pl.col("kind").is_in(["wait", "comm"]))))
-    for cause, of_cause in WORK.items():
-        work = mine.filter(of_cause)
+    did = of_kind(spans, "gc", "sampler", *READS, *_STAGES).select("start_ns", "end_ns", "kind", "pid", "tid", "source")
+    mine = did.filter(in_main_thread(spans))
+    yield Activity("gc", intervals(of_kind(mine, "gc")), "main")
+    elsewhere = union(intervals(of_kind(spans, "wait", "comm")))
+    for cause in WORK:
+        work = of_work(mine, cause)
         of_peers = intervals(work.filter(from_peer))
         own = subtract(of_peers, elsewhere) if len(of_peers) else EMPTY
         yield Activity(cause, union_all([intervals(work.filter(~from_peer)), own]), "main")
-    yield Activity("loader", intervals(mine.filter(pl.col("kind") == "sampler")))
+    yield Activity("loader", intervals(of_kind(mine, "sampler")))
 
 
 def threads_work(spans: pl.DataFrame, with_peers: bool) -> dict[str, Intervals]:
@@ -66,16 +68,13 @@ def threads_work(spans: pl.DataFrame, with_peers: bool) -> dict[str, Intervals]:
 
     `with_peers`: reads from sockets and pipes count too. Where worker processes make the batches, they come from those.
     """
-    processes = spans.filter(pl.col("kind").is_in(["wait", "step"]))["pid"].drop_nulls().unique()
-    known = spans.filter(pl.col("kind").is_in(["wait", "step", "fetch"])).select(_thread().unique()).to_series()
-    theirs = spans.filter(
-        pl.col("pid").is_in(processes.implode()),
-        pl.col("batch").is_null(),
-        ~_thread().is_in(known.implode()),
-        pl.any_horizontal(*WORK.values()),
-    )
+    processes = of_kind(spans, "wait", "step")["pid"].drop_nulls().unique()
+    known = of_kind(spans, "wait", "step", "fetch").select(_thread().unique()).to_series()
+    done = of_kind(spans, *READS, *_STAGES).select("start_ns", "end_ns", "kind", "pid", "tid", "batch", "source")
+    theirs = done.filter(pl.col("pid").is_in(processes.implode()) & pl.col("batch").is_null())
+    theirs = theirs.filter(~_thread().is_in(known.implode()))
     theirs = theirs if with_peers else theirs.filter(~from_peer)
-    found = {cause: intervals(theirs.filter(of_cause)) for cause, of_cause in WORK.items()}
+    found = {cause: intervals(of_work(theirs, cause)) for cause in WORK}
     return {cause: times for cause, times in found.items() if len(times)}
 
 
@@ -84,9 +83,9 @@ def unrecorded_waits(spans: pl.DataFrame, idle: Intervals) -> tuple[list[Activit
 
     `idle` is when nothing is known of the main thread. A rank with `wait` spans has shown when it waits: nothing is added to that.
     """
-    if not spans.filter(pl.col("kind") == "wait").is_empty():
+    if not of_kind(spans, "wait").is_empty():
         return [], EMPTY
-    exchanges = intervals(spans.filter(pl.col("kind") == "comm"))
+    exchanges = intervals(of_kind(spans, "comm"))
     work = {cause: subtract(times, exchanges) for cause, times in threads_work(spans, with_peers=True).items()}
     waits = likely_waits(idle, work)
     found = [Activity(cause, overlaps(times, waits), "threads") for cause, times in work.items()]

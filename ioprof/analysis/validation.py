@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.intervals import Intervals, pack, union, union_all
-from ioprof.analysis.selection import intervals
+from ioprof.analysis.selection import intervals, of_kind
 
 
 def validations(spans: pl.DataFrame) -> Intervals:
@@ -13,14 +13,14 @@ def validations(spans: pl.DataFrame) -> Intervals:
     That is: its `validate` spans; its waits for batches to validate on; what follows such a wait up to the next wait, if no
     training step ended in between; and next to these the waits for the workers ("start") and for the end ("end") of a loader.
     """
-    waits = spans.filter(pl.col("kind") == "wait").with_columns(pl.col("name").cast(pl.String).fill_null(""))
+    waits = of_kind(spans, "wait").with_columns(pl.col("name").cast(pl.String).fill_null(""))
     batches, starts, ends = (union(intervals(waits.filter(pl.col("name") == name))) for name in ("validate", "start", "end"))
-    marked = intervals(spans.filter(pl.col("kind") == "validate"))
+    marked = intervals(of_kind(spans, "validate"))
     if not len(batches):
         return union(marked)
     every = union(intervals(waits))
     gaps = pack(every[:-1, 1], every[1:, 0])
-    steps = spans.filter(pl.col("kind") == "step").group_by("step").agg(pl.col("end_ns").max())["end_ns"].sort().to_numpy()
+    steps = of_kind(spans, "step").group_by("step").agg(pl.col("end_ns").max())["end_ns"].sort().to_numpy()
     is_quiet = np.searchsorted(steps, gaps[:, 0]) == np.searchsorted(steps, gaps[:, 1], side="right")
     after = gaps[is_quiet & np.isin(gaps[:, 0], batches[:, 1])]
     before = gaps[is_quiet & np.isin(gaps[:, 0], starts[:, 1]) & np.isin(gaps[:, 1], batches[:, 0])]

@@ -8,7 +8,7 @@ import polars as pl
 
 from ioprof.analysis.intervals import Intervals, overlaps, partition, total, union
 from ioprof.analysis.lineage import COLUMNS, KINDS, Axis, with_worker
-from ioprof.analysis.selection import TIMES, WORK, Piece, analyse, intervals
+from ioprof.analysis.selection import TIMES, WORK, Piece, analyse, intervals, of_kind, of_work
 from ioprof.run_record import WorkersTime, WorkPart
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
@@ -61,13 +61,13 @@ class MakingSums:
     def add(self, piece: Piece) -> None:
         """Add what workers did in a piece."""
         sums, spans = self._sums, with_worker(piece.spans.select(*TIMES, *self.columns))
-        fetches = spans.filter(pl.col("kind") == "fetch")
+        fetches = of_kind(spans, "fetch")
         if fetches.is_empty():
             return
         axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
-        there = spans.filter(pl.col("worker").is_in(pl.Series(axis.workers).implode()))
+        there = spans.drop("pid", "tid", "batch").filter(pl.col("worker").is_in(pl.Series(axis.workers).implode()))
         fetching = union(axis.place(fetches))
-        *stages, rest = partition(fetching, [axis.place(there.filter(of_cause)) for of_cause in WORK.values()])
+        *stages, rest = partition(fetching, [axis.place(of_work(there, cause)) for cause in WORK])
         sums.total_ns += total(fetching)
         if self._stacks is not None and len(rest):
             self._unnamed.append(_sampled(self._stacks.filter(pl.col("rank") == piece.rank), fetches, axis, rest))
@@ -98,7 +98,7 @@ def _sampled(stacks: pl.DataFrame, fetches: pl.DataFrame, axis: Axis, times: Int
 
 
 def _add_named(found: Making, cause: str, times: Intervals, axis: Axis, there: pl.DataFrame) -> None:
-    spans = there.filter(pl.col("kind") == _KINDS_NAMED[cause], pl.col("name").is_not_null())
+    spans = of_kind(there, _KINDS_NAMED[cause]).filter(pl.col("name").is_not_null())
     for (name,), part in spans.group_by("name"):
         found.add(cause, total(overlaps(union(axis.place(part)), times)), str(name))
 

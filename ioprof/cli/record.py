@@ -30,9 +30,13 @@ def record(
     stacks: Annotated[bool, Option("--stacks/--no-stacks", help="Sample the Python stacks of ranks and workers.")] = True,
 ) -> int:
     """Run any command, unchanged, report what its training waited for, and return its exit code."""
+    environment = dict(os.environ)
     return_freed_memory(os.environ)
-    folder = out or default_run_folder(os.environ)
-    run = ioprof.record(command, out=folder, force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, reporter=reporter)
+    folder = out or default_run_folder(environment)
+    run = ioprof.record(
+        command, out=folder, force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, environment=environment,
+        reporter=reporter,
+    )  # fmt: skip
     if run.trace.run.part is None and not quiet:
         from ioprof.report.brief import brief_text  # after the job: it loads the libraries of the report
 

@@ -11,6 +11,7 @@ import polars as pl
 from ioprof.analysis.kept import ANALYSIS, STEPS, SUMMARY, keep_analysis
 from ioprof.analysis.run import Run
 from ioprof.ingest import store_spool
+from ioprof.process import trim_heap
 from ioprof.recording.run_folder import ANALYSIS_FILES, MARKER, RUN_FILES
 from ioprof.recording.used_storage import with_storage
 from ioprof.replay.summary import with_gains
@@ -27,6 +28,7 @@ def make_run_folder(spool: Path, out: Path, record: RunRecord) -> Run:
     with _removed_on_failure(out, RUN_FILES):
         trace = with_storage(store_spool(spool, record, out / SPANS))
         trace.save(out)
+    trim_heap()  # some 20 MB, of strings and tables that were read from capture files
     run = with_gains(Run.of(trace, out), is_asked=False)
     with _removed_on_failure(out, ANALYSIS_FILES):
         _write_analysis(run, out)

@@ -8,7 +8,8 @@ import polars as pl
 
 from ioprof.report.units import duration
 from ioprof.report.views import Window
-from ioprof.trace import Trace, Where
+from ioprof.span_parts import Where
+from ioprof.trace import Trace
 
 MOST_BARS: Final = 2500
 """Bars in one view: beyond some 4,000 a browser becomes slow."""

@@ -105,7 +105,8 @@ def _add(found: Overview, spans: pl.DataFrame) -> None:
     end = np.maximum(spans["end_ns"].to_numpy(), start).clip(0, found.end_ns)
     pair, number = spans["pair"].to_numpy().astype(np.int64), spans["class"].to_numpy()
     code = duration_code(end - start)
-    np.add.at(found.durations, (number, code), 1)
+    cells = np.bincount(number.astype(np.int64) * _DURATION_BINS + code, minlength=found.durations.size)
+    np.add(found.durations, cells.reshape(found.durations.shape), out=found.durations)
     moved = spans["bytes"].fill_null(0).to_numpy()
     bin_ns = found.bin_ns
     first = np.minimum((start / bin_ns).astype(np.int64), found.bins - 1)

@@ -1,6 +1,7 @@
 """What the timeline of a page is drawn from: a JSON object, and blocks of columns that it describes."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,13 +46,15 @@ def payload(trace: Trace, steps: pl.DataFrame, summary: Summary, wanted: tuple[i
     table = lanes.table
     end_ns = _end_ns(trace, steps)
     is_large = trace.num_spans > MOST_SPANS
-    whole = overview(trace, table, end_ns, is_large)
-    found = stalls(steps)
-    windows = stretches(trace, steps, found, wanted) if is_large else [(0, end_ns)]
-    spans = span_blocks(_exact(trace, table, windows if is_large else None), trace.files)
     charged = _charged(steps, lanes)
-    step_block, step_ranks = step_columns(charged, CAUSES) if len(charged) else ("", [])
-    series = [*ready_batches(trace, lanes.ranks), *sampled_lanes(trace)]
+    with ThreadPoolExecutor(1) as thread:  # compressing needs no interpreter
+        coded = thread.submit(step_columns, charged, CAUSES)
+        whole = overview(trace, table, end_ns, is_large)
+        found = stalls(steps)
+        windows = stretches(trace, steps, found, wanted) if is_large else [(0, end_ns)]
+        spans = span_blocks(_exact(trace, table, windows if is_large else None), trace.files)
+        series = [*ready_batches(trace, lanes.ranks), *sampled_lanes(trace)]
+    step_block, step_ranks = coded.result() if len(charged) else ("", [])
     blocks = {"steps": step_block} if step_block else {}
     blocks |= {f"series{place}": lane.block() for place, lane in enumerate(series)}
     blocks |= {"overview": whole.blocks()} if is_large else {}
@@ -98,10 +101,7 @@ def _stall(stall: Stall) -> list[int]:
 
 
 def _end_ns(trace: Trace, steps: pl.DataFrame) -> int:
-    ends = [
-        trace.found(lambda part: part.select(pl.col("end_ns").max()))["end_ns"].max(),
-        steps["end_ns"].max() if len(steps) else 0,
-    ]
+    ends = [trace.last_ns, steps["end_ns"].max() if len(steps) else 0]
     return max(1, *(end for end in ends if isinstance(end, int)))
 
 

@@ -1,5 +1,6 @@
 """The spans of a page's timeline, exact to 100 ns, as blocks of columns."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from ioprof.report.units import NAME_LENGTH, clean
 
 SPANS_PER_BLOCK: Final = 40_000
 """Spans in one block: so many are inflated without making the page wait."""
+_THREADS: Final = 2
 LONGEST_PATH: Final = 300
 """Characters of a path that the page has; longer ones are cut in the middle."""
 
@@ -38,8 +40,10 @@ def span_blocks(spans: pl.DataFrame, files: pl.DataFrame) -> SpanBlocks:
     ordered = ordered.with_columns(pl.col("name").cast(pl.String)).join(names, on="name", how="left", maintain_order="left")
     ordered = ordered.join(paths.select("file", "place", "size_bytes"), on="file", how="left", maintain_order="left")
     parts = list(ordered.iter_slices(SPANS_PER_BLOCK))
+    with ThreadPoolExecutor(_THREADS) as threads:
+        blocks = list(threads.map(lambda part: block(_columns(part)), parts))
     return SpanBlocks(
-        [block(_columns(part)) for part in parts],
+        blocks,
         [list(part.group_by("track", maintain_order=True).len().iter_rows()) for part in parts],
         [_path(path) for path in paths["path"]],
         paths["size_bytes"].fill_null(-1).to_numpy(),
