@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 import pytest
@@ -150,25 +150,37 @@ def test_demand_is_bytes_per_sample_at_the_devices_rate() -> None:
     assert "derived" == found.basis
 
 
-@pytest.mark.parametrize(("early", "expected"), [(300, (3e9, 1.2e9)), (120, (1.02e9, None))])
-def test_demand_is_that_of_the_batches_that_need_most(early: int, expected: tuple[float, float | None]) -> None:
-    """A worker makes 40 batches of one sample; the first four fetch more from storage than the others, 100 bytes each."""
+FALLING: Final = [300] * 12 + [100] * 28
+SHARDS: Final = [1000, 0, 0, 0, 0, 0, 0, 0] * 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "expected"),
+    [
+        ("fault", FALLING, (3e9, 1.6e9)),
+        ("fault", [120] * 12 + [100] * 28, (1.06e9, None)),
+        ("fault", SHARDS, (1.25e9, None)),  # a batch that reads a shard reads for others
+        ("read", FALLING, (1.6e9, None)),  # calls ask for what they need
+    ],
+)
+def test_demand_is_that_of_the_first_batches_where_it_falls(
+    kind: str, sizes: list[int], expected: tuple[float, float | None]
+) -> None:
+    """A worker makes 40 batches of one sample in 100 ns each; a map is read at random, and later pages are in memory already."""
     spans: list[dict[str, Any]] = []
-    for batch in range(40):
+    for batch, size in enumerate(sizes):
         start = 100 * batch
         times = {"start_ns": start, "rank": 0, "batch": batch, "step": batch}
         worker, loop = {"pid": pid(0, 0), "tid": pid(0, 0)}, {"pid": pid(0), "tid": pid(0)}
-        size = early if batch < 4 else 100
         spans += [
             {"kind": "step", "end_ns": start + 100, **times, **loop},
             {"kind": "compute", "end_ns": start + 100, **times, **loop, "stream": 0},
             {"kind": "fetch", "end_ns": start + 50, **times, **worker, "offset": 1},
-            {"kind": "read", "end_ns": start + 50, **times, **worker, "bytes": size, "source": "storage"},
+            {"kind": kind, "end_ns": start + 50, **times, **worker, "bytes": size, "source": "storage"},
         ]
     record = RunRecord.of({"config": {"ranks": 1, "workers": 1, "batch_size": 1, "device": "cuda"}})
     trace = Trace(record, pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS)))
-    delivered = 36 * 100 + 4 * early
-    found = demand(trace, by_kernel={(None, pid(0, 0)): delivered})
+    found = demand(trace, by_kernel={(None, pid(0, 0)): sum(sizes)}, least_reads=5)
     assert pytest.approx(expected) == (found.bytes_per_s, found.mean_bytes_per_s)
     assert found.devices_fed == pytest.approx(4000 / 3950)  # by the mean
 

@@ -29,6 +29,9 @@ _FEWEST_BATCHES: Final = 4 * TENTHS
 """Batches below which it is not said that some of them need more than others."""
 _UNEVEN: Final = 1.5
 """Bytes per batch in the tenth of the batches that takes most, over those of all, from which on they are the demand."""
+_FALLEN: Final = 2.0
+"""Bytes of the first half over those of the second, below which the batches that take most read for others, as those do that read
+a shard, or a group of rows."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,14 @@ class Tenths:
         return Tenths(self.batches + other.batches, self.stored + other.stored, self.reads + other.reads)
 
     def most(self) -> tuple[float, float] | None:
-        """Bytes and reads per batch in the tenth with most bytes, over those per batch of all; None: about as many in each."""
+        """Bytes and reads per batch in the tenth with most bytes, over those per batch of all; None: they do not fall."""
         batches, stored, reads = int(self.batches.sum()), int(self.stored.sum()), int(self.reads.sum())
         if batches < _FEWEST_BATCHES or not self.batches.all() or not stored:
             return None
         ratios = self.stored / self.batches * (batches / stored)
         place = int(ratios.argmax())
-        if ratios[place] < _UNEVEN:
+        half = TENTHS // 2
+        if ratios[place] < _UNEVEN or ratios[:half].sum() < _FALLEN * ratios[half:].sum():
             return None
         return float(ratios[place]), float(self.reads[place] / self.batches[place] * (batches / reads))
 
@@ -162,7 +166,7 @@ def demand(
     per_sample = (found.bytes if delivered is None else delivered) / samples
     wall_s, needed = _made_s(trace), per_sample * rate
     got = per_sample * samples / wall_s if wall_s else None
-    most = found.tenths.most() if found.tenths and delivered is not None else None
+    most = found.tenths.most() if found.tenths and delivered is not None and is_least else None
     more_bytes, more_reads = most or (1.0, 1.0)
     return Demand(
         bytes_per_s=more_bytes * needed,
