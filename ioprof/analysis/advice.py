@@ -108,13 +108,13 @@ def _storage(evidence: Evidence) -> _Lines:
             "at a time get more, also where all cores are in use"
         )
     if need.bytes_per_s and need.reads_per_s and seen.accesses and evidence.wall_s:
-        size = seen.bytes / seen.accesses if need.mean_bytes_per_s is None else need.bytes_per_s / need.reads_per_s
+        each = seen.bytes / seen.accesses if need.mean_bytes_per_s is None else need.bytes_per_s / need.reads_per_s
         most = (
             "" if need.mean_bytes_per_s is None else f" for the batches that need most ({_rate(need.mean_bytes_per_s)} on average)"
         )
         yield (
             f"Use storage that delivers {_rate(need.bytes_per_s)} in {need.reads_per_s:,.0f} reads/s "
-            f"({size / 1e3:,.0f} kB each): the devices need that{most}, and this run got "
+            f"({each / 1e3:,.0f} kB each): the devices need that{most}, and this run got "
             f"{_rate(seen.bytes / evidence.wall_s)} in {seen.accesses / evidence.wall_s:,.0f} reads/s"
         )
     if is_foreign:
