@@ -1,6 +1,6 @@
 """The job of `demand.py`: records of constant size, read in one of several ways, and a model whose forward pass takes a known time.
 
-    python benchmarks/demand_job.py make FOLDER
+    python benchmarks/demand_job.py make FOLDER WAY
     python benchmarks/demand_job.py WAY FOLDER
 
 WAY is one of `WAYS`. The model waits instead of computing, so that the job needs little of the processor.
@@ -21,31 +21,36 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-WAYS = ("files", "lmdb-map", "lmdb-pread", "webdataset", "memmap")
+WAYS = ("files", "lmdb-map", "lmdb-pread", "webdataset", "memmap", "memmap-whole")
 RECORDS, RECORD_BYTES = 1280, 100_000
 # Readers enough to keep the disk at work: one that waits for each page alone is bound by latency, whatever the rate.
 BATCH, FORWARD_S, WORKERS = 8, 0.030, 4
+EVERY = {"memmap": 4, "memmap-whole": 1}
+"""Of a memmap, every fourth record is read, as by one of four ranks: readahead does not fetch what later batches read."""
 
 
-def make(folder: Path) -> None:
+def make(folder: Path, way: str) -> None:
+    """Write the records as one way of reading needs them."""
     random = np.random.default_rng(0)
-    (folder / "files").mkdir()
-    with (
-        lmdb.open(str(folder / "lmdb"), map_size=1 << 28) as environment,
-        environment.begin(write=True) as writes,
-        (folder / "records.bin").open("wb") as whole,
-    ):
+    if way in EVERY:
+        with (folder / "records.bin").open("wb") as whole:
+            for _ in range(RECORDS * EVERY[way]):
+                whole.write(random.bytes(RECORD_BYTES))
+    elif way == "files":
+        (folder / "files").mkdir()
         for number in range(RECORDS):
-            record = random.bytes(RECORD_BYTES)
-            (folder / "files" / f"{number:05d}").write_bytes(record)
-            writes.put(f"{number:05d}".encode(), record, append=True)
-            whole.write(record)
-    for shard in range(4):
-        with tarfile.open(folder / f"shard-{shard}.tar", "w") as tar:
-            for number in range(shard, RECORDS, 4):
-                header = tarfile.TarInfo(f"{number:05d}.bin")
-                header.size = RECORD_BYTES
-                tar.addfile(header, BytesIO((folder / "files" / f"{number:05d}").read_bytes()))
+            (folder / "files" / f"{number:05d}").write_bytes(random.bytes(RECORD_BYTES))
+    elif way == "webdataset":
+        for shard in range(4):
+            with tarfile.open(folder / f"shard-{shard}.tar", "w") as tar:
+                for number in range(shard, RECORDS, 4):
+                    header = tarfile.TarInfo(f"{number:05d}.bin")
+                    header.size = RECORD_BYTES
+                    tar.addfile(header, BytesIO(random.bytes(RECORD_BYTES)))
+    else:
+        with lmdb.open(str(folder / "lmdb"), map_size=1 << 28) as environment, environment.begin(write=True) as writes:
+            for number in range(RECORDS):
+                writes.put(f"{number:05d}".encode(), random.bytes(RECORD_BYTES), append=True)
 
 
 class Records(Dataset):
@@ -63,10 +68,11 @@ class Records(Dataset):
         number = int(self.order[index])
         if self.way == "files":
             record = (self.folder / "files" / f"{number:05d}").read_bytes()
-        elif self.way == "memmap":
+        elif self.way in EVERY:
             if self.source is None:
                 self.source = np.memmap(self.folder / "records.bin", np.uint8, "r")
-            record = self.source[number * RECORD_BYTES : (number + 1) * RECORD_BYTES].tobytes()
+            place = number * EVERY[self.way]
+            record = self.source[place * RECORD_BYTES : (place + 1) * RECORD_BYTES].tobytes()
         else:
             if self.source is None:
                 environment = lmdb.open(str(self.folder / "lmdb"), readonly=True, lock=False, readahead=False)
@@ -113,7 +119,7 @@ class Model(nn.Module):
 def main() -> None:
     way, folder = sys.argv[1], Path(sys.argv[2])
     if way == "make":
-        make(folder)
+        make(folder, sys.argv[3])
         return
     torch.set_num_threads(1)
     model = Model()

@@ -4,10 +4,13 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, Any, Final
 
+_library: Any = zlib
 try:
-    from isal import isal_zlib as _library
-except ImportError:  # it has wheels for two processors only
-    _library = zlib
+    from isal import isal_zlib
+except ImportError:
+    pass  # it has wheels for two processors only
+else:
+    _library = isal_zlib
 
 GZIP: Final = 31
 ZLIB: Final = 15

@@ -60,7 +60,7 @@ class Recorded:
         self, spool: Path, *command: object, minor: bool | None = None, recording: dict[str, Any] | None = None, **options: Any
     ) -> None:
         spool.mkdir(exist_ok=True)
-        recorder = faults.FaultRecorder(spool, period_s=0.05, minor=minor, **recording or {})
+        recorder = faults.FaultRecorder(spool, minor=minor, **{"period_s": 0.05} | (recording or {}))
         try:
             self.ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, timeout=60, **options)
         finally:
@@ -186,7 +186,14 @@ def test_lmdb_reads_are_faults_of_its_file(tmp_path: Path) -> None:
 
 
 def read_slowly(
-    tmp_path: Path, pages_per_s: int, how: str, pages: Iterable[int], *, minor: bool | None = None
+    tmp_path: Path,
+    pages_per_s: int,
+    how: str,
+    pages: Iterable[int],
+    *,
+    minor: bool | None = None,
+    after_s: float = 0,
+    recording: dict[str, Any] | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """The faults of a program that touches these pages of a cold file on a throttled disk, and its own measurement."""
     if reason := slow_storage.missing():
@@ -197,8 +204,9 @@ def read_slowly(
         path.write_bytes(os.urandom(PAGES * mmap.PAGESIZE))
         slow_storage.evict(path.parent)
         disk.throttle(pages_per_s * mmap.PAGESIZE)
-        command = [sys.executable, PROGRAMS / "touch_pages.py", path, how, *pages]
-        job = Recorded(tmp_path / "spool", *command, minor=minor, preexec_fn=disk.join)
+        wait = ["sh", "-c", f'sleep {after_s}; exec "$@"', "sh"]
+        command = [*wait, sys.executable, PROGRAMS / "touch_pages.py", path, how, *pages]
+        job = Recorded(tmp_path / "spool", *command, minor=minor, recording=recording, preexec_fn=disk.join)
         spans, reader = job.of(path), job.readers[0]
         slow_storage.evict(path.parent)
     return spans, reader
@@ -273,6 +281,16 @@ def test_faults_after_an_idle_time_have_no_duration(data: Path) -> None:
     marks = records.take(records.types == perf.SWITCH_STATE).miscs.tolist()
     assert [0, 0] == marks[:2]  # before disabling and after
     assert [0, 0, 1] * (len(marks) // 3) == marks[: len(marks) // 3 * 3]
+
+
+@pytest.mark.alone
+def test_the_first_fault_after_an_idle_time_is_noticed_soon(tmp_path: Path) -> None:
+    """Before the period is over: only the faults of the first 0.3 s have no duration."""
+    recording = {"idle_ns": 1_000_000_000, "period_s": 3.0}
+    spans, reader = read_slowly(tmp_path, 100, "plain", some_pages(200), after_s=4, recording=recording)
+    blocked_ns = spans.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
+    assert 200 == len(spans)
+    assert 0.7 * reader["slept_ns"] <= blocked_ns <= reader["took_ns"]
 
 
 def test_without_optional_events_switches_are_always_recorded(data: Path) -> None:

@@ -196,6 +196,24 @@ def test_which_threads_send_batches_is_decided_for_the_whole_rank(reading: str) 
         assert_frame_equal(whole, charges(Trace(trace.run, sending)).steps)
 
 
+def test_what_blocks_a_sender_is_decided_for_the_whole_rank() -> None:
+    """A batch that is late because its worker faults, though the pieces end within the wait."""
+    drawing = """
+        step r0      000000000000000000000
+        wait r0      ...00000000000000000.
+        fetch r0 w0  00...................
+        fetch r0 w1  .1111111111111111111.
+        fault r0 w1  .######=====------##.
+    """
+    trace = timeline(drawing)
+    slow = Trace(trace.run, trace.spans.with_columns(pl.col("start_ns", "end_ns") * 100_000))
+    whole = charges(slow).steps
+    assert (17_000_000, 0) == (whole["storage_ns"].sum(), whole["delivery_ns"].sum())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "_ROWS_AT_ONCE", 1)
+        assert_frame_equal(whole, charges(slow).steps)
+
+
 MEASURE: Final = """
 import sys
 from pathlib import Path

@@ -2,20 +2,20 @@
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import shifted, shuffled, traces
-from timeline import timeline
+from timeline import pid, timeline
 
 from ioprof.analysis.demand import demand
 from ioprof.analysis.summary import summarise
 from ioprof.analysis.totals import totals
 from ioprof.run_record import Reason, RunRecord
-from ioprof.schema import BASES, CAUSES, FILE_COLUMNS
+from ioprof.schema import BASES, CAUSES, FILE_COLUMNS, SPAN_COLUMNS
 from ioprof.trace import Trace, table_schema
 
 JOBS = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -148,6 +148,41 @@ def test_demand_is_bytes_per_sample_at_the_devices_rate() -> None:
     found = demand(job(), least_reads=1)
     assert pytest.approx((5e9, 5e7, 1e8)) == (found.bytes_per_s, found.reads_per_s, found.at_samples_per_s)
     assert "derived" == found.basis
+
+
+FALLING: Final = [300] * 12 + [100] * 28
+SHARDS: Final = [1000, 0, 0, 0, 0, 0, 0, 0] * 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "expected"),
+    [
+        ("fault", FALLING, (3e9, 1.6e9)),
+        ("fault", [120] * 12 + [100] * 28, (1.06e9, None)),
+        ("fault", SHARDS, (1.25e9, None)),  # a batch that reads a shard reads for others
+        ("read", FALLING, (1.6e9, None)),  # calls ask for what they need
+    ],
+)
+def test_demand_is_that_of_the_first_batches_where_it_falls(
+    kind: str, sizes: list[int], expected: tuple[float, float | None]
+) -> None:
+    """A worker makes 40 batches of one sample in 100 ns each; a map is read at random, and later pages are in memory already."""
+    spans: list[dict[str, Any]] = []
+    for batch, size in enumerate(sizes):
+        start = 100 * batch
+        times = {"start_ns": start, "rank": 0, "batch": batch, "step": batch}
+        worker, loop = {"pid": pid(0, 0), "tid": pid(0, 0)}, {"pid": pid(0), "tid": pid(0)}
+        spans += [
+            {"kind": "step", "end_ns": start + 100, **times, **loop},
+            {"kind": "compute", "end_ns": start + 100, **times, **loop, "stream": 0},
+            {"kind": "fetch", "end_ns": start + 50, **times, **worker, "offset": 1},
+            {"kind": kind, "end_ns": start + 50, **times, **worker, "bytes": size, "source": "storage"},
+        ]
+    record = RunRecord.of({"config": {"ranks": 1, "workers": 1, "batch_size": 1, "device": "cuda"}})
+    trace = Trace(record, pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS)))
+    found = demand(trace, by_kernel={(None, pid(0, 0)): sum(sizes)}, least_reads=5)
+    assert pytest.approx(expected) == (found.bytes_per_s, found.mean_bytes_per_s)
+    assert found.devices_fed == pytest.approx(4000 / 3950)  # by the mean
 
 
 def test_demand_of_two_ranks_is_at_the_rate_of_both_devices() -> None:

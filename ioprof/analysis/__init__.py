@@ -5,6 +5,7 @@ Modules, from the bottom up:
     selection.py              which spans to look at, rank by rank, and of a large rank in pieces of time
     intervals.py              sets of time, and how windows are shared out among classes of them
     steps.py                  the steps of every rank
+    blocked_sends.py          finished batches that come late because a worker reads
     lineage.py                what each wait for a batch was for
     stragglers.py             collectives across ranks: the last to arrive, and what it did meanwhile
     gpu_windows.py            the times in which GPUs were recorded

@@ -32,6 +32,8 @@ _DECODE_LESS: Final = {
 """What makes decoding cheaper, by the first letters of the decoder's name; a name that is not here is of an image."""
 _PEERS: Final = ("tcp://", "unix:", "pipe:")
 """How the names of sockets and pipes begin, which have no data to copy."""
+_SHORTEST_READ_S: Final = 1e-4
+"""Half of the reads were served from memory if their median is below that: then it says nothing of those that were waited for."""
 _UNEQUAL_STAGES: Final = 1.25
 """Time that a stage of a pipeline computes over the mean of the others, from which on the model should be divided anew."""
 _LARGE_BUBBLES: Final = 0.1
@@ -106,9 +108,13 @@ def _storage(evidence: Evidence) -> _Lines:
             "at a time get more, also where all cores are in use"
         )
     if need.bytes_per_s and need.reads_per_s and seen.accesses and evidence.wall_s:
+        each = seen.bytes / seen.accesses if need.mean_bytes_per_s is None else need.bytes_per_s / need.reads_per_s
+        most = (
+            "" if need.mean_bytes_per_s is None else f" for the batches that need most ({_rate(need.mean_bytes_per_s)} on average)"
+        )
         yield (
             f"Use storage that delivers {_rate(need.bytes_per_s)} in {need.reads_per_s:,.0f} reads/s "
-            f"({seen.bytes / seen.accesses / 1e3:,.0f} kB each): the devices need that, and this run got "
+            f"({each / 1e3:,.0f} kB each): the devices need that{most}, and this run got "
             f"{_rate(seen.bytes / evidence.wall_s)} in {seen.accesses / evidence.wall_s:,.0f} reads/s"
         )
     if is_foreign:
@@ -126,7 +132,8 @@ def _storage(evidence: Evidence) -> _Lines:
         fits = f", and memory ({memory / 1e9:,.1f} GB) holds it after the first epoch" if memory and size < 0.8 * memory else ""
         yield f"Copy the dataset ({size / 1e9:,.2f} GB) to node-local storage before the job starts{fits}"
     if depth is None or depth.bound is None:
-        yield from more_workers(evidence, f"each waits for one read at a time, which takes {_ms(seen.read_p50_s)} (p50)")
+        took = f", which takes {_ms(seen.read_p50_s)} (p50)" if (seen.read_p50_s or 0.0) >= _SHORTEST_READ_S else ""
+        yield from more_workers(evidence, f"each waits for one read at a time{took}")
 
 
 def _waits(evidence: Evidence) -> str:

@@ -160,7 +160,7 @@ class Charging:
         rank = piece.rank
         self._rows = np.flatnonzero(self._seen & (self._table["rank"].to_numpy() == rank))
         self._windows = intervals(self._table[self._rows])
-        self._sending = lineage.senders(self._trace, rank) if piece.is_cut else None
+        self._sending = lineage.sending_of(self._trace, rank) if piece.is_cut else None
         self._places = host_places(self._whole.filter(pl.col("rank") == rank))
         self._waits = Waits(self._arrived.get(rank, self._no_arrivals), rank)
         self._charged[self._rows] = 0
@@ -209,7 +209,7 @@ def _charge(windows: Intervals, exclusive: Classes) -> NDArray[np.int64]:
 
 
 def _activities(
-    piece: Piece, arrived: pl.DataFrame, missing: Mapping[str, Reason], windows: Intervals, sending: lineage.Threads | None
+    piece: Piece, arrived: pl.DataFrame, missing: Mapping[str, Reason], windows: Intervals, sending: lineage.Sending | None
 ) -> tuple[list[Activity], Intervals]:
     """What happened on a rank and when, in the order in which time is charged; and what `Charges.threads_ns` counts."""
     spans = piece.spans
@@ -255,7 +255,7 @@ def exposed(trace: Trace, causes: Collection[str]) -> Iterator[tuple[int, pl.Dat
         rank, spans = piece.rank, piece.spans
         if piece.is_first:
             of_rank = left.pop(rank, EMPTY)
-            sending = lineage.senders(trace, rank) if piece.is_cut else None
+            sending = lineage.sending_of(trace, rank) if piece.is_cut else None
         windows = piece.clip(of_rank)
         activities, _ = _activities(piece, arrived, missing, windows, sending)
         *pieces, host = partition(windows, [activity.times for activity in activities])

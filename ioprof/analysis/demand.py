@@ -13,7 +13,7 @@ from ioprof.analysis.intervals import Intervals, covered, pack, total, union
 from ioprof.analysis.lineage import Axis, with_worker
 from ioprof.analysis.loaders import batches, known_samples, samples_in
 from ioprof.analysis.reads import is_access, is_received
-from ioprof.analysis.selection import COMPUTE, TIMES, Piece, analyse, intervals, of_kind, with_tasks
+from ioprof.analysis.selection import COMPUTE, TIMES, WORK, Piece, analyse, intervals, of_kind, with_tasks
 from ioprof.analysis.steps import steps
 from ioprof.run_record import Demand, JobKind, Reason
 from ioprof.trace import Trace
@@ -22,6 +22,41 @@ LEAST_READS: Final = 30
 """Reads of batches below which nothing is said of what others would need."""
 _LEAST_DELIVERED: Final = 0.9
 """Part of the bytes of read calls that storage must have delivered if what it delivered is taken for the demand."""
+
+
+TENTHS: Final = 10
+_FEWEST_BATCHES: Final = 4 * TENTHS
+"""Batches below which it is not said that some of them need more than others."""
+_UNEVEN: Final = 1.5
+"""Bytes per batch in the tenth of the batches that takes most, over those of all, from which on they are the demand."""
+_FALLEN: Final = 2.0
+"""Bytes of the first half over those of the second, below which the batches that take most read for others, as those do that read
+a shard, or a group of rows."""
+
+
+@dataclass(frozen=True)
+class Tenths:
+    """What each tenth of the batches of a rank took, summed over ranks, in the order of the batches."""
+
+    batches: NDArray[np.int64]
+    stored: NDArray[np.int64]
+    """Bytes from storage."""
+    reads: NDArray[np.int64]
+
+    def __add__(self, other: "Tenths") -> "Tenths":
+        return Tenths(self.batches + other.batches, self.stored + other.stored, self.reads + other.reads)
+
+    def most(self) -> tuple[float, float] | None:
+        """Bytes and reads per batch in the tenth with most bytes, over those per batch of all; None: they do not fall."""
+        batches, stored, reads = int(self.batches.sum()), int(self.stored.sum()), int(self.reads.sum())
+        if batches < _FEWEST_BATCHES or not self.batches.all() or not stored:
+            return None
+        ratios = self.stored / self.batches * (batches / stored)
+        place = int(ratios.argmax())
+        half = TENTHS // 2
+        if ratios[place] < _UNEVEN or ratios[:half].sum() < _FALLEN * ratios[half:].sum():
+            return None
+        return float(ratios[place]), float(self.reads[place] / self.batches[place] * (batches / reads))
 
 
 @dataclass(frozen=True)
@@ -36,11 +71,13 @@ class Fetched:
     bytes: int = 0
     decode_ns: int = 0
     """Summed over workers."""
+    tenths: Tenths | None = None
 
     def __add__(self, other: "Fetched") -> "Fetched":
+        both = self.tenths + other.tenths if self.tenths and other.tenths else self.tenths or other.tenths
         return Fetched(
             self.batches + other.batches, self.samples + other.samples, self.reads + other.reads, self.bytes + other.bytes,
-            self.decode_ns + other.decode_ns,
+            self.decode_ns + other.decode_ns, both,
         )  # fmt: skip
 
 
@@ -55,20 +92,27 @@ class Fetching:
     """`fetched`, piece by piece."""
 
     kinds = ("wait", "fetch", "read", "fault", "decode")
-    columns = ("pid", "tid", "batch", "bytes")
+    columns = ("pid", "tid", "batch", "bytes", "source")
 
     def __init__(self, trace: Trace) -> None:
         whole = with_tasks(trace) if trace.run.job_kind is JobKind.RAY else trace
         fetches = whole.rows(pl.col("rank").is_not_null(), kinds=["fetch"]).group_by("rank", "batch").agg(pl.col("offset").max())
         samples = known_samples(fetches["offset"])
+        none = np.zeros(TENTHS, np.int64)
+        numbered = fetches.filter(pl.col("batch") >= 0)
+        self._numbers = dict(numbered.group_by("rank").agg(pl.col("batch").max() + 1).iter_rows())
+        tenth = pl.col("batch") * TENTHS // (pl.col("batch").max().over("rank") + 1)
+        batches = np.bincount(numbered.select(tenth).to_series().to_numpy().astype(np.int64), minlength=TENTHS)
         self.found = Fetched(
-            batches=len(fetches), samples=len(fetches) * (trace.run.config.batch_size or 0) if samples is None else samples
+            batches=len(fetches),
+            samples=len(fetches) * (trace.run.config.batch_size or 0) if samples is None else samples,
+            tenths=Tenths(batches, none, none),
         )
         """What `fetched` returns, when all pieces were added."""
 
     def add(self, piece: Piece) -> None:
         """Add what was read and decoded in a piece."""
-        self.found += _of_piece(piece)
+        self.found += _of_piece(piece, self._numbers.get(piece.rank, 0))
 
 
 class Computing:
@@ -100,7 +144,9 @@ def demand(
     reach if it never waited. High against what the path delivers: storage is, or will be, the bottleneck.
 
     What is asked for and what is delivered differ: a page of a map that is touched may fetch a whole window of readahead. So the
-    bytes are those that the kernel fetched for the processes that made batches, where it counted them and the run was cold.
+    bytes are those that the kernel fetched for the processes that made batches, where it counted them and the run was cold. Of a
+    map that is read at random, the first batches fetch what later ones find: what the tenth of the batches needs that takes most
+    is the demand then.
 
     `found` is `fetched(trace)`, `computed_ns` what `Computing` counts, `making` the stages of `workers_time.making(trace)`, and
     `by_kernel` the bytes that the kernel fetched by process, and `received` is `loaders.batches(trace)`; what is not given is not
@@ -120,9 +166,12 @@ def demand(
     per_sample = (found.bytes if delivered is None else delivered) / samples
     wall_s, needed = _made_s(trace), per_sample * rate
     got = per_sample * samples / wall_s if wall_s else None
+    most = found.tenths.most() if found.tenths and delivered is not None and is_least else None
+    more_bytes, more_reads = most or (1.0, 1.0)
     return Demand(
-        bytes_per_s=needed,
-        reads_per_s=found.reads / samples * rate,
+        bytes_per_s=more_bytes * needed,
+        mean_bytes_per_s=needed if most else None,
+        reads_per_s=more_reads * found.reads / samples * rate,
         at_samples_per_s=rate,
         basis=basis,
         is_delivered=delivered is not None,
@@ -191,7 +240,7 @@ def device_rate(trace: Trace, computed_ns: int | None = None, received: pl.DataF
     return rows * per_step / (computed_ns / 1e9) * ranks
 
 
-def _of_piece(piece: Piece) -> Fetched:
+def _of_piece(piece: Piece, num_batches: int) -> Fetched:
     spans = of_kind(piece.spans, "wait", "step", "fetch", "read", "fault", "decode")
     spans = with_worker(spans.select(*TIMES, "begin_ns", *Fetching.columns)).drop("pid", "tid", "batch")
     fetches = of_kind(spans, "fetch")
@@ -205,7 +254,19 @@ def _of_piece(piece: Piece) -> Fetched:
         reads=len(inside),
         bytes=int(inside["bytes"].sum()),
         decode_ns=int(covered(axis.place(decodes), within).sum()),
+        tenths=_in_tenths(inside, num_batches),
     )
+
+
+def _in_tenths(accesses: pl.DataFrame, num_batches: int) -> Tenths | None:
+    of_batch = accesses.filter(pl.col("batch").is_between(0, num_batches - 1))
+    if of_batch.is_empty():
+        return None
+    tenth = of_batch["batch"].to_numpy() * TENTHS // num_batches
+    stored = np.where(of_batch.select(WORK["storage"]).to_series(), of_batch["bytes"].fill_null(0), 0)
+    sums = np.zeros(TENTHS, np.int64)
+    np.add.at(sums, tenth, stored.astype(np.int64))
+    return Tenths(np.zeros(TENTHS, np.int64), sums, np.bincount(tenth, minlength=TENTHS))
 
 
 def _is_within(axis: Axis, spans: pl.DataFrame, within: Intervals) -> NDArray[np.bool_]:

@@ -3,6 +3,7 @@
 At an instant of the wait for batch k, whose worker ended fetch(k) at `ready`:
 
     at or after ready    `storage`, `page_cache`: a thread of the worker that only sends batches read what is in one, see `_sent`;
+                         `storage`: a read of a worker kept the batch from being sent, see `blocked_sends`;
                          else `delivery`: the batch was made, and on its way or queued
     before ready         what that worker did: `storage`, `page_cache`, `decode`, `transform`, `collate`
                          (before fetch(k) began the same worker was busy with an earlier batch, or was starting up)
@@ -16,15 +17,16 @@ What a worker read from a socket or a pipe counts within its `fetch` spans only:
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ioprof.analysis.intervals import Intervals, charge, overlaps, pack, subtract, total, union, union_all
-from ioprof.analysis.selection import READS, TIMES, WORK, Activity, by_rank, from_peer, intervals, of_kind, of_work
+from ioprof.analysis.blocked_sends import blocked, late_arrivals, may_block
+from ioprof.analysis.intervals import EMPTY, Intervals, charge, covered, overlaps, pack, subtract, total, union, union_all
+from ioprof.analysis.selection import READS, TIMES, WORK, Activity, by_rank, from_peer, intervals, kind_in, of_kind, of_work
 from ioprof.analysis.training_process import has_processes, likely_waits, main_threads, threads_work
 from ioprof.trace import Trace
 
@@ -78,17 +80,28 @@ Threads = frozenset[tuple[int | None, int | None]]
 """Processes and threads."""
 
 
-def wait_leaves(spans: pl.DataFrame, measured: Collection[str] = LEAVES, sending: Threads | None = None) -> list[Activity]:
+@dataclass(frozen=True)
+class Sending:
+    """What all spans of a rank show of how its batches are sent."""
+
+    threads: Threads = frozenset()
+    """Threads of the workers that only send the batches that others made."""
+    blocked: Intervals = field(default_factory=lambda: EMPTY)
+    """When a batch that was made came late because a worker read, see `blocked_sends`."""
+
+
+def wait_leaves(spans: pl.DataFrame, measured: Collection[str] = LEAVES, sending: Sending | None = None) -> list[Activity]:
     """What this rank waited for and when; an instant belongs to the first that covers it. The last, `loader`, covers every wait.
 
-    `spans` are those of one rank; what is not in `measured` goes to `loader`. `sending` is `senders` of the rank; None: these are
+    `spans` are those of one rank; what is not in `measured` goes to `loader`. `sending` is `sending_of` the rank; None: these are
     all of its spans, and show it.
     """
     spans = with_worker(of_kind(spans, *KINDS).select(*TIMES, "finish_ns", *COLUMNS))  # each filter copies all columns
     waits = _with_fetch(spans)
     known = waits.filter(pl.col("ready_ns").is_not_null())
     found = [Activity(cause, times) for cause, times in _work(spans, known).items()]
-    found += [Activity(cause, times) for cause, times in _sent(spans, known, sending).items()]
+    found += [Activity(cause, times) for cause, times in _sent(spans, known, None if sending is None else sending.threads).items()]
+    found.append(Activity("storage", _blocked(spans, known) if sending is None else sending.blocked))
     found.append(
         Activity(
             "delivery", pack(np.maximum(known["start_ns"].to_numpy(), known["ready_ns"].to_numpy()), known["end_ns"].to_numpy())
@@ -98,30 +111,54 @@ def wait_leaves(spans: pl.DataFrame, measured: Collection[str] = LEAVES, sending
     return [*(activity for activity in found if activity.cause in measured), Activity("loader", intervals(waits))]
 
 
-def senders(trace: Trace, rank: int) -> Threads:
-    """Threads of the workers of a rank that only send the batches that others made.
+def sending_of(trace: Trace, rank: int) -> Sending:
+    """How the batches of a rank are sent, of a trace whose spans need not fit in memory.
 
-    Such a thread fetches nothing, and hardly reads while no batch of its process is on its way; a thread that helps to make batches
-    does.
+    A thread that only sends fetches nothing, and hardly reads while no batch of its process is on its way; a thread that helps to
+    make batches does.
     """
+    columns = [*TIMES, *COLUMNS]
+    structure = trace.rows(pl.col("rank") == rank, kinds=["wait", "fetch", "step"]).select(columns)
+    known = _known(with_worker(structure.with_columns(finish_ns="end_ns")))
+    late = late_arrivals(_of_processes(known))
+    is_read = kind_in(READS), pl.col("rank") == rank, ~from_peer
+    near = [
+        part.filter(_overlap(part, late)) for part in trace.in_parts(lambda part: part.filter(*is_read, may_block).select(columns))
+    ]
     thread, mine = ["pid", "tid"], trace.sums.filter(pl.col("rank") == rank)
     fetching = mine.filter(pl.col("kind") == "fetch").select(thread).unique()
-    reading = mine.filter(pl.col("kind").is_in(READS), ~from_peer).join(fetching, on="pid", how="semi")
+    reading = mine.filter(kind_in(READS), ~from_peer).join(fetching, on="pid", how="semi")
     others = reading.join(fetching, on=thread, how="anti").select(thread).unique()
-    if others.is_empty():
-        return frozenset()
-    columns = [*TIMES, *COLUMNS]
-    is_theirs = pl.col("kind").is_in(READS), pl.col("tid").is_in(others["tid"].implode()), pl.col("rank") == rank
-    reads = trace.found(lambda part: part.filter(*is_theirs).select(columns))
-    structure = trace.rows(pl.col("rank") == rank, kinds=["wait", "fetch", "step"]).select(columns)
-    spans = with_worker(pl.concat([structure, reads]).with_columns(finish_ns="end_ns"))
-    return _senders(*_sent_reads(spans, _with_fetch(spans).filter(pl.col("ready_ns").is_not_null())))
+    is_theirs = pl.col("tid").is_in(others["tid"].implode())
+    reads = structure.clear() if others.is_empty() else trace.found(lambda part: part.filter(*is_read, is_theirs).select(columns))
+    threads, blocking = (
+        with_worker(pl.concat([structure, found]).with_columns(finish_ns="end_ns")) for found in (reads, pl.concat(near))
+    )
+    return Sending(_senders(*_sent_reads(threads, known)), _blocked(blocking, known))
+
+
+def _overlap(spans: pl.DataFrame, normal: Intervals) -> pl.Series:
+    return pl.Series(covered(intervals(spans), normal) > 0)
+
+
+def _known(spans: pl.DataFrame) -> pl.DataFrame:
+    return _with_fetch(spans).filter(pl.col("ready_ns").is_not_null())
+
+
+def _of_processes(known: pl.DataFrame) -> pl.DataFrame:
+    """Of waits with a known fetch, those for workers that are whole processes."""
+    return known.filter(pl.col("worker") % 2**32 == 0)
+
+
+def _blocked(spans: pl.DataFrame, known: pl.DataFrame) -> Intervals:
+    late = late_arrivals(_of_processes(known))
+    return blocked(late, spans.filter(pl.col("worker") % 2**32 == 0, may_block)) if len(late) else EMPTY
 
 
 def _sent_reads(spans: pl.DataFrame, known: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Waits for workers that are whole processes, and reads of the threads of these that fetch nothing."""
     fetching = of_kind(spans, "fetch").select("pid", "tid").unique()
-    whole = known.filter(pl.col("worker") % 2**32 == 0)
+    whole = _of_processes(known)
     is_of_whole = pl.col("worker").is_in(whole["worker"].unique().implode())
     others = of_kind(spans, *READS).join(fetching, on=["pid", "tid"], how="anti")
     return whole, others.filter(is_of_whole, ~from_peer)

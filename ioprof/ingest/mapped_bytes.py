@@ -21,7 +21,7 @@ from ioprof.trace import Trace
 AROUND_BYTES: Final = 128 << 10
 """What a major fault fetches at most (`read_ahead_kb` of most devices). Only used where minor faults were not recorded: then pages
 further on may have been fetched by minor faults that nobody saw."""
-LEAST_WATCHED: Final = 0.95
+LEAST_WATCHED: Final = 0.8
 """Share of the major faults from which on minor faults count as recorded."""
 
 _Array = npt.NDArray[Any]
@@ -130,9 +130,14 @@ def _credits(faults: pl.DataFrame, fetched: int, rates: tuple[_Array, _Array]) -
 
 
 def _divide_near(fetched: int, page: _Array, least: _Array, near: _Array, reach: _Array) -> _Array:
-    """The same as `_divide`; no fault gets more than what is near it before all have that."""
-    shares = _divide(fetched, page, least, np.maximum(near, least))
-    return _divide(fetched, page, shares, np.maximum(reach, shares))
+    """The same as `_divide`; no fault gets more than what is near it before all have that, nor then more than twice of what others
+    can have: of one in a large file it is not known how far its readahead went.
+    """
+    shares, times = _divide(fetched, page, least, np.maximum(near, least)), 1
+    while int(shares.sum()) + int(page.max(initial=0)) <= fetched and (shares < reach).any():
+        times *= 2
+        shares = _divide(fetched, page, shares, np.maximum(np.minimum(reach, times * near), shares))
+    return shares
 
 
 def _divide(fetched: int, page: _Array, least: _Array, most: _Array) -> _Array:

@@ -17,8 +17,7 @@ Not recorded: faults of a system call on the memory of the job, unless paranoid 
 of MAP_POPULATE, MADV_POPULATE_READ and O_DIRECT into mapped memory (the kernel counts them without an event); programs after an
 execve of a setuid program, where the kernel ends the events; and CPUs that came online later.
 
-The kernel writes into one ring buffer per CPU. A thread in this module copies the records that are needed to one file.
-`ioprof/perf.py` specifies the file, `ioprof/ingest/faults.py` reads it.
+The kernel writes into one ring buffer per CPU, from which a thread copies what is needed to one file: see `ioprof/perf.py`.
 """
 
 import contextlib
@@ -49,6 +48,7 @@ from ioprof.instrument.perf_events import (
     open_events,
     read_rings,
     switch_attributes,
+    wait_for_records,
 )
 
 RING_BYTES: Final = 512 << 10
@@ -57,6 +57,10 @@ PERIOD_S: Final = 0.5
 """Maximum time that records stay in the rings; a ring that is a quarter full is copied at once."""
 IDLE_NS: Final = 5_000_000_000
 """Time without faults that wait for storage after which events of context switches and minor faults are disabled."""
+
+IDLE_PERIOD_MS, LOOK_MS, SECOND_LOOK_MS = 2000, 200, 300
+"""The period after an idle time, within which it is looked that often for the first fault, of which no duration is known; and how
+often once there were other records."""
 
 _SETTLED_NS: Final = 2_000_000  # a record becomes readable up to this long after its time
 _NEVER_NS: Final = (1 << 63) - 1
@@ -194,20 +198,23 @@ class FaultRecorder:
                 self._minor.stop(clock.monotonic_ns())
 
     def _copy(self) -> None:
-        """Copy all records whenever a ring is a quarter full or the period is over."""
+        """Copy all records whenever a ring is a quarter full or the period is over; after an idle time soon after there are any."""
         poller = select.poll()
         for descriptor in (*self._events.descriptors, self._wake):
             poller.register(descriptor, select.POLLIN)
-        selector = RecordSelector()
+        selector, period_ms, look_ms = RecordSelector(), self._period_ms, self._period_ms
         while not self._stopping:
-            for descriptor, happened in poller.poll(self._period_ms):
+            for descriptor, happened in wait_for_records(poller, self._rings, period_ms, look_ms):
                 if happened & (select.POLLHUP | select.POLLERR) and descriptor != self._wake:
-                    poller.unregister(descriptor)  # the thread that opened the event has ended; its children still write
+                    poller.unregister(descriptor)  # the thread that opened the event has ended; its children write
             now_ns = clock.monotonic_ns()
-            examined_ns = selector.examined_ns
+            examined_ns, has_any = selector.examined_ns, any(ring.has_records() for ring in self._rings)
             self._copy_once(selector, now_ns - self._shift_ns - _SETTLED_NS)
             if selector.examined_ns != examined_ns or not (self._minor.is_idle(now_ns) and self._switches.is_idle(now_ns)):
                 self._decide(now_ns, selector)
+            period_ms = look_ms = self._period_ms
+            if self._minor.is_idle(now_ns) and self._switches.is_idle(now_ns):
+                period_ms, look_ms = IDLE_PERIOD_MS, SECOND_LOOK_MS if has_any else LOOK_MS
         self._minor.stop(clock.monotonic_ns())
         self._copy_once(selector, None)
 

@@ -9,6 +9,7 @@ import fcntl
 import mmap
 import os
 import platform
+import select
 import struct
 import threading
 import time
@@ -188,6 +189,10 @@ class Ring:
         """Total number of bytes that the kernel has written."""
         return self._words[_HEAD // 8]
 
+    def has_records(self) -> bool:
+        """Whether the kernel has written what has not been freed."""
+        return self.head() != self._words[_TAIL // 8]
+
     def read(self, head: int) -> bytes:
         """The bytes up to `head` that have not been freed."""
         data, tail = self._bytes[mmap.PAGESIZE :], self._words[_TAIL // 8]
@@ -250,6 +255,20 @@ def read_rings(rings: list[Ring]) -> bytes:
     for ring, head in zip(rings, heads, strict=True):
         ring.free(head)
     return data
+
+
+def wait_for_records(poller: select.poll, rings: list[Ring], most_ms: int, look_ms: int) -> list[tuple[int, int]]:
+    """Wait for what the poller knows, or until that time is over, or, looked at each `look_ms`, any ring has records.
+
+    Returns what the poller said.
+    """
+    left_ms = most_ms
+    while left_ms > 0:
+        happened = poller.poll(min(look_ms, left_ms))
+        left_ms -= look_ms
+        if happened or (left_ms > 0 and any(ring.has_records() for ring in rings)):
+            return happened
+    return []
 
 
 _fence = threading.Lock()

@@ -351,7 +351,11 @@ def _demand(summary: Summary) -> Statement:
     needed = (
         f"{'at least ' if demand.is_least else ''}{amount(demand.bytes_per_s)}/s {'of storage ' if demand.is_delivered else ''}"
     )
-    text = f"{needed}in {rate(demand.reads_per_s)} reads/s keep the devices busy at {rate(demand.at_samples_per_s)} samples/s"
+    mean = demand.mean_bytes_per_s
+    uneven = "" if mean is None else f" (in the tenth of the batches that need most; {amount(mean)}/s on average)"
+    text = (
+        f"{needed}in {rate(demand.reads_per_s)} reads/s{uneven} keep the devices busy at {rate(demand.at_samples_per_s)} samples/s"
+    )
     if demand.got_bytes_per_s is not None and demand.devices_fed is not None:
         fed = f"{demand.devices_fed:.2g} of such devices"
         text += f"; this run got {amount(demand.got_bytes_per_s)}/s, which feeds {fed}"

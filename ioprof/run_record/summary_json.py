@@ -293,6 +293,7 @@ class Demand(Record, frozen=True):
     """Of the device or the servers: what they delivered per sample in this run, readahead included, if the kernel counted that and
     most came from there; else what the job asked for (`is_delivered`)."""
     reads_per_s: float | None
+    """Those in the same time: see `mean_bytes_per_s`."""
     at_samples_per_s: float | None
     """The rate for which that holds: the devices' own, or the rate reached while computing."""
     basis: str
@@ -310,6 +311,9 @@ class Demand(Record, frozen=True):
     """Such devices that `got_bytes_per_s` would feed: at least so many, as long as the job did not wait for storage."""
     cores: float | None = None
     """Cores that make batches at that rate, by the workers' time without waits for storage."""
+    mean_bytes_per_s: float | None = None
+    """The mean, where `bytes_per_s` is what the tenth of the batches needs that takes most. Null: all need about as much. Low
+    against it: early batches fetched by readahead what later ones read, which a dataset larger than memory does not have."""
     reason: Reason | None = None
 
 

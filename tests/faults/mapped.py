@@ -29,6 +29,17 @@ CASES = (
         like="a memmap at random on a slow disk",
     ),
     Case(
+        name="pages of a memmap that are copied under the interpreter lock, on a slow disk",
+        program="train_on_mapped.py",
+        make=("make_ways_of_reading.py", "memmap_at_random"),
+        arguments=("{data}", "memmap_at_random", 2, 24, "copied"),
+        disk_bytes_per_s=6 << 20,
+        bound_by="storage",
+        says=("storage",),
+        never_says=("delivery-bound",),
+        unsure=Doubt.UNTIMED,
+    ),
+    Case(
         name="a shared library on a slow disk",
         program="train_on_mapped.py",
         make=("make_ways_of_reading.py", "shared_library"),

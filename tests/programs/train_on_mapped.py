@@ -1,7 +1,8 @@
-"""A training script whose samples come through mappings. Arguments: FOLDER HOW WORKERS STEPS [passed_on].
+"""A training script whose samples come through mappings. Arguments: FOLDER HOW WORKERS STEPS [passed_on | copied].
 
 HOW: `memmap_at_random` reads rows of an array at random; `shared_library` calls a function of a library that reads a part of
 its own data. With `passed_on` samples are parts of the memmap itself: the data is read when a thread of the worker sends them.
+With `copied` they are copied by one call that keeps the interpreter lock, and a step takes `FORWARD_S` besides.
 Prints how long the reads took, in seconds, if they are made by the training process itself (WORKERS is 0).
 """
 
@@ -18,6 +19,17 @@ from torch.utils.data import DataLoader, Dataset
 
 PART = 128 << 10
 PASSED_ON = sys.argv[5:] == ["passed_on"]
+COPIED = sys.argv[5:] == ["copied"]
+FORWARD_S = 0.03
+
+
+class Model(nn.Linear):
+    """A layer that may take a known time."""
+
+    def forward(self, sums: torch.Tensor) -> torch.Tensor:
+        if COPIED:
+            time.sleep(FORWARD_S)
+        return super().forward(sums)
 
 
 def stack(samples: list[Any]) -> list[Any]:
@@ -42,7 +54,8 @@ class Mapped(Dataset):
             self.reader = np.memmap(self.path, np.uint8, mode="r") if self.reader is None else self.reader
             if PASSED_ON:
                 return self.reader[place * PART : (place + 1) * PART]
-            total = float(self.reader[place * PART : (place + 1) * PART].sum())
+            part = self.reader[place * PART : (place + 1) * PART]
+            total = float(part.tobytes()[0] if COPIED else part.sum())
         else:
             self.reader = ctypes.CDLL(str(self.path)) if self.reader is None else self.reader
             total = float(self.reader.read_part(ctypes.c_long(place * PART), ctypes.c_long(PART)))
@@ -54,7 +67,7 @@ if __name__ == "__main__":
     folder, how, workers, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = nn.Linear(8, 2)
+    model = Model(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     dataset = Mapped(folder / how, how)
     collate = stack if PASSED_ON else None

@@ -1,0 +1,45 @@
+"""Finished batches that arrive late because a worker waits for storage and keeps its interpreter lock.
+
+A batch is sent by a thread of its worker. A page fault keeps the interpreter lock while it waits, and so do reads of some
+libraries. Until it ends, that thread does not run, nor the one that hands the memory of a batch over to the rank (`multiprocessing.
+resource_sharer`). The workers of a loader share one queue, so what blocks one of them blocks all. The sign of it: the batch arrives
+just after a series of such reads has ended that began with the wait.
+"""
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack, union, union_all
+from ioprof.analysis.selection import WORK, from_peer, intervals
+
+LEAST_LATE_NS: Final = 5_000_000
+"""Waits for a batch that was made, below which it is not looked for what blocked its sender: sending takes about 1 ms."""
+_MOST_AFTER_NS: Final = 15_000_000
+"""Time from the end of the last such read to the arrival of the batch: 1 to 12 ms in measurements."""
+_LEAST_COVERED: Final = 0.75
+"""Part of the wait that the reads of one thread must cover. That of several together would be covered by chance."""
+
+may_block: Final = WORK["storage"] & ~from_peer
+"""Reads that may keep the interpreter lock."""
+
+
+def late_arrivals(waits: pl.DataFrame) -> Intervals:
+    """When a batch that was made was waited for, of waits with `ready_ns`; touching ones are one. Only long ones."""
+    found = union(pack(np.maximum(waits["start_ns"].to_numpy(), waits["ready_ns"].to_numpy()), waits["end_ns"].to_numpy()))
+    return found[found[:, 1] - found[:, 0] >= LEAST_LATE_NS]
+
+
+def blocked(late: Intervals, reads: pl.DataFrame) -> Intervals:
+    """The parts of late arrivals in which reads of a worker blocked them. `reads` are those of workers that `may_block`."""
+    found, lasted = [EMPTY], late[:, 1] - late[:, 0]
+    for _, of_thread in reads.group_by("pid", "tid") if len(late) else ():
+        reading = union(intervals(of_thread))
+        before = np.searchsorted(reading[:, 1], late[:, 1], side="right") - 1
+        last_ns = np.where(before >= 0, reading[np.maximum(before, 0), 1], late[:, 0]) if len(reading) else late[:, 0]
+        has_ended = late[:, 1] - last_ns <= np.minimum(_MOST_AFTER_NS, (1 - _LEAST_COVERED) * lasted)
+        is_running = covered(pack(late[:, 1] - 1, late[:, 1] + 1), reading) > 1
+        is_blocked = has_ended & ~is_running & (covered(late, reading) >= _LEAST_COVERED * lasted)
+        found.append(overlaps(reading, late[is_blocked]))
+    return union_all(found)
