@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 WATCHED: Final = {
     "multiprocessing.util": "forks",
+    "threading": "thread_names",
     "torch.utils.data.dataloader": "consumer",
     "torch.utils.data._utils.worker": "worker",
     "torch.utils.data._utils.fetch": "fetcher",
