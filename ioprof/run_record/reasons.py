@@ -190,6 +190,8 @@ class JobKind(StrEnum):
     """A script whose batches come from a pipeline of SPDL."""
     POOL = "pool"
     """A script whose batches come from processes of a `multiprocessing.Pool`."""
+    PROCESS_POOL = "process_pool"
+    """The same from a `concurrent.futures.ProcessPoolExecutor`."""
     RAY = "ray"
     """A script whose batches come from Ray Data."""
     OTHER = "other"

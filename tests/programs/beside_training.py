@@ -40,7 +40,7 @@ def score(values: list[float]) -> float:
 
 def scores(number: int) -> np.ndarray[Any, Any]:
     """Those of an evaluation, in pure Python."""
-    return np.array([score([]) for _ in range(3)]) + number
+    return np.tile([score([]) for _ in range(3)], 40) + number
 
 
 def save(values: list[float]) -> None:

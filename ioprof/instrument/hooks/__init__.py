@@ -54,6 +54,7 @@ WATCHED: Final = {
     "spdl.pipeline._iter_utils._subprocess": "spdl",
     "concurrent.futures._base": "futures",
     "concurrent.futures.thread": "futures",
+    "concurrent.futures.process": "process_executors",
     "queue": "queues",
     "multiprocessing.pool": "process_pools",
     "webdataset.filters": "webdataset_pipelines",
