@@ -149,8 +149,8 @@ class HookState:
         """When this recording began, CLOCK_MONOTONIC ns; 0: in a forked child, whose parent did all that comes before."""
         self.used_libraries: set[str] = set()
         """Libraries that this process used and that the facts name, see `library`."""
-        self.thread_names: dict[int, Any] = {}
-        """Threads that were started, by the kernel's numbers of them."""
+        self.thread_names: dict[int, str] = {}
+        """Names of threads that were started, by the kernel's numbers of them."""
         self.validates = False
         """A library that runs the loop says that it validates now."""
         self._window: str | None = None

@@ -4,7 +4,6 @@ They are written once, when the recording of the process ends: an interpreter be
 """
 
 import os
-import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,14 +26,12 @@ def _observe_start(original: Function, state: "HookState") -> Function:
     def set_native_id(self: Any) -> None:
         original(self)
         if state.is_on and len(state.thread_names) < MOST:
-            state.thread_names[self._native_id] = self
+            state.thread_names[self._native_id] = str(self.name)[:80]  # the thread itself may hold the user's data
 
     return set_native_id
 
 
 def record_thread_names(state: "HookState") -> None:
     """Record the names as a fact of this process."""
-    main = threading.main_thread()
-    names = {str(number): str(thread.name)[:80] for number, thread in list(state.thread_names.items()) if thread is not main}
-    if names:
+    if names := dict(state.thread_names):
         state.record_fact(thread_names=names, host=host(), pid=os.getpid())
