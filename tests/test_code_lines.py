@@ -304,7 +304,7 @@ def test_lines_of_a_job_take_the_time_of_its_stopwatch(place: str, cause: str, w
     if place == "transform":
         assert f"own_code.py:{shares[0].line}" in " ".join(ended.stderr.split())
     else:  # of three lines that take a third each, or of the function of two of them
-        assert re.search(r"own_code\.py(:(35|144|145))? in (main|one)", " ".join(ended.stderr.split()))
+        assert re.search(r"own_code\.py(:(37|158|159))? in (main|one)", " ".join(ended.stderr.split()))
     recorded = run.trace.run.capture.stacks
     assert recorded is not None
     with comparing_times():

@@ -68,6 +68,7 @@ def sampled(pid: int, folder: Path, period_ns: int = 1_000_000, seconds: float =
         reader = Reader(file.fileno())
         found, thread = Interpreters(read_memory).find(pid)
         reader.add(0, pid, thread, found.layout.frames.words(found.code_type), 1)
+        reader.watch_lock(0, found.lock(pid, read_memory))
         reader.run(monotonic_ns() + int(seconds * 1e9), period_ns)
         state = reader.state(0)
         reader.close()
@@ -117,6 +118,31 @@ def test_a_stack_that_changes_is_read_as_it_was_or_not_at_all(minor: str, tmp_pa
     assert state.torn < 0.2 * state.samples
 
 
+@pytest.mark.parametrize("minor", MINORS)
+def test_who_holds_the_interpreter_lock_is_sampled(minor: str, tmp_path: Path) -> None:
+    """The thread that computes while the main thread waits for the lock after each pause; nobody where none computes."""
+    file, line = PROGRAMS / "hold_lock.py", marked_lines("hold_lock.py")
+    for holds, name in ((True, "hold"), (False, "sleep")):
+        folder = tmp_path / name
+        folder.mkdir()
+        with program("hold_lock.py", name, python=interpreter(minor)) as process:
+            sampled(process.pid, folder, seconds=0.5)
+            table, _ = read_stacks(folder, [])
+        others = table.filter(table["tid"] != process.pid)
+        main = table.filter(table["tid"] == process.pid)
+        if not holds:
+            assert others.is_empty()
+            continue
+        assert len(others) > 20
+        assert 1 == others["tid"].n_unique()
+        waiting = main.join(others, on="time_ns", how="semi")["stack"].unique().to_list()
+        assert {f"{file}:{line['pause']}:main"} == {stack.split("\n")[-1] for stack in waiting}
+        holding = others["stack"].to_list()
+        innermost = [stack.rsplit("\n", 1)[-1].rsplit(":", 1)[-1] for stack in holding]
+        assert innermost.count("compute") + innermost.count("square") > 0.5 * len(innermost)
+        assert all(stack.startswith("<thread>:0:thread ") for stack in holding)  # no hooks wrote its name
+
+
 def test_a_forked_process_is_found_by_what_is_known_of_its_parent() -> None:
     """The interpreter of a fork is at the same address, its main thread another one of the kernel's."""
     interpreters, (release, wait), (began, begin) = Interpreters(read_memory), os.pipe(), os.pipe()
@@ -143,7 +169,7 @@ def test_a_thread_that_has_not_begun_is_not_taken_for_the_main_one() -> None:
     layout, pid, interpreter, new, main = FIXED[3, 11], 77, 0x1000, 0x2000, 0x3000
     words = {0x100 + layout.interpreters_head: interpreter, interpreter + layout.threads_head: new}
     for thread, following in ((new, main), (main, 0)):
-        words |= {thread + layout.thread_interpreter: interpreter, thread + layout.thread_native_id: pid}
+        words |= {thread + layout.thread_interpreter: interpreter, thread + layout.frames.thread_native_id: pid}
         words[thread + layout.thread_next] = following
     found = Interpreter(runtime=0x100, code_type=0, version=0x030B07F0, layout=layout)
     assert main == found.main_thread(pid, lambda _, address, size: words[address].to_bytes(size, "little"))
@@ -193,7 +219,7 @@ def test_wrong_offsets_give_no_stack(tmp_path: Path) -> None:
         states = [reader.state(number) for number in range(300)]
         assert sum(state.torn > 0 and not state.samples for state in states) > 200
         with pytest.raises(OSError, match="layout"):
-            reader.add(300, process.pid, thread, (*words[:9], 1000, *words[10:]), 1)
+            reader.add(300, process.pid, thread, (*words[:10], 1000, *words[11:]), 1)
         reader.close()
 
 
@@ -215,7 +241,8 @@ def test_fixed_layouts_are_those_of_the_headers(minor: str, tmp_path: Path) -> N
         layout.threads_head,
         layout.thread_next,
         layout.thread_interpreter,
-        layout.thread_native_id,
+        layout.frames.thread_native_id,
+        layout.lock,
     )
     own = layout.frames
     frames = (

@@ -354,7 +354,17 @@ def _host(evidence: Evidence) -> _Lines:
         f"a step spends {_ms(evidence.seconds_per_step('host'))} in the ranks' own Python between waiting, copying and computing"
     )
     detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
-    if (waiting := evidence.waiting_line) and not (detail and detail.seconds > waiting.seconds):
+    if holder := evidence.lock_holder:
+        name, waited = holder
+        where = f", at {line_text(line)}," if line and line.seconds >= LEAST_NAMED_RATIO * waited.seconds else ""
+        yield Advice(
+            f"Move what thread {name} does{where} to a process of its own, or let it do less: it computes in Python, and the "
+            f"training loop waited for the interpreter lock meanwhile, {waited.share:.1%} of the steps' time",
+            cause="host",
+            predicted_speedup=1 / (1 - waited.share) if waited.share < 1 else None,
+            is_bound=True,
+        )
+    elif (waiting := evidence.waiting_line) and not (detail and detail.seconds > waiting.seconds):
         yield (
             f"Make what {line_text(waiting)} waits for faster, or ask for it earlier: the rank waits there for another process or "
             f"thread, in {waiting.library}, {evidence.part_of(waiting)}"

@@ -15,6 +15,9 @@ An instant of a step goes to the first of these that was happening on the rank:
     11 other threads of the process, where the main thread seems to wait for them, see `training_process`
     12 host            nothing of this: what remains
 
+Of the time that a cause has by this, the part in which the main thread waited for the interpreter's lock counts as `host`; samples
+of stacks say how much that is, see `interpreter_lock`.
+
 Straggler wait comes after the rank's own wait for a batch, because a rank whose own next batch is missing would be idle even if all
 other ranks had arrived. So `straggler` of a rank says what others cost it, and the straggler's own causes say why.
 """
@@ -31,6 +34,7 @@ from numpy.typing import NDArray
 from ioprof.analysis import lineage
 from ioprof.analysis.details import Details, host_places
 from ioprof.analysis.gpu_windows import observed
+from ioprof.analysis.interpreter_lock import DETAIL, LockWaits
 from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack, partition, subtract, total, union, union_all
 from ioprof.analysis.selection import (
     COMPUTE,
@@ -74,6 +78,8 @@ class Charges:
     """Nanoseconds by cause that are charged to threads of the training process, by the times alone."""
     threads_ns: int = 0
     """Part of `host` in which threads of the training process read or decoded, and did not seem to be waited for."""
+    lock_ns: dict[str, int] = field(default_factory=dict)
+    """Nanoseconds by cause that were waits for the interpreter's lock, and that `host` has instead."""
     by_tasks: bool = False
     """What counts as threads of the training process are tasks of Ray Data, in processes of their own."""
 
@@ -127,6 +133,7 @@ class Charging:
         self._details = Details()
         self._whole = _whole_loops(trace)
         self._own_ns, self._derived_ns, self._threads_ns = Counter[str](), Counter[str](), 0
+        self._lock = LockWaits(trace)
 
     def add(self, piece: Piece) -> None:
         """Charge the time of a piece."""
@@ -142,6 +149,8 @@ class Charging:
         self._charged[rows] += _charge(windows, exclusive)
         if self._listener is not None:
             self._listener.add(piece.rank, piece.spans, _instants(exclusive, self._listener.causes))
+        if self._lock.is_seen(piece.rank):
+            self._lock.add(piece.rank, _instants(exclusive, self._lock.causes))
         waits = union(intervals(of_kind(piece.spans, "wait")))
         for activity in exclusive:
             if activity.origin and len(activity.times):
@@ -172,11 +181,30 @@ class Charging:
                 rows = self._seen & (self._table["rank"].to_numpy() == rank)
                 host = Activity("host", union(intervals(self._table[np.flatnonzero(rows)])))
                 self._listener.add(rank, self._trace.structure.clear(), _instants([host], self._listener.causes))
+        lock_ns = self._move_lock_waits()
         stragglers = straggler_waits(self._waited, self._doing)
         self._details.add_stragglers(stragglers, straggler_waits(self._waited, self._doing, bubbles=True))
         table = _with_causes(self._table, self._charged, self._missing, self._seen)
         own_ns, derived_ns, by_tasks = dict(+self._own_ns), dict(+self._derived_ns), self._trace.run.job_kind is JobKind.RAY
-        return Charges(table, stragglers, self._details, own_ns, derived_ns, self._threads_ns, by_tasks)
+        return Charges(table, stragglers, self._details, own_ns, derived_ns, self._threads_ns, lock_ns, by_tasks)
+
+    def _move_lock_waits(self) -> dict[str, int]:
+        """Charge the waits for the interpreter's lock to `host`, and return what they were charged to before."""
+        moved_ns, host = Counter[str](), CAUSES.index("host")
+        for rank in self._table["rank"].unique().to_list():
+            rows = np.flatnonzero(self._seen & (self._table["rank"].to_numpy() == rank))
+            before = self._charged[rows]
+            for cause, (number, waits) in self._lock.parts(rank).items():
+                if cause in self._missing:
+                    continue
+                before_ns = before[:, CAUSES.index(cause)]
+                for name, count in waits.items():
+                    of_thread_ns = before_ns * count // number
+                    self._charged[rows, CAUSES.index(cause)] -= of_thread_ns  # nothing is moved from `host` itself
+                    self._charged[rows, host] += of_thread_ns
+                    self._details.add_named("host", DETAIL.format(name), int(of_thread_ns.sum()))
+                    moved_ns[cause] += int(of_thread_ns.sum())
+        return dict(+moved_ns)
 
 
 def _whole_loops(trace: Trace) -> pl.DataFrame:

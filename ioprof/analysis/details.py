@@ -100,6 +100,12 @@ class Details:
         self._add_spans("gc", collections, of_kind(spans, "gc").filter(by_main))
         self._add_validation(validation, activities)
 
+    def add_named(self, cause: str, name: str, took_ns: int) -> None:
+        """Time of a part of a cause that is known by other means than spans."""
+        self._add(cause, name, took_ns)
+        if took_ns:
+            self.explained_ns[cause] = self.explained_ns.get(cause, 0) + took_ns
+
     def add_places(self, host: Intervals, places: Mapping[str, Intervals]) -> None:
         """The parts of `host` at these places of the steps."""
         for name, times in places.items():

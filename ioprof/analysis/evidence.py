@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from ioprof.analysis.demand import Fetched
 from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, EPOCH_END, PLACES, SAMPLER, WORKER_START
+from ioprof.analysis.interpreter_lock import thread_in
 from ioprof.analysis.options import JobOptions, options_of
 from ioprof.analysis.stacks import OF_BATCHES, WORKERS
 from ioprof.run_record import (
@@ -247,6 +248,13 @@ class Evidence:
             return f"{line.share or 0.0:.1%} of the steps' time"
         ratio = line.seconds / self._worker_lines_s * (self.charged["loader"].workers_share or 0.0)
         return f"{ratio:.1%} of the workers' time"
+
+    @property
+    def lock_holder(self) -> tuple[str, CauseDetail] | None:
+        """The thread that held the interpreter's lock while ranks waited for it, if that is most of what `host` has a name for."""
+        detail = self.largest_detail("host", LEAST_NAMED_RATIO)
+        name = thread_in(detail.name) if detail else None
+        return (name, detail) if name and detail else None
 
     @property
     def waiting_line(self) -> CodeShare | None:

@@ -105,6 +105,15 @@ _OPTIONS: Final = {
         pinned_copies="Copy from page-locked memory, without blocking (pin_memory() and non_blocking=True)",
         keep_workers="Keep the Pool from one epoch to the next",
     ),
+    JobKind.PROCESS_POOL: JobOptions(
+        workers="max_workers=",
+        batch_size="the batch size",
+        prefetch="the number of tasks ahead",
+        with_workers="max_workers={} of the ProcessPoolExecutor",
+        with_steps="{} steps or more",
+        pinned_copies="Copy from page-locked memory, without blocking (pin_memory() and non_blocking=True)",
+        keep_workers="Keep the ProcessPoolExecutor from one epoch to the next",
+    ),
     JobKind.RAY: JobOptions(
         workers="concurrency=",
         batch_size="batch_size=",

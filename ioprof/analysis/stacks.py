@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from ioprof.analysis.interpreter_lock import FEWEST_WAITS, causes_with_waits, is_within, of_holders, of_main_threads
 from ioprof.analysis.intervals import Intervals, overlaps, subtract, total, union
 from ioprof.analysis.lineage import fetchers
 from ioprof.analysis.selection import intervals, of_kind
@@ -111,10 +112,10 @@ def worker_lines(samples: pl.DataFrame, seconds: float) -> tuple[CodeShare, ...]
 class ChargedSamples:
     """Samples of what steps waited for, piece by piece of the time that is charged to `CAUSES`."""
 
-    causes = CAUSES
-
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
+        self._samples, self._holders = of_main_threads(trace.stacks), of_holders(trace.stacks)
+        self.causes = tuple(dict.fromkeys((*CAUSES, *(causes_with_waits(trace) if len(self._holders) else ()))))
         self._parts = [pl.DataFrame(schema=_SAMPLES)]
         self._of_rank: tuple[int | None, pl.DataFrame, pl.DataFrame] = (None, trace.stacks.clear(), trace.stacks.clear())
         """A rank, its samples in the order of time, and those of its own thread."""
@@ -122,12 +123,14 @@ class ChargedSamples:
     def add(self, rank: int, spans: pl.DataFrame, instants: Mapping[str, Intervals]) -> None:
         """Look at what is charged in a piece of a rank's time, of which these are the spans."""
         if self._of_rank[0] != rank:
-            samples = self._trace.stacks.filter(pl.col("rank") == rank).sort("time_ns")
+            samples = self._samples.filter(pl.col("rank") == rank).sort("time_ns")
             own = samples.join(_loop_threads(self._trace, rank), on=["host", "pid", "tid"], how="semi", maintain_order="left")
             self._of_rank = rank, samples, own
         _, samples, own = self._of_rank
         if samples.is_empty():
             return
+        if len(self._holders):
+            own = self._without_lock_waits(rank, own, instants)
         self._parts.append(_within(own, instants["host"], "host"))
         if not len(spans):
             return
@@ -138,6 +141,18 @@ class ChargedSamples:
         for cause in _WITH_WAITS:
             self._parts.append(_within(own, subtract(instants[cause], elsewhere), cause))
             self._parts.append(_within(awaited, overlaps(instants[cause], elsewhere), cause))
+
+    def _without_lock_waits(self, rank: int, own: pl.DataFrame, instants: Mapping[str, Intervals]) -> pl.DataFrame:
+        """The samples of a rank in which it did not wait for the interpreter's lock. The others are of `host`, and are those of the
+        threads that held the lock.
+        """
+        at = ["host", "pid", "time_ns"]
+        holders = self._holders.filter(pl.col("rank") == rank).join(own.select(at), on=at, how="semi").sort("time_ns")
+        if len(holders) < FEWEST_WAITS:
+            return own
+        for cause in causes_with_waits(self._trace):
+            self._parts.append(_within(holders, instants[cause], "host"))
+        return own.join(holders.select(at), on=at, how="anti", maintain_order="left")
 
     def found(self) -> pl.DataFrame:
         """The `cause` and `stack` of each sample."""
@@ -159,9 +174,7 @@ def _awaited(samples: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
 
 def _within(samples: pl.DataFrame, instants: Intervals, cause: str) -> pl.DataFrame:
     times = samples["time_ns"].to_numpy()
-    place = np.searchsorted(instants[:, 0], times, side="right") - 1
-    inside = (place >= 0) & (times < np.append(instants[:, 1], 0)[place])
-    kept = samples.filter(pl.Series(inside, dtype=pl.Boolean))
+    kept = samples.filter(pl.Series(is_within(times, instants), dtype=pl.Boolean))
     return kept.select(cause=pl.lit(cause), stack=pl.col("stack").cast(pl.String))
 
 
@@ -174,7 +187,9 @@ def _start(trace: Trace) -> tuple[pl.DataFrame, float]:
     phases = trace.rows(kinds=["phase"])
     for rank, first_ns in steps.group_by("rank").agg(pl.col("start_ns").min()).sort("rank").iter_rows():
         threads = _loop_threads(trace, rank)
-        samples = trace.stacks.join(threads, on=["host", "pid", "tid"], how="semi").filter(pl.col("time_ns") < first_ns)
+        samples = (
+            of_main_threads(trace.stacks).join(threads, on=["host", "pid", "tid"], how="semi").filter(pl.col("time_ns") < first_ns)
+        )
         if len(samples):
             whole = np.array([[int(samples["time_ns"].to_numpy().min()), first_ns]], np.int64)
             times = subtract(whole, intervals(phases.join(threads, on=["host", "pid", "tid"], how="semi", nulls_equal=True)))

@@ -284,7 +284,20 @@ def _causes(trace: Trace, charged: Charges) -> tuple[CauseShare, ...]:
     }
     with_reasons = (_with_included(entry, *includes.get(entry.cause, (None, None))) for entry in found)
     hidden = may_be_hidden(trace)
-    return tuple(_with_threads(_with_hidden(entry) if hidden else entry, charged) for entry in with_reasons)
+    return tuple(
+        _with_lock_waits(_with_threads(_with_hidden(entry) if hidden else entry, charged), charged) for entry in with_reasons
+    )
+
+
+def _with_lock_waits(entry: CauseShare, charged: Charges) -> CauseShare:
+    """The entry, `derived` if waits for the interpreter's lock were taken from it."""
+    moved_s = charged.lock_ns.get(entry.cause, 0) / 1e9
+    if entry.cause == "host" or entry.seconds is None or not moved_s or moved_s < _LEAST_DERIVED_RATIO * (entry.seconds + moved_s):
+        return entry
+    text = (
+        f"without {moved_s:.3f} s of waiting for the interpreter lock meanwhile, which are in host: derived from samples of stacks"
+    )
+    return entry.replace(basis="derived", reason=text, reason_code=Reason.WITHOUT_LOCK_WAITS)
 
 
 def _with_hidden(entry: CauseShare) -> CauseShare:

@@ -6,6 +6,7 @@ import polars as pl
 
 from ioprof.analysis.blame import Charges, Charging
 from ioprof.analysis.demand import Computing, Fetched, Fetching
+from ioprof.analysis.interpreter_lock import of_main_threads
 from ioprof.analysis.overlap import Overlaps
 from ioprof.analysis.selection import analyse
 from ioprof.analysis.stacks import ChargedSamples
@@ -37,7 +38,7 @@ def totals(trace: Trace) -> Totals:
     samples = None if trace.stacks.is_empty() else ChargedSamples(trace)
     charging, work, overlaps = (
         Charging(trace, samples),
-        MakingSums(None if trace.stacks.is_empty() else trace.stacks),
+        MakingSums(None if trace.stacks.is_empty() else of_main_threads(trace.stacks)),
         Overlaps(trace),
     )
     fetching, computing = Fetching(trace), Computing()

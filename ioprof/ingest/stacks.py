@@ -15,13 +15,26 @@ from ioprof.ingest.appended_files import read_appended
 from ioprof.ingest.rings import Process
 from ioprof.run_record import Damage
 from ioprof.schema import STACK_COLUMNS
-from ioprof.stack_format import CODE_RECORD, OWN_PACKAGE, SAMPLES_RECORD, STACK_FORMAT, STACK_RECORD, TEXT_RECORD
+from ioprof.stack_format import (
+    CODE_RECORD,
+    HOLDER_RECORD,
+    NOT_READ,
+    OWN_PACKAGE,
+    SAMPLES_RECORD,
+    STACK_FORMAT,
+    STACK_RECORD,
+    TEXT_RECORD,
+    THREAD,
+)
 from ioprof.trace import empty_table, table_schema
 
 _RECORD: Final = struct.Struct("<II")
 _CODE: Final = struct.Struct("<IiIIII")
 _FRAME: Final = struct.Struct("<Ii")
 _SAMPLES: Final = np.dtype([("time_ns", "<u8"), ("target", "<u4"), ("stack", "<u4")])
+_HOLDERS: Final = np.dtype([("time_ns", "<u8"), ("target", "<u4"), ("stack", "<u4"), ("thread", "<u4"), ("unused", "<u4")])
+_NAMES: Final = "thread_names"
+"""Key of the facts that `ioprof.instrument.hooks.thread_names` records."""
 _ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _LATEST_NS: Final = 1 << 62
 
@@ -33,6 +46,7 @@ def read_stacks(spool: Path, processes: list[Process]) -> tuple[pl.DataFrame, li
     """
     facts = {(process.host, process.pid): process.facts() for process in processes}
     tables, damaged = [empty_table(STACK_COLUMNS)], []
+    names: dict[tuple[str, int, int], str] | None = None
     for path in sorted(spool.glob("stacks-*.bin")):
         file = _File()
         try:
@@ -47,7 +61,11 @@ def read_stacks(spool: Path, processes: list[Process]) -> tuple[pl.DataFrame, li
         if file.damage:
             damaged.append(Damage(file=path.name, what=file.damage))
         known = {pid: found for (host, pid), found in facts.items() if host == file.host}
-        tables.append(_table(file, {pid: (found.rank, found.role or "other") for pid, found in known.items()}))
+        who = {pid: (found.rank, found.role or "other") for pid, found in known.items()}
+        tables.append(_table(file, who))
+        if file.holders:
+            names = _thread_names(spool) if names is None else names
+            tables.append(_holders(file, who, names))
     return pl.concat(tables), damaged
 
 
@@ -68,7 +86,7 @@ def fold_stacks(_header: bytes, state: bytes, part: bytes, _folder: bytes) -> tu
                 texts[record] = None
             else:
                 targets[pid] = record
-        elif kind != SAMPLES_RECORD:
+        elif kind not in (SAMPLES_RECORD, HOLDER_RECORD):
             others.append(record)
     return b"".join([*texts, *targets.values(), *others]), max(0, place - len(state))
 
@@ -104,6 +122,8 @@ class _File:
     codes: dict[int, _Code] = field(default_factory=dict)
     stacks: dict[int, str] = field(default_factory=dict)
     samples: list[np.ndarray[Any, np.dtype[Any]]] = field(default_factory=list)
+    holders: list[np.ndarray[Any, np.dtype[Any]]] = field(default_factory=list)
+    """Samples of threads that held the interpreter's lock while a target waited for it."""
 
     def read(self, data: bytes) -> None:
         place = 0
@@ -127,6 +147,8 @@ class _File:
             self.stacks[int.from_bytes(data[:4], "little")] = "\n".join(reversed(frames))
         elif kind == SAMPLES_RECORD:
             self.samples.append(np.frombuffer(data, _SAMPLES))
+        elif kind == HOLDER_RECORD:
+            self.holders.append(np.frombuffer(data, _HOLDERS))
         else:
             raise ValueError(kind)
 
@@ -177,6 +199,36 @@ def _table(file: _File, who: dict[int, tuple[int | None, str]]) -> pl.DataFrame:
         texts, on="number", how="inner", maintain_order="left"
     )
     return joined.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+
+
+def _holders(file: _File, who: dict[int, tuple[int | None, str]], names: Mapping[tuple[str, int, int], str]) -> pl.DataFrame:
+    """The samples of threads that held the lock; each stack begins with a frame for the thread."""
+    rows = []
+    for time_ns, target, stack, thread, _ in np.concatenate(file.holders).tolist():
+        if target not in file.pids or time_ns >= _LATEST_NS or thread >= 1 << 31:
+            continue
+        pid = file.pids[target]
+        rank, role = who.get(pid, (None, "other"))
+        name = names.get((file.host, pid, thread)) or f"thread {thread}"
+        frames = file.stacks.get(stack, NOT_READ)
+        rows.append((time_ns, file.host, rank, pid, thread, role, f"{THREAD}:0:{name.replace(':', ' ')}\n{frames}"))
+    return pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS), orient="row")
+
+
+def _thread_names(spool: Path) -> dict[tuple[str, int, int], str]:
+    """By host, process and the kernel's number of the thread."""
+    found: dict[tuple[str, int, int], str] = {}
+    for path in sorted(spool.glob("facts-*.jsonl")):
+        for line in path.read_bytes().splitlines():
+            if _NAMES.encode() not in line:
+                continue
+            try:
+                fact = json.loads(line)
+                for number, name in fact[_NAMES].items():
+                    found[str(fact["host"]), int(fact["pid"]), int(number)] = "".join(filter(str.isprintable, str(name)))
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                continue  # its process was killed while it wrote
+    return found
 
 
 # ------------------------------------------------------------------------------------------------ line tables

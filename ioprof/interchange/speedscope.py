@@ -53,12 +53,14 @@ def _profiles(trace: Trace, stacks: dict[str, list[int]]) -> Iterator[dict[str, 
     order = trace.stacks.with_columns(pl.col("stack", "role", "host").cast(pl.String)).sort(
         "rank", "role", "pid", "time_ns", nulls_last=True
     )
-    for (rank, role, host, pid), samples in order.group_by("rank", "role", "host", "pid", maintain_order=True):
+    for (rank, role, host, pid, tid), samples in order.group_by("rank", "role", "host", "pid", "tid", maintain_order=True):
         times = samples["time_ns"].to_numpy()
         gaps = np.diff(times)
         longest = int(np.median(gaps) * _MOST_PERIODS) if len(gaps) else 0
         weights = [*np.minimum(gaps, longest).tolist(), longest // _MOST_PERIODS]
         who = f"process {pid}" if rank is None else f"rank {rank}, worker process {pid}" if role == "worker" else f"rank {rank}"
+        if tid != pid:
+            who += f", thread {tid} where it held the interpreter lock"
         yield {
             "type": "sampled",
             "name": f"{who} on {host}",

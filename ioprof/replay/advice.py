@@ -151,6 +151,8 @@ def _is_there(proposed: Advice, found: tuple[Advice, ...], recorded: Pipeline) -
 def _with_prediction(advice: Advice, predictor: Predictor) -> Advice:
     if advice.no_gain:
         return with_reason(advice)
+    if advice.predicted_speedup is not None:  # known without a replay
+        return advice
     if advice.change is not None:
         return predictor.of_change(advice, change_of(advice.change))
     if advice.cause is None:

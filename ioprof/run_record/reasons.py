@@ -38,6 +38,7 @@ class Reason(StrEnum):
     NO_GAIN = "no_gain"
     COST_UNRESOLVED = "cost_unresolved"
     MAY_BE_HIDDEN = "may_be_hidden"
+    WITHOUT_LOCK_WAITS = "without_lock_waits"
     NO_DEVICE_RATE = "no_device_rate"
     NO_BATCH_SIZE = "no_batch_size"
     TOO_FEW_READS = "too_few_reads"
@@ -95,6 +96,7 @@ _TEXTS: Final = {
     Reason.NO_BATCH_SIZE: "the devices' rate in samples is not known, since no loader told how many samples a step takes",
     Reason.TOO_FEW_READS: "too few reads made batches to say what others would need",
     Reason.MAY_BE_HIDDEN: "the accelerator's computation was not recorded, and may have hidden part of this",
+    Reason.WITHOUT_LOCK_WAITS: "waits for the interpreter lock meanwhile are in host",
     Reason.NCCL_PLUGIN_OF_JOB: "the environment names another plugin in NCCL_PROFILER_PLUGIN, and NCCL loads only one",
     Reason.NCCL_SWITCHED_OFF: "it is switched on by IOPROF_NCCL=on",
     Reason.NCCL_PLUGIN_NOT_BUILT: "the plugin for NCCL is not built: install a C compiler and reinstall",
@@ -188,6 +190,8 @@ class JobKind(StrEnum):
     """A script whose batches come from a pipeline of SPDL."""
     POOL = "pool"
     """A script whose batches come from processes of a `multiprocessing.Pool`."""
+    PROCESS_POOL = "process_pool"
+    """The same from a `concurrent.futures.ProcessPoolExecutor`."""
     RAY = "ray"
     """A script whose batches come from Ray Data."""
     OTHER = "other"

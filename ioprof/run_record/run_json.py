@@ -259,6 +259,7 @@ _JOB_KINDS: Final = {
     "spdl pipeline": JobKind.SPDL,
     "ray data": JobKind.RAY,
     "multiprocessing pool": JobKind.POOL,
+    "process pool": JobKind.PROCESS_POOL,
 }
 """By the name of the loader in lower case."""
 _LIBRARY_KINDS: Final = {

@@ -56,10 +56,23 @@ class Interpreter:
                 break
             if _word(read(pid, thread + layout.thread_interpreter, 8)) != interpreter:
                 return None
-            if _word(read(pid, thread + layout.thread_native_id, 8)) == pid:
+            if _word(read(pid, thread + layout.frames.thread_native_id, 8)) == pid:
                 found = thread
             thread = _word(read(pid, thread + layout.thread_next, 8))
         return found
+
+    def lock(self, pid: int, read: ReadMemory) -> int:
+        """The address of the lock that its threads share; 0: it is not known where this version keeps it.
+
+        Raises `OSError` where the memory of the process cannot be read.
+        """
+        layout = self.layout
+        if not layout.lock:
+            return 0
+        if layout.lock_in_runtime:
+            return self.runtime + layout.lock
+        interpreter = _word(read(pid, self.runtime + layout.interpreters_head, 8))
+        return _word(read(pid, interpreter + layout.lock, 8)) if interpreter else 0
 
 
 class Interpreters:

@@ -28,6 +28,7 @@ class FrameLayout:
     frame_instruction: int
     frame_owner: int
     first_foreign_owner: int
+    thread_native_id: int
     code_filename: int
     code_qualname: int
     code_linetable: int
@@ -52,25 +53,30 @@ class Layout:
     thread_next: int
     """In a PyThreadState, as the following."""
     thread_interpreter: int
-    thread_native_id: int
+    lock: int
+    """Where the interpreter's lock is; 0: not known."""
+    lock_in_runtime: bool
+    """It is in `_PyRuntime`; else its address is in a PyInterpreterState."""
     frames: FrameLayout
 
 
 _FOREIGN_OWNER: Final = 3  # FRAME_OWNED_BY_CSTACK, since 3.14 FRAME_OWNED_BY_INTERPRETER: the entry of a call from C
 
 _3_11: Final = Layout(
-    interpreters_head=40, threads_head=16, thread_next=8, thread_interpreter=16, thread_native_id=160,
+    interpreters_head=40, threads_head=16, thread_next=8, thread_interpreter=16, lock=360, lock_in_runtime=True,
     frames=FrameLayout(
         thread_frame=56, has_cframe=1, cframe_frame=8, frame_previous=48, frame_code=32, frame_instruction=56, frame_owner=69,
-        first_foreign_owner=_FOREIGN_OWNER, code_filename=112, code_qualname=128, code_linetable=136, code_firstlineno=72,
+        first_foreign_owner=_FOREIGN_OWNER, thread_native_id=160, code_filename=112, code_qualname=128, code_linetable=136,
+        code_firstlineno=72,
         code_instructions=184, text_ascii=48, text_compact=72,
     ),
 )  # fmt: skip
 _3_12: Final = Layout(
-    interpreters_head=40, threads_head=72, thread_next=8, thread_interpreter=16, thread_native_id=144,
+    interpreters_head=40, threads_head=72, thread_next=8, thread_interpreter=16, lock=384, lock_in_runtime=False,
     frames=FrameLayout(
         thread_frame=56, has_cframe=1, cframe_frame=0, frame_previous=8, frame_code=0, frame_instruction=56, frame_owner=70,
-        first_foreign_owner=_FOREIGN_OWNER, code_filename=112, code_qualname=128, code_linetable=136, code_firstlineno=68,
+        first_foreign_owner=_FOREIGN_OWNER, thread_native_id=144, code_filename=112, code_qualname=128, code_linetable=136,
+        code_firstlineno=68,
         code_instructions=192, text_ascii=40, text_compact=56,
     ),
 )  # fmt: skip
@@ -87,6 +93,11 @@ _CODE: Final = (
     "size", "filename", "name", "qualname", "linetable", "firstlineno", "argcount", "localsplusnames", "localspluskinds",
     "co_code_adaptive",
 )  # fmt: skip
+_LOCK: Final = ("ceval_gil", "gil_runtime_state", "gil_enabled", "gil_locked", "gil_holder")
+_LOCK_PLACE: Final = {(3, 13): 8, (3, 14): 9}
+"""Where these fields begin among those of the interpreter."""
+_LOCK_FIELDS: Final = (16, 8)
+"""Where `locked` and `last_holder` are in a `struct _gil_runtime_state`, in all versions that native/stacks/lock.c reads."""
 _INTERPRETER_WORDS: Final = {(3, 13): 13, (3, 14): 16}
 """Numbers of fields that grew: `threads_main`, `code_object_generation` and `tlbc_generation` are new in 3.14."""
 _FRAME_WORDS: Final = {(3, 13): 6, (3, 14): 8}
@@ -130,6 +141,11 @@ def _described(minor: tuple[int, int], words: tuple[int, ...]) -> Layout:
         return found
 
     runtime = section(_RUNTIME, len(_RUNTIME))
+    lock = dict(zip(_LOCK, words[place + _LOCK_PLACE[minor] :], strict=False))
+    has_known_lock = (
+        lock["gil_locked"] - lock["gil_runtime_state"],
+        lock["gil_holder"] - lock["gil_runtime_state"],
+    ) == _LOCK_FIELDS
     interpreter = section(_INTERPRETER, _INTERPRETER_WORDS[minor])
     thread = section(_THREAD, len(_THREAD))
     frame = section(_FRAME, _FRAME_WORDS[minor])
@@ -140,12 +156,13 @@ def _described(minor: tuple[int, int], words: tuple[int, ...]) -> Layout:
         raise CaptureError(what)
     return Layout(
         interpreters_head=runtime["interpreters_head"], threads_head=interpreter["threads_head"], thread_next=thread["next"],
-        thread_interpreter=thread["interp"], thread_native_id=thread["native_thread_id"],
+        thread_interpreter=thread["interp"],
+        lock=lock["ceval_gil"] if has_known_lock else 0, lock_in_runtime=False,
         frames=FrameLayout(
             thread_frame=thread["current_frame"], has_cframe=0, cframe_frame=0, frame_previous=frame["previous"],
             frame_code=frame["executable"], frame_instruction=frame["instr_ptr"], frame_owner=frame["owner"],
-            first_foreign_owner=_FOREIGN_OWNER, code_filename=code["filename"], code_qualname=code["qualname"],
-            code_linetable=code["linetable"], code_firstlineno=code["firstlineno"], code_instructions=code["co_code_adaptive"],
-            text_ascii=40, text_compact=56,
+            first_foreign_owner=_FOREIGN_OWNER, thread_native_id=thread["native_thread_id"], code_filename=code["filename"],
+            code_qualname=code["qualname"], code_linetable=code["linetable"], code_firstlineno=code["firstlineno"],
+            code_instructions=code["co_code_adaptive"], text_ascii=40, text_compact=56,
         ),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 LIBRARY: Final = Path(__file__).parent.parent / "_stacks.so"
-_LAYOUT_WORDS: Final = 16
+_LAYOUT_WORDS: Final = 17
 
 _Words = c_uint64 * _LAYOUT_WORDS
 
@@ -48,6 +48,7 @@ def _functions() -> Any:
         ("read", c_int, [c_int, long, c_void_p, long]),
         ("add", c_int, [c_void_p, c_int, number, number, long, POINTER(_Words)]),
         ("set_every", None, [c_void_p, number, number]),
+        ("watch_lock", None, [c_void_p, number, long]),
         ("remove", None, [c_void_p, number]),
         ("state", None, [c_void_p, number, POINTER(_State)]),
         ("run", long, [c_void_p, long, long, c_char_p, long]),
@@ -89,6 +90,10 @@ class Reader:
     def set_every(self, number: int, every: int) -> None:
         """Sample a thread in each `every`th pass."""
         self._library.ioprof_stacks_set_every(self._sampler, number, every)
+
+    def watch_lock(self, number: int, address: int) -> None:
+        """Sample which thread holds the interpreter's lock, which is at this address, while that thread waits for it."""
+        self._library.ioprof_stacks_watch_lock(self._sampler, number, address)
 
     def remove(self, number: int) -> None:
         """Sample that thread no more."""

@@ -255,6 +255,7 @@ class StackSampler:
             interpreter, thread = self._interpreters.find(target.pid)
             words = interpreter.layout.frames.words(interpreter.code_type)
             self._reader.add(number, target.pid, thread, words, 1)
+            self._reader.watch_lock(number, interpreter.lock(target.pid, read_memory))
         except (CaptureError, OSError) as error:
             code = error.errno if isinstance(error, OSError) else None
             target.done = code in (*_ENDED, *_REFUSED) or target.attempts == _MOST_ATTEMPTS

@@ -19,6 +19,11 @@ int main(void)
     PRINT(PyThreadState, next);
     PRINT(PyThreadState, interp);
     PRINT(PyThreadState, native_thread_id);
+#if PY_VERSION_HEX < 0x030C0000
+    PRINT(_PyRuntimeState, ceval.gil);
+#else
+    PRINT(PyInterpreterState, ceval.gil);
+#endif
     PRINT(PyThreadState, cframe);
     PRINT(_PyCFrame, current_frame);
     PRINT(struct _PyInterpreterFrame, previous);

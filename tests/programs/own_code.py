@@ -1,7 +1,8 @@
 """Trains a tiny model with Python code of its own in the named place, and prints how long that took by its own stopwatch.
 
 own_code.py PLACE STEPS WORKERS     PLACE: metric, logging, sleep, getitem, transform, index, calls, before, compute, sampler,
-                                    collate, tasks and queue, where WORKERS are processes of a multiprocessing.Pool, or fill a queue
+                                    collate, tasks, futures and queue, where WORKERS are processes of a multiprocessing.Pool or of a
+                                    ProcessPoolExecutor, or fill a queue; pad, a collate function that pads in Python
 """
 
 import json
@@ -11,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -87,6 +89,15 @@ def collate(samples: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(samples)
 
 
+def pad(samples: list[torch.Tensor]) -> torch.Tensor:
+    """A batch of them, each as long as the longest, value by value."""
+    padded = torch.zeros(len(samples), 8)
+    for row, sample in enumerate(samples):
+        for place in range(2_000):
+            padded[row, place % 8] = sample[place % 8]  # pad
+    return padded
+
+
 def make(number: int) -> list[list[float]]:
     """A batch, in a process of its own."""
     busy(400_000)  # tasks
@@ -104,6 +115,9 @@ def batches() -> Iterable[torch.Tensor]:
     if place == "tasks":
         with multiprocessing.Pool(num_workers) as pool:
             yield from map(torch.tensor, pool.imap(make, range(num_steps)))
+    elif place == "futures":
+        with ProcessPoolExecutor(num_workers) as executor:
+            yield from map(torch.tensor, executor.map(make, range(num_steps)))
     elif place == "queue":
         queue: multiprocessing.Queue[list[list[float]]] = multiprocessing.Queue(2)
         for first in range(num_workers):
@@ -111,7 +125,7 @@ def batches() -> Iterable[torch.Tensor]:
         for _ in range(num_steps):
             yield torch.tensor(queue.get())  # queue
     else:
-        sampler, joins = Chosen() if place == "sampler" else None, collate if place == "collate" else None
+        sampler, joins = Chosen() if place == "sampler" else None, {"collate": collate, "pad": pad}.get(place)
         yield from DataLoader(Numbers(), BATCH, sampler=sampler, collate_fn=joins, num_workers=num_workers)
 
 

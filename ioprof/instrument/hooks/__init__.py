@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 WATCHED: Final = {
     "multiprocessing.util": "forks",
+    "threading": "thread_names",
     "torch.utils.data.dataloader": "consumer",
     "torch.utils.data._utils.worker": "worker",
     "torch.utils.data._utils.fetch": "fetcher",
@@ -53,6 +54,7 @@ WATCHED: Final = {
     "spdl.pipeline._iter_utils._subprocess": "spdl",
     "concurrent.futures._base": "futures",
     "concurrent.futures.thread": "futures",
+    "concurrent.futures.process": "process_executors",
     "queue": "queues",
     "multiprocessing.pool": "process_pools",
     "webdataset.filters": "webdataset_pipelines",

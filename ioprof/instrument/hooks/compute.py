@@ -2,14 +2,15 @@
 
 The forward pass is what the outermost calls of modules took (`modules`), with the loss. A loss that is a module is a call of its
 own. What lies between two calls, or between the last one and the backward pass, such as a loss that is a plain function, counts
-as forward if it is short, see `SMALL_SHARE`; longer work there is the loop's own, and no span is made. The backward pass and the
-optimizer's step are what torch's functions of that name took; what lies between the two (clipping of gradients) counts as the
-optimizer's. Waits for batches and collectives count as none of these. On a GPU the host's time says nothing of the device's, and
-no span is made.
+as forward if it is short, see `SMALL_SHARE`, or if it is mostly spent in torch's functions, see `losses`; other work there is the
+loop's own, and no span is made. The backward pass and the optimizer's step are what torch's functions of that name took; what lies
+between the two (clipping of gradients) counts as the optimizer's. Waits for batches and collectives count as none of these. On a
+GPU the host's time says nothing of the device's, and no span is made.
 """
 
 from typing import Any, Final
 
+from ioprof.instrument.hooks.losses import LossWatch
 from ioprof.instrument.span import emit
 
 SMALL_SHARE: Final = 0.05
@@ -27,7 +28,7 @@ class Loop:
     look it up once per call and read its attributes themselves.
     """
 
-    __slots__ = ("backward_end_ns", "backward_gaps", "forward_begin_ns", "gaps", "nested", "pending", "step")
+    __slots__ = ("backward_end_ns", "backward_gaps", "forward_begin_ns", "gaps", "loss", "nested", "pending", "step")
 
     def __init__(self) -> None:
         self.forward_begin_ns = 0
@@ -44,10 +45,14 @@ class Loop:
         """Backward passes in progress: one may run within another."""
         self.backward_gaps: list[tuple[int, int]] = []
         """Times within the outermost of them that were no computation: collectives of sharded parameters."""
+        self.loss = LossWatch()
+        """What is done between the forward and the backward pass."""
 
     def begin_forward(self, now_ns: int, step: int) -> None:
         """An outermost module is about to be called."""
         pending = self.pending
+        if self.loss.is_on:
+            self.loss.end(None)
         if pending is not None and step == pending[2] and _is_small(pending, now_ns):
             now_ns, self.pending = pending[0], None
         elif pending is not None:
@@ -60,23 +65,34 @@ class Loop:
         if self.pending is not None:
             self.emit_pending()
         self.pending, self.forward_begin_ns = (self.forward_begin_ns, now_ns, self.step), 0
+        if self.loss.wanted:
+            self.loss.begin(now_ns)
 
     def begin_backward(self, now_ns: int) -> None:
-        """A backward pass begins, perhaps within a forward pass; a short loss function before it belongs to the forward pass."""
+        """A backward pass begins, perhaps within a forward pass; a loss function before it belongs to the forward pass."""
+        if self.loss.is_on:
+            self.loss.end(now_ns)
         if self.pending is None:
             return
-        if _is_small(self.pending, now_ns):
+        is_small = _is_small(self.pending, now_ns)
+        if not is_small:
+            self.loss.count()
+        if is_small or self.loss.is_computation:
             self.pending = (self.pending[0], now_ns, self.pending[2])
         self.emit_pending()
 
     def emit_pending(self) -> None:
         """Emit the forward pass that has ended, if there is one."""
+        if self.loss.is_on:
+            self.loss.end(None)
         if self.pending is not None:
             (start_ns, end_ns, step), self.pending = self.pending, None
             emit("compute", start_ns, end_ns, "forward", step=step)
 
     def end_computation(self) -> None:
         """An optimizer has stepped: what comes next is no part of a computation before."""
+        if self.loss.is_on:
+            self.loss.end(None)
         if self.pending is not None:
             self.emit_pending()
         self.backward_end_ns = 0

@@ -1,6 +1,6 @@
 """Observes `concurrent.futures`: what threads of a pool make for the training loop, and the loop's waits for it ("future").
 
-`asyncio` runs what it hands to an executor in such threads too. Executors of processes are seen from the loop's side only.
+`asyncio` runs what it hands to an executor in such threads too. Tasks of processes are observed by `process_executors`.
 """
 
 import sys
@@ -11,7 +11,9 @@ from typing import Any
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.handover import is_loop, maker_of, mark, may_make, product_of, take
 from ioprof.instrument.hooks.patches import Function
+from ioprof.instrument.hooks.process_executors import number_of, task_of
 from ioprof.instrument.hooks.state import HookState
+from ioprof.instrument.hooks.supplies import is_fed, may_be_batch
 
 
 def observe(module: ModuleType, state: HookState) -> None:
@@ -69,12 +71,26 @@ def _observe_result(original: Function, state: HookState) -> Function:
         if not thread.trains or not is_loop(state, thread):
             return original(self, *args, **kwargs)
         start_ns = monotonic_ns()
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            take(state, thread, product_of(self), start_ns, monotonic_ns(), "future")
+        found = original(self, *args, **kwargs)
+        _take(state, self, found, start_ns)
+        return found
 
     return result
+
+
+def _take(state: HookState, future: Any, result: Any, start_ns: int) -> None:
+    """The loop has taken the result of a future. One that can be no batch was made by what does not feed the loop."""
+    task, end_ns = task_of(future), monotonic_ns()
+    if task is None:
+        if may_be_batch(result):
+            take(state, state.per_thread.current, product_of(future), start_ns, end_ns, "future")
+    elif is_fed(state):
+        task[0].end_wait(state, lambda: number_of(task, state), result, start_ns, end_ns, "future")
+
+
+def _result_of(future: Any) -> Any:
+    """Of a future that has ended; None: it has none."""
+    return None if future.cancelled() or future.exception() is not None else future._result  # noqa: SLF001
 
 
 def _observe_wait(original: Function, state: HookState) -> Function:
@@ -84,9 +100,11 @@ def _observe_wait(original: Function, state: HookState) -> Function:
             return original(*args, **kwargs)
         start_ns = monotonic_ns()
         ended = original(*args, **kwargs)
-        products = [product for future in ended.done if (product := product_of(future)) is not None]
-        last = max(products, key=lambda product: product.end_ns, default=None)
-        take(state, thread, last, start_ns, monotonic_ns(), "future")
+        done = [future for future in ended.done if task_of(future) is not None or may_be_batch(_result_of(future))]
+        made = [future for future in done if product_of(future) is not None]
+        last = max(made, key=lambda future: product_of(future).end_ns, default=next(iter(done), None))  # type: ignore[union-attr]
+        if last is not None:
+            _take(state, last, _result_of(last), start_ns)
         return ended
 
     return wait
@@ -105,7 +123,7 @@ def _observe_as_completed(original: Function, state: HookState) -> Function:
                 except StopIteration:
                     return
                 if is_observed:
-                    take(state, thread, product_of(future), start_ns, monotonic_ns(), "future")
+                    _take(state, future, _result_of(future), start_ns)
                 yield future
                 del future  # as the original does, which keeps no future that it has yielded
         finally:

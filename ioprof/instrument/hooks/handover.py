@@ -93,14 +93,20 @@ def take(state: HookState, thread: ThreadState, product: Product | None, start_n
     take_numbered(state, thread, number, start_ns, end_ns, name)
 
 
-def take_numbered(state: HookState, thread: ThreadState, number: int, start_ns: int, end_ns: int, name: str) -> None:
-    """The loop has taken what has this number (-1: it is not known), for which it has waited since `start_ns`."""
+def take_numbered(
+    state: HookState, thread: ThreadState, number: int, start_ns: int, end_ns: int, name: str, step: int = -1
+) -> None:  # fmt: skip
+    """The loop has taken what has this number (-1: it is not known), for which it has waited since `start_ns`.
+
+    `step`: it did so in that step, which has ended since; -1: just now.
+    """
     if thread.waiting:
         return
     if end_ns - start_ns >= SHORTEST_WAIT_NS:
-        emit("wait", start_ns, end_ns, name, batch=number, step=state.steps.known_number)
-        thread.loop.add_gap(start_ns, end_ns)
-    if number >= 0:
+        emit("wait", start_ns, end_ns, name, batch=number, step=state.steps.known_number if step < 0 else step)
+        if step < 0:
+            thread.loop.add_gap(start_ns, end_ns)
+    if number >= 0 and step < 0:
         state.steps.take(number)
 
 

@@ -1,9 +1,9 @@
 """Observes `multiprocessing.Pool`: the waits of the training loop for results ("pool"), and the tasks that made them.
 
 A task is known by its job and its place in it, which the pool sends with the task and with its result. The process of the loop
-takes numbers for the tasks of a job once the loop has waited for a result of it, or has started it; so nothing is said of a pool
-that has nothing to do with training. They travel as those of torch's DataLoader do (`batch_numbering`), with the pipe of the
-results, and the job in place of the epoch. What a task that ended before made is held back until its worker finds numbers.
+takes numbers for the tasks of a job once it is known that the pool feeds the loop (`supplies`). They travel as those of torch's
+DataLoader do (`batch_numbering`), with the pipe of the results, and the job in place of the epoch. What a task that ended before
+made is held back until its worker finds numbers.
 """
 
 import multiprocessing
@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.batch_numbering import PublishedNumbers, Series, pipe_of
-from ioprof.instrument.hooks.handover import MAX_HELD, is_loop, take_numbered
+from ioprof.instrument.hooks.handover import MAX_HELD
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
+from ioprof.instrument.hooks.supplies import Supply, is_fed, supply_of
 from ioprof.instrument.hooks.versions import require
 from ioprof.instrument.span import emit
 
@@ -27,6 +28,7 @@ _LOOK_AGAIN_NS: Final = 10_000_000
 """Time after which a task without a number is looked for again: most pools never get any."""
 _SERIES: Final = "_ioprof_series"
 _PLACES: Final = "_ioprof_places"
+_SUPPLY: Final = "_ioprof_supply"
 
 
 def observe(module: ModuleType, state: HookState) -> None:
@@ -42,19 +44,16 @@ def observe(module: ModuleType, state: HookState) -> None:
         state.wrap(module.IMapIterator, name, _observe_next)
 
 
-def _is_fed(state: HookState) -> bool:
-    """Whether this thread is in a training loop to which no loader gives batches: else the pool works on something else."""
-    thread = state.per_thread.current
-    return is_loop(state, thread) and (thread.num_waits == 0 or thread.takes_part)
-
-
 def _observe_start(original: Function, state: HookState) -> Function:
     """Of a job: the pool has sent none of its tasks yet."""
 
     def start(self: Any, pool: Any, *args: Any, **kwargs: Any) -> None:
         original(self, pool, *args, **kwargs)
         vars(self)[_PLACES] = deque()
-        if _is_fed(state):
+        supply = vars(self)[_SUPPLY] = supply_of(pool)
+        if not supply.workers:
+            supply.pipe, supply.workers = pipe_of(getattr(pool, "_outqueue", None)), len(getattr(pool, "_pool", ()))
+        if supply.feeds_loop and is_fed(state):
             _number_tasks(self, state, 0)
 
     return start
@@ -74,24 +73,23 @@ def _observe_set(original: Function, _state: HookState) -> Function:
 
 def _observe_get(original: Function, state: HookState) -> Function:
     def get(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_fed(state):
+        if not is_fed(state):
             return original(self, *args, **kwargs)
         start_ns = monotonic_ns()
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            places = vars(self).get(_PLACES)
-            _end_wait(self, state, places[-1] if places else -1, start_ns)
+        result = original(self, *args, **kwargs)
+        places = vars(self).get(_PLACES)
+        _end_wait(self, state, places[-1] if places else -1, result, start_ns)
+        return result
 
     return get
 
 
 def _observe_next(original: Function, state: HookState) -> Function:
     def next_result(self: Any, *args: Any, **kwargs: Any) -> Any:
-        is_observed = _is_fed(state)
+        is_observed = is_fed(state)
         arrived = vars(self).get(_PLACES)
         is_in_order = not hasattr(type(self)._set, "_ioprof_observes")  # noqa: SLF001
-        if is_observed and _SERIES not in vars(self):
+        if is_observed and _SERIES not in vars(self) and _SUPPLY in vars(self) and vars(self)[_SUPPLY].feeds_loop:
             _number_tasks(self, state, self._index)
         start_ns = monotonic_ns() if is_observed else 0
         try:
@@ -106,33 +104,39 @@ def _observe_next(original: Function, state: HookState) -> Function:
             last = self._index - len(self._items) - 1
         place = last if is_in_order else arrived.popleft() if arrived else -1
         if is_observed:
-            _end_wait(self, state, place, start_ns)
+            _end_wait(self, state, place, result, start_ns)
         return result
 
     return next_result
 
 
-def _end_wait(job: Any, state: HookState, place: int, start_ns: int) -> None:
-    end_ns = monotonic_ns()
+def _end_wait(job: Any, state: HookState, place: int, result: Any, start_ns: int) -> None:
+    supply: Supply | None = vars(job).get(_SUPPLY)
+    if supply is None:
+        return
+    supply.end_wait(state, lambda: _number(job, state, place), result, start_ns, monotonic_ns(), "pool")
+
+
+def _number(job: Any, state: HookState, place: int) -> int:
+    """Of the task at this place of a job; -1: it is not known."""
     series: Series | None = vars(job).get(_SERIES)
-    if series is not None and place + _AHEAD > series.limit:
+    if place >= 0 and (series is None or place + _AHEAD > series.limit):
         _number_tasks(job, state, place)
-    number = series.number(place) if series is not None and place >= 0 else -1
-    take_numbered(state, state.per_thread.current, number, start_ns, end_ns, "pool")
+        series = vars(job).get(_SERIES)
+    return series.number(place) if series is not None and place >= 0 else -1
 
 
 def _number_tasks(job: Any, state: HookState, place: int) -> None:
     """Take numbers for the tasks of a job up to those that may have been sent when the loop gets that of this place."""
     series: Series | None = vars(job).get(_SERIES)
     if series is None:
-        pool = job._pool  # noqa: SLF001
-        pipe = pipe_of(getattr(pool, "_outqueue", None))
-        if not pipe:  # a pool of threads, or a job that has ended
+        supply: Supply | None = vars(job).get(_SUPPLY)
+        if supply is None or not supply.pipe:  # a pool of threads
             return
         state.start_rank()
         if state.steps.batch < 0:
-            state.record_fact(loader=LOADER, workers=len(getattr(pool, "_pool", ())))
-        series = vars(job)[_SERIES] = Series(state.batch_numbers, pipe)
+            state.record_fact(loader=LOADER, workers=supply.workers)
+        series = vars(job)[_SERIES] = Series(state.batch_numbers, supply.pipe)
         series.epoch = job._job - 1  # noqa: SLF001
         series.begin_epoch()
         series.limit = place
@@ -146,19 +150,19 @@ def _observe_worker(original: Function, state: HookState) -> Function:
         pipe = pipe_of(outqueue)
         if state.is_on and pipe:  # else a thread
             state.start_deferred()
-            parent = multiprocessing.parent_process()
-            pid = os.getppid() if parent is None or parent.pid is None else parent.pid
-            numbers = _Numbers(state, pid, pipe)
+            numbers = TaskNumbers(state, pipe)
             inqueue, outqueue = _Tasks(inqueue, numbers), _Results(outqueue, numbers)
         return original(inqueue, outqueue, *args, **kwargs)
 
     return worker
 
 
-class _Numbers(PublishedNumbers):
+class TaskNumbers(PublishedNumbers):
     """The numbers of the tasks of a worker, and the task that it is working on."""
 
-    def __init__(self, state: HookState, pid: int, pipe: int) -> None:
+    def __init__(self, state: HookState, pipe: int) -> None:
+        parent = multiprocessing.parent_process()
+        pid = os.getppid() if parent is None or parent.pid is None else parent.pid
         super().__init__(state.spool, pid, pipe)
         self._state = state
         self._looked_ns = 0
@@ -166,22 +170,22 @@ class _Numbers(PublishedNumbers):
         self._held: deque[tuple[int, int, int, int]] = deque(maxlen=MAX_HELD)
         """Job, place, start and end of tasks that had no numbers when they ended."""
 
-    def begin(self, task: Any) -> None:
-        self._begin_ns = 0
-        if isinstance(task, tuple):
-            self._begin_ns = monotonic_ns()
-            if (number := self._number_of(*task[:2])) >= 0:
-                self._state.per_thread.current.begin_batch(number)
+    def begin(self, job: int, place: int) -> None:
+        """The task at this place of a job has arrived."""
+        self._begin_ns = monotonic_ns()
+        if (number := self._number_of(job, place)) >= 0:
+            self._state.per_thread.current.begin_batch(number)
 
-    def end(self, result: Any) -> None:
-        if self._begin_ns and isinstance(result, tuple):
+    def end(self, job: int, place: int) -> None:
+        """Its result is about to be sent."""
+        if self._begin_ns:
             thread, end_ns = self._state.per_thread.current, monotonic_ns()
-            number = thread.batch if thread.batch >= 0 else self._number_of(*result[:2])
+            number = thread.batch if thread.batch >= 0 else self._number_of(job, place)
             if number >= 0:
                 emit("fetch", self._begin_ns, end_ns, batch=number)
                 thread.end_batch()
             else:
-                self._held.append((*result[:2], self._begin_ns, end_ns))
+                self._held.append((job, place, self._begin_ns, end_ns))
         self._begin_ns = 0
 
     def _number_of(self, job: int, place: int) -> int:
@@ -204,12 +208,13 @@ class _Numbers(PublishedNumbers):
 class _Tasks:
     """The queue from which a worker gets its tasks."""
 
-    def __init__(self, queue: Any, numbers: _Numbers) -> None:
+    def __init__(self, queue: Any, numbers: TaskNumbers) -> None:
         self._queue, self._numbers = queue, numbers
 
     def get(self) -> Any:
         task = self._queue.get()
-        self._numbers.begin(task)
+        if isinstance(task, tuple):
+            self._numbers.begin(*task[:2])
         return task
 
     def __getattr__(self, name: str) -> Any:
@@ -219,11 +224,12 @@ class _Tasks:
 class _Results:
     """The queue on which it sends what it made."""
 
-    def __init__(self, queue: Any, numbers: _Numbers) -> None:
+    def __init__(self, queue: Any, numbers: TaskNumbers) -> None:
         self._queue, self._numbers = queue, numbers
 
     def put(self, result: Any) -> Any:
-        self._numbers.end(result)
+        if isinstance(result, tuple):
+            self._numbers.end(*result[:2])
         return self._queue.put(result)
 
     def __getattr__(self, name: str) -> Any:

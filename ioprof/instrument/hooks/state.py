@@ -21,6 +21,7 @@ from ioprof.instrument.hooks.gradient_exchange import GradientExchange
 from ioprof.instrument.hooks.loader_names import LoaderNames
 from ioprof.instrument.hooks.patches import Function, Patches
 from ioprof.instrument.hooks.steps import Steps
+from ioprof.instrument.hooks.thread_names import record_thread_names
 from ioprof.instrument.hooks.thread_pools import record_thread_pools
 from ioprof.instrument.hooks.versions import UnknownVersionError
 from ioprof.instrument.host import host
@@ -148,6 +149,8 @@ class HookState:
         """When this recording began, CLOCK_MONOTONIC ns; 0: in a forked child, whose parent did all that comes before."""
         self.used_libraries: set[str] = set()
         """Libraries that this process used and that the facts name, see `library`."""
+        self.thread_names: dict[int, str] = {}
+        """Names of threads that were started, by the kernel's numbers of them."""
         self.validates = False
         """A library that runs the loop says that it validates now."""
         self._window: str | None = None
@@ -271,6 +274,7 @@ class HookState:
             self.garbage.write(self.spool)
         if self.identity.role == "rank":
             record_thread_pools(self)
+            record_thread_names(self)
 
     def _after_fork(self) -> None:
         if not self.is_on:
@@ -300,6 +304,7 @@ class HookState:
         self.thread_batches = self._new_thread_batches()
         self.garbage.forget()
         self.used_libraries = set()
+        self.thread_names = {}
         self.validates = False
         self._compares_clocks = False
         self._recorded_facts = set()

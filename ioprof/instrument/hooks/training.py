@@ -23,7 +23,10 @@ def observe(module: ModuleType, state: HookState) -> None:
     def before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if is_compiling() or not state.is_on or state.identity.role == "worker":
             return
-        in_progress = state.per_thread.current.optimizers
+        thread = state.per_thread.current
+        in_progress, loss = thread.optimizers, thread.loop.loss
+        if loss.is_on:
+            loss.end(None)
         if in_progress:
             in_progress[:] = [entry for entry in in_progress if entry[0] != id(optimizer)]
         in_progress.append((id(optimizer), monotonic_ns()))

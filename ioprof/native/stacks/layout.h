@@ -16,6 +16,7 @@ struct layout {
     uint64_t frame_instruction;
     uint64_t frame_owner;
     uint64_t first_foreign_owner; /* frames with this owner or a higher one run no Python code */
+    uint64_t thread_native_id; /* in a thread's state: its number */
     uint64_t code_filename;
     uint64_t code_qualname;
     uint64_t code_linetable;

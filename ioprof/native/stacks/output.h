@@ -6,12 +6,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum record_kind { TEXT_RECORD = 0, CODE_RECORD = 1, STACK_RECORD = 2, SAMPLES_RECORD = 3 };
+enum record_kind { TEXT_RECORD = 0, CODE_RECORD = 1, STACK_RECORD = 2, SAMPLES_RECORD = 3, HOLDER_RECORD = 4 };
 
 struct sample {
     uint64_t time_ns; /* CLOCK_MONOTONIC */
     uint32_t target;
     uint32_t stack;
+};
+
+/* What held the interpreter's lock while the thread of a target waited for it, in the sample of that time. */
+struct holder {
+    uint64_t time_ns;
+    uint32_t target;
+    uint32_t stack;
+    uint32_t thread; /* the kernel's number of it */
+    uint32_t unused;
 };
 
 #define SAMPLES_AT_ONCE 1024u

@@ -106,6 +106,14 @@ EXPORT void ioprof_stacks_set_every(struct sampler *sampler, uint32_t number, ui
         sampler->targets[place]->every = every ? every : 1;
 }
 
+/* From now on, who holds the interpreter's lock at this address while the thread waits for it is sampled too. */
+EXPORT void ioprof_stacks_watch_lock(struct sampler *sampler, uint32_t number, uint64_t address)
+{
+    uint32_t place = place_of(sampler, number);
+    if (place < sampler->num_targets && address % sizeof address == 0)
+        sampler->targets[place]->lock = address;
+}
+
 EXPORT void ioprof_stacks_remove(struct sampler *sampler, uint32_t number)
 {
     uint32_t place = place_of(sampler, number);

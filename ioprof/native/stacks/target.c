@@ -3,9 +3,11 @@
 #include <stdlib.h>
 
 #include "codes.h"
+#include "lock.h"
 
 #define MOST_STACKS (1u << 18)
 #define MOST_VISITED 4096u /* frames: a chain that was changed while it was read might be a circle */
+#define HOLDER_ATTEMPTS 3 /* it runs all the time, so its stack may change while it is read */
 #define CODE_MASK (~UINT64_C(7)) /* 3.14 marks references in their lowest bits */
 
 struct frame {
@@ -13,27 +15,27 @@ struct frame {
     int32_t instruction;
 };
 
-static bool current_frame(struct view *view, const struct target *target, uint64_t *frame)
+static bool current_frame(struct view *view, const struct layout *layout, uint64_t thread_state, uint64_t *frame)
 {
-    const struct layout *layout = &target->layout;
-    if (!load(view, target->thread_state + layout->thread_frame, frame))
+    if (!load(view, thread_state + layout->thread_frame, frame))
         return false;
     return !layout->has_cframe || (*frame && load(view, *frame + layout->cframe_frame, frame));
 }
 
-/* The frames of the thread, innermost first; -1 where it changed its stack meanwhile, so that what was read makes no sense.
+/* The frames of a thread, innermost first; -1 where it changed its stack meanwhile, so that what was read makes no sense.
  *
  * The thread runs on while it is read. What a frame that has just ended left behind is still a frame, whose callers are those of
  * the frame that took its place, so a stack that was read within a microsecond is one that the thread had in that microsecond,
  * except where a frame was read while it was made: then its code and its instruction do not fit.
  */
-static int read_frames(struct shared *shared, struct target *target, uint64_t now_ns, struct frame *frames)
+static int read_frames(
+    struct shared *shared, struct target *target, uint64_t thread_state, uint64_t now_ns, struct frame *frames)
 {
     struct view *view = &shared->view;
     const struct layout *layout = &target->layout;
     uint64_t frame;
     unsigned count = 0;
-    if (!current_frame(view, target, &frame))
+    if (!current_frame(view, layout, thread_state, &frame))
         return -1;
     for (unsigned visited = 0; frame; visited++) {
         uint64_t owner, address, instruction, previous;
@@ -72,11 +74,31 @@ static uint32_t stack_number(struct shared *shared, const struct frame *frames, 
     return number;
 }
 
+/* Writes which thread holds the lock that the target's thread waits for, and its stack. The view is that of the target's sample. */
+static void sample_holder(struct shared *shared, struct target *target, uint64_t thread_state, uint64_t now_ns)
+{
+    struct frame frames[MOST_FRAMES];
+    int count = -1;
+    for (int attempt = 0; count < 0 && attempt < HOLDER_ATTEMPTS; attempt++) {
+        if (attempt)
+            begin_view(&shared->view, target->pid, target->pages, target->num_pages);
+        count = read_frames(shared, target, thread_state, now_ns, frames);
+    }
+    uint64_t number;
+    if (!load(&shared->view, thread_state + target->layout.thread_native_id, &number))
+        return;
+    struct holder holder = {now_ns, target->number, NOT_FOUND, (uint32_t)number, 0};
+    if (count > 0)
+        holder.stack = stack_number(shared, frames, (unsigned)count);
+    write_record(&shared->output, HOLDER_RECORD, &(struct piece){&holder, sizeof holder}, 1);
+}
+
 void sample_target(struct shared *shared, struct target *target, uint64_t now_ns)
 {
     struct frame frames[MOST_FRAMES];
     begin_view(&shared->view, target->pid, target->pages, target->num_pages);
-    int count = read_frames(shared, target, now_ns, frames);
+    int count = read_frames(shared, target, target->thread_state, now_ns, frames);
+    uint64_t holder = count > 0 ? awaited_holder(&shared->view, target) : 0;
     target->num_pages = used_pages(&shared->view, target->pages);
     if (count < 0) {
         target->torn++;
@@ -97,6 +119,8 @@ void sample_target(struct shared *shared, struct target *target, uint64_t now_ns
     }
     write_sample(&shared->output, (struct sample){now_ns, target->number, stack});
     target->samples++;
+    if (holder)
+        sample_holder(shared, target, holder, now_ns);
 }
 
 void free_target(struct target *target)

@@ -28,6 +28,7 @@ struct target {
     uint32_t failures; /* in a row */
     int error; /* errno of the last failure */
     uint64_t thread_state;
+    uint64_t lock; /* address of the interpreter's lock; 0: not known */
     struct layout layout;
     uint64_t pages[MOST_PAGES];
     unsigned num_pages;

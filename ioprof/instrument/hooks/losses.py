@@ -1,0 +1,116 @@
+"""How much of the time between the forward and the backward pass is spent in functions, methods and operators of tensors.
+
+A loss that is no module has no call that the hooks could observe. So some of these times are looked at in detail: torch calls a
+mode for whatever it computes with tensors (`torch.overrides.TorchFunctionMode`), which costs some 2 us per call, and the mode
+counts how long that takes. Only times that are long (`compute.SMALL_SHARE`) are counted here: the second to fourth of them are
+observed, then one of `SELDOM`. Where torch's compiler is in use none is: compiled code would be compiled again for the mode.
+"""
+
+import sys
+from typing import Any, Final
+
+from ioprof.clock import monotonic_ns
+
+LEAST_RATIO: Final = 0.75
+"""Part of the time that must be spent in torch, from which on all of it counts as computation."""
+SELDOM: Final = 256
+"""Of so many times one is observed, when the first ones were."""
+_FIRST: Final = 3
+_CALL_NS: Final = 2_000
+"""What the mode adds to a call besides what it counts itself."""
+
+
+class LossWatch:
+    """What is known of these times in one training loop, on the CPU."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        """The next such time is to be observed."""
+        self._count = 0
+        self._torch_ns = self._whole_ns = 0
+        self._mode: Any = None
+        self._began_ns = 0
+
+    @property
+    def is_computation(self) -> bool:
+        """Whether such times were mostly spent in torch, as far as they were observed."""
+        return self._torch_ns > 0 and self._torch_ns >= LEAST_RATIO * self._whole_ns
+
+    @property
+    def is_on(self) -> bool:
+        """Whether one is being observed."""
+        return self._mode is not None
+
+    def begin(self, now_ns: int) -> None:
+        """The forward pass has ended, and the next time is wanted."""
+        self.wanted = False
+        if _may_observe():
+            self._mode, self._began_ns = _mode_class()(), now_ns
+            self._mode.__enter__()
+
+    def end(self, now_ns: int | None) -> None:
+        """The backward pass begins; None: something else does, and what was seen does not count.
+
+        `Tensor.backward` is itself called by the mode, which can be taken away only when that has ended: at the next such call.
+        """
+        mode = self._mode
+        if now_ns is not None and not mode.is_over:
+            whole_ns = now_ns - self._began_ns - mode.calls * _CALL_NS
+            self._torch_ns = self._torch_ns // 2 + mode.torch_ns
+            self._whole_ns = self._whole_ns // 2 + max(whole_ns, mode.torch_ns)
+        mode.is_over = True
+        if _is_innermost(mode):  # and not within a mode of the user's, which has not ended yet
+            self._mode = None
+            mode.__exit__(None, None, None)
+
+    def count(self) -> None:
+        """Such a time was long."""
+        self._count += 1
+        self.wanted = self._count <= _FIRST or self._count % SELDOM == 0
+
+
+def _may_observe() -> bool:
+    """Not where no gradient is wanted, where another mode is active, or where torch's compiler has compiled anything."""
+    try:
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        has_compiled = dynamo is not None and bool(dynamo.counters.get("frames"))
+        is_free = _torch().overrides._get_current_function_mode() is None  # noqa: SLF001
+        return bool(is_free and not has_compiled and _torch().is_grad_enabled())
+    except (AttributeError, KeyError):  # another version of torch
+        return False
+
+
+def _torch() -> Any:
+    """It is there when a module was called."""
+    return sys.modules["torch"]
+
+
+def _is_innermost(mode: Any) -> bool:
+    return _torch().overrides._get_current_function_mode() is mode  # noqa: SLF001
+
+
+_classes: list[Any] = []
+
+
+def _mode_class() -> Any:
+    """Made when it is first needed: torch is not there yet when this module is imported."""
+    if not _classes:
+
+        class CountingMode(_torch().overrides.TorchFunctionMode):  # type: ignore[misc]
+            """Counts the time of all that torch computes."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.torch_ns = self.calls = 0
+                self.is_over = False
+
+            def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                start_ns = monotonic_ns()
+                try:
+                    return function(*args, **(kwargs or {}))
+                finally:
+                    self.torch_ns += monotonic_ns() - start_ns
+                    self.calls += 1
+
+        _classes.append(CountingMode)
+    return _classes[0]

@@ -1,0 +1,111 @@
+"""Whether what processes of a pool return are the batches of the training loop, or something else: metrics, checkpoints.
+
+They are batches if they may hold data, and if the loop waits for them in most of its steps. Until that is known, in the third
+such step, waits are held back. A pool of which it never becomes known is left alone: nothing is said of its tasks, and a wait for
+them is Python of the loop, at the line that waits.
+"""
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any, Final
+
+from ioprof.instrument.hooks.batch_numbering import Series
+from ioprof.instrument.hooks.handover import is_loop, take_numbered
+from ioprof.instrument.hooks.state import HookState
+
+FEWEST_STEPS: Final = 3
+"""Steps in which the loop must have waited for a result of a pool,"""
+LEAST_RATIO: Final = 0.5
+"""and the part of all steps since the first of them that these must be."""
+_FEWEST_VALUES: Final = 8
+"""Numbers or bytes below which a result is no batch, but a few values of a metric."""
+_MOST_ENTRIES: Final = 64
+"""Entries of a container that are looked at,"""
+_DEEPEST: Final = 4
+"""and levels of containers."""
+_MOST_HELD: Final = 64
+_SUPPLY: Final = "_ioprof_supply"
+_NUMBERS: Final = (bool, int, float, complex)
+
+
+class Supply:
+    """What is known of one pool."""
+
+    def __init__(self) -> None:
+        self.feeds_loop = False
+        """Its results are the batches of the loop."""
+        self.pipe = 0
+        """Inode of the pipe of the results; 0: it is not known, or threads make them."""
+        self.workers = 0
+        """Its processes."""
+        self.series: Series | None = None
+        """The numbers of its tasks, where these are not numbered by job."""
+        self._first = self._last = -1
+        self._count = 0
+        self._held: list[tuple[Callable[[], int], int, int, int]] = []
+        """Waits whose number is not known yet: what takes it, start, end and step."""
+
+    def end_wait(
+        self, state: HookState, number: Callable[[], int], result: Any, start_ns: int, end_ns: int, name: str
+    ) -> None:  # fmt: skip
+        """The loop waited for a result; `number` is called for the number of its task, once the pool is known to feed the loop."""
+        thread = state.per_thread.current
+        if not may_be_batch(result):
+            return
+        if thread.takes_part:
+            self.feeds_loop = True
+        if not self.feeds_loop:
+            step = state.steps.number
+            self._count_step(step)
+            if len(self._held) < _MOST_HELD:
+                self._held.append((number, start_ns, end_ns, step))
+            if not self.feeds_loop:
+                return
+            held, self._held = self._held, []
+            for of_earlier, begin_ns, finish_ns, of_step in held[:-1]:
+                take_numbered(state, thread, of_earlier(), begin_ns, finish_ns, name, of_step)
+        take_numbered(state, thread, number(), start_ns, end_ns, name)
+
+    def _count_step(self, step: int) -> None:
+        if self._first < 0:
+            self._first = step
+        if step != self._last:
+            self._last, self._count = step, self._count + 1
+        self.feeds_loop = self._count >= FEWEST_STEPS and self._count >= LEAST_RATIO * (step - self._first + 1)
+        if self._count >= FEWEST_STEPS and not self.feeds_loop:
+            self._first, self._count, self._held = step, 1, []  # it may begin to
+
+
+def supply_of(pool: Any) -> Supply:
+    """What is known of this pool."""
+    supply: Supply | None = vars(pool).get(_SUPPLY)
+    if supply is None:
+        supply = vars(pool)[_SUPPLY] = Supply()
+    return supply
+
+
+def is_fed(state: HookState) -> bool:
+    """Whether this thread is in a training loop to which no loader gives batches: else the pool works on something else."""
+    thread = state.per_thread.current
+    return is_loop(state, thread) and (thread.num_waits == 0 or thread.takes_part)
+
+
+def may_be_batch(result: Any, depth: int = 0) -> bool:
+    """Whether a result may hold data to train with: not a number, a text, nothing at all, or few of these.
+
+    An object of a class that is not known may.
+    """
+    if result is None or isinstance(result, (*_NUMBERS, str)):
+        return False
+    if isinstance(result, bytes | bytearray | memoryview):
+        return len(result) >= _FEWEST_VALUES
+    if isinstance(result, Mapping):
+        result = list(result.values())
+    if isinstance(result, list | tuple | set | frozenset):
+        entries = list(result)[:_MOST_ENTRIES]
+        is_data = sum(isinstance(entry, _NUMBERS) for entry in entries) >= _FEWEST_VALUES
+        return is_data or (depth < _DEEPEST and any(may_be_batch(entry, depth + 1) for entry in entries))
+    shape = getattr(result, "shape", None)
+    if isinstance(shape, tuple) and all(isinstance(length, int) for length in shape):
+        return prod(shape) >= _FEWEST_VALUES
+    return True

@@ -1,0 +1,99 @@
+"""What a training process does beside its loop, or in it: threads, pools, and losses that are no modules."""
+
+from pathlib import Path
+from typing import Final
+
+from repository import PROGRAMS
+
+from faults.case import Case
+
+_LINES: Final = Path(PROGRAMS, "beside_training.py").read_text().splitlines()
+
+
+def _line(mark: str) -> str:
+    """`beside_training.py:57`, the line that ends with this comment."""
+    return f"beside_training.py:{next(number for number, line in enumerate(_LINES, 1) if line.endswith(f'  # {mark}'))}"
+
+
+CASES = (
+    Case(
+        name="a thread that holds the interpreter lock",
+        program="beside_training.py",
+        arguments=("lock", 25),
+        bound_by="host",
+        says=("Host-bound", "waiting for the interpreter lock", "in count_words"),
+        advises="what thread metrics does",
+        names=("which thread metrics held", "at most"),
+    ),
+    Case(
+        name="a loss of methods of tensors",
+        program="beside_training.py",
+        arguments=("loss", 60),
+        bound_by="compute",
+        says=("Compute-bound",),
+    ),
+    Case(
+        name="a loss of operators of tensors",
+        program="beside_training.py",
+        arguments=("operators", 60),
+        bound_by="compute",
+        says=("Compute-bound",),
+        like="a loss of methods of tensors",
+    ),
+    Case(
+        name="a metric in Python between the forward and the backward pass",
+        program="beside_training.py",
+        arguments=("metric", 60),
+        bound_by="host",
+        says=("Host-bound", "beside_training.py"),
+        advises="beside_training.py",
+        names=(_line("score"),),
+    ),
+    Case(
+        name="a metric by NumPy between the forward and the backward pass",
+        program="beside_training.py",
+        arguments=("array_metric", 60),
+        bound_by="host",
+        says=("Host-bound", "beside_training.py"),
+        advises="beside_training.py",
+        names=(_line("array metric"),),
+    ),
+    Case(
+        name="a multiprocessing.Pool that computes a metric",
+        program="beside_training.py",
+        arguments=("pool", 60),
+        bound_by="host",
+        says=("host-bound", "waiting for other threads or processes"),
+        never_says=("Loader-bound",),
+        names=(_line("pool"),),
+        most_unexplained=1.0,
+    ),
+    Case(
+        name="a ProcessPoolExecutor that computes a metric",
+        program="beside_training.py",
+        arguments=("executor", 60),
+        bound_by="host",
+        says=("host-bound", "waiting for other threads or processes"),
+        never_says=("Loader-bound",),
+        names=(_line("pool"),),
+        most_unexplained=1.0,
+    ),
+    Case(
+        name="a ProcessPoolExecutor that writes checkpoints",
+        program="beside_training.py",
+        arguments=("saving", 150),
+        bound_by="host",
+        says=("host-bound", "waiting for other threads or processes"),
+        names=(_line("saving"),),
+        most_unexplained=1.0,
+    ),
+    Case(
+        name="a multiprocessing.Pool whose results are taken once per epoch",
+        program="beside_training.py",
+        arguments=("epochs", 60),
+        bound_by="host",
+        says=("host-bound", "waiting for other threads or processes"),
+        names=(_line("epochs"),),
+        most_unexplained=1.0,
+    ),
+)

@@ -1,0 +1,61 @@
+"""Waits for the interpreter lock, by samples of the main thread and of who held the lock."""
+
+import polars as pl
+from timeline import timeline
+
+from ioprof.analysis.blame import blame, charges
+from ioprof.analysis.interpreter_lock import FEWEST_WAITS, thread_in
+from ioprof.analysis.stacks import unexplained
+from ioprof.analysis.totals import totals
+from ioprof.schema import CAUSES, STACK_COLUMNS
+from ioprof.trace import Trace, table_schema
+
+DRAWING = """
+step            0000000000111111111122222222223333333333
+compute main    .00000000..11111111..22222222..33333333.
+"""
+HOLDER = "<thread>:0:metrics\n/usr/lib/python3.12/threading.py:1:Thread._bootstrap\n/job/metrics.py:7:count"
+
+
+def waiting(num_waits: int) -> Trace:
+    """A sample in each tick; in the first ticks of the computations the main thread waits for the lock."""
+    trace = timeline(DRAWING)
+    run = trace.run.replace(config=trace.run.config.replace(device="cpu"))
+    host = trace.spans["host"][0]
+    inside = [tick for tick in range(40) if tick % 10 not in (0, 9)]
+    rows = [(10 * tick + 5, host, 0, 100, 100, "rank", "/job/train.py:3:main") for tick in range(40)]
+    rows += [(10 * tick + 5, host, 0, 100, 107, "rank", HOLDER) for tick in inside[:num_waits]]
+    table = pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS), orient="row")
+    return Trace(run, trace.spans, trace.files, trace.counters, table)
+
+
+def sums(steps: pl.DataFrame) -> dict[str, int]:
+    """Nanoseconds by cause, of the two that the drawing has."""
+    return {cause: int(steps[f"{cause}_ns"].sum()) for cause in ("compute", "host")}
+
+
+def test_the_part_of_the_samples_that_waited_is_host() -> None:
+    """Half of a computation's samples are half of its time; each step keeps its length."""
+    before, found = charges(waiting(0)), charges(waiting(16))
+    assert sums(before.steps)["compute"] == 2 * sums(found.steps)["compute"]
+    assert {"compute": sums(found.steps)["compute"]} == found.lock_ns
+    for steps in (before.steps, found.steps):
+        charged = sum(steps[f"{cause}_ns"].fill_null(0) for cause in CAUSES)
+        assert (steps["end_ns"] - steps["start_ns"]).to_list() == charged.to_list()  # type: ignore[union-attr]
+    (name, took_ns), *_ = found.details.of_cause("host", sums(found.steps)["host"], waiting(16))
+    assert ("metrics", found.lock_ns["compute"]) == (thread_in(name), took_ns)
+
+
+def test_few_such_samples_move_nothing() -> None:
+    """One sample in a short job would be a large share of it."""
+    assert sums(blame(waiting(0))) == sums(blame(waiting(FEWEST_WAITS - 1)))
+    assert sums(blame(waiting(0))) != sums(blame(waiting(FEWEST_WAITS)))
+
+
+def test_the_line_is_that_of_the_thread_that_held_the_lock() -> None:
+    """And not that of the loop, which waited; the lines of `host` share all of its time."""
+    trace = waiting(16)
+    found = totals(trace)
+    lines = {(line.file, line.line): line for line in unexplained(trace, found.charged.steps, found.samples)}
+    assert {("/job/metrics.py", 7), ("/job/train.py", 3)} == set(lines)
+    assert (16, 8) == (lines["/job/metrics.py", 7].samples, lines["/job/train.py", 3].samples)

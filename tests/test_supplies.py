@@ -1,0 +1,56 @@
+"""Whether what a pool returns may be a batch, and how much of a time is spent in torch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ioprof.clock import monotonic_ns
+from ioprof.instrument.hooks.losses import LossWatch
+from ioprof.instrument.hooks.supplies import may_be_batch
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 3, 0.5, "text" * 100, (), [], {}, (1.0, 2.0), {"loss": 0.1, "top5": 0.9}, b"ok", np.ones(3)]
+)
+def test_results_without_data_are_no_batches(value: Any) -> None:
+    """Of metrics, and of functions that write something."""
+    assert not may_be_batch(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.ones((4, 8)), torch.ones(4, 8), {"x": np.ones(8), "y": 1}, [[0.5] * 8] * 4, [(np.ones(9), 3)], bytes(100), object()],
+)
+def test_results_with_data_may_be_batches(value: Any) -> None:
+    """Arrays, however they are packed, and what is not known."""
+    assert may_be_batch(value)
+
+
+def test_the_time_in_torch_is_counted_with_operators() -> None:
+    """Methods, functions and operators of tensors are computation; Python that takes as long is not."""
+    for computes in (True, False):
+        watch, tensor = LossWatch(), torch.ones(400, 400, requires_grad=True)
+        watch.begin(monotonic_ns())
+        assert watch.is_on
+        loss = ((tensor - 1) * 2).square().mean()
+        if not computes:
+            sum(value * value for value in range(3_000_000))
+        watch.end(monotonic_ns())
+        assert not watch.is_on
+        loss.backward()
+        assert torch.overrides._get_current_function_mode() is None
+        assert computes == watch.is_computation
+
+
+def test_only_some_times_are_observed() -> None:
+    """The second to fourth, then seldom; none without gradients."""
+    watch, wanted = LossWatch(), []
+    for _ in range(600):
+        watch.count()
+        wanted.append(watch.wanted)
+    assert [0, 1, 2, 255, 511] == [place for place, is_wanted in enumerate(wanted) if is_wanted]
+    with torch.no_grad():
+        watch.begin(0)
+        assert not watch.is_on
