@@ -13,7 +13,7 @@ from typing import Final
 from ioprof.replay.changed import filled, shortened
 from ioprof.replay.engine import Simulation
 from ioprof.replay.pace import measured, replayed
-from ioprof.replay.pipeline import CpuUse, Pipeline, Rank
+from ioprof.replay.pipeline import STAGES, CpuUse, Iteration, Pipeline, Rank
 from ioprof.replay.plan import plan
 
 _ROUNDS: Final = 7
@@ -51,13 +51,20 @@ def _with_delay(recorded: Pipeline, host: str, part: float) -> Pipeline:
 
     def less(use: CpuUse) -> CpuUse:
         dilation = 1 + part * (use.dilation - 1)
-        return replace(use, dilation=dilation, wake_ratio=1 - dilation / use.dilation)
+        return replace(
+            use, dilation=dilation, wake_ratio=1 - dilation / use.dilation, reads_delay_ratio=part * use.reads_delay_ratio
+        )
 
-    ranks = (
-        replace(rank, loop_cpu=less(rank.loop_cpu), worker_cpu=less(rank.worker_cpu)) if rank.host == host else rank
-        for rank in recorded.ranks
-    )
-    return replace(recorded, ranks=tuple(ranks))
+    def waiting(each: Iteration) -> Iteration:
+        stages, delay_s = each.tasks.stages_s.copy(), each.tasks.reads_delay_s
+        stages[:, STAGES.index("storage")] += (1 - part) * delay_s
+        return replace(each, tasks=replace(each.tasks, stages_s=stages, reads_delay_s=part * delay_s))
+
+    def of_rank(rank: Rank) -> Rank:
+        iterations = tuple(map(waiting, rank.iterations))
+        return replace(rank, iterations=iterations, loop_cpu=less(rank.loop_cpu), worker_cpu=less(rank.worker_cpu))
+
+    return replace(recorded, ranks=tuple(of_rank(rank) if rank.host == host else rank for rank in recorded.ranks))
 
 
 def _better(shared: Pipeline) -> Pipeline:
@@ -78,7 +85,7 @@ def _measured(ranks: list[Rank]) -> float:
     """The dilation of all processes of a host together."""
     uses = [use for rank in ranks for use in (rank.loop_cpu, rank.worker_cpu)]
     cpu_s = sum(use.cpu_s for use in uses)
-    return sum(use.cpu_s * use.dilation for use in uses) / cpu_s if cpu_s else 1.0
+    return sum(use.cpu_s * use.whole_dilation for use in uses) / cpu_s if cpu_s else 1.0
 
 
 def _fitted(recorded: Pipeline, host: str, wanted: float) -> float:

@@ -211,7 +211,7 @@ class Simulation:
             self.start(loop.steps(), loop.cores)
         resources = [*self._hosts, self._storage]
         while self.num_done < len(loops):
-            resource = min(resources, key=_Shared.next_s)
+            resource = min(resources, key=lambda each: each.next_s())
             at_s = resource.next_s()
             if self._events and self._events[0][0] <= at_s:
                 self.now_s, _, receiver, message = heapq.heappop(self._events)

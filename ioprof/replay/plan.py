@@ -143,14 +143,14 @@ def _task_segments(tasks: Tasks, cpu: CpuUse, storage: StorageUse, shares: bool)
     """What a worker does for each task."""
     stages_s = tasks.stages_s
     others_s = stages_s.sum(1) - stages_s[:, _STORAGE]
-    sleep_s, work_s = others_s * _waiting_ratio(cpu), others_s * cpu.cores_ratio
+    sleep_s, work_s = others_s * _waiting_ratio(cpu), others_s * cpu.cores_ratio + tasks.reads_cpu_s
     if storage.is_rate_bound:
         wait_s, size = np.minimum(tasks.open_s, stages_s[:, _STORAGE]), tasks.read_bytes
     else:
         wait_s, size = stages_s[:, _STORAGE], np.zeros(len(tasks))
     wait_s = wait_s + sleep_s
     if not shares or not cpu.is_measured:
-        wait_s, work_s = wait_s + work_s, np.zeros(len(work_s))
+        wait_s, work_s = wait_s + work_s + tasks.reads_delay_s, np.zeros(len(work_s))
     found = []
     for number, (wait, work, of_bytes) in enumerate(zip(wait_s.tolist(), work_s.tolist(), size.tolist(), strict=True)):
         slices = _SLICES if (wait > 0) + (work > 0) + (of_bytes > 0) > 1 else 1
