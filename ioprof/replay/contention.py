@@ -21,7 +21,7 @@ _MOST_THREADS: Final = 16.0
 _MOST_ACTIONS: Final = 300
 MOST_COMPARED: Final = 2_000
 """Actions of each rank by which ways to replay a run are compared."""
-_GOOD_ERROR: Final = 0.02
+_GOOD_ERROR: Final = 0.05
 """Of the replay with shared cores, up to which they are kept."""
 _LEAST_DELAY: Final = 1.01
 """Dilation from which on there is a delay to explain."""
@@ -35,10 +35,11 @@ def with_others(recorded: Pipeline, used_cores: Mapping[str, float]) -> Pipeline
     found = recorded
     for host in dict.fromkeys(rank.host for rank in recorded.ranks):
         wanted = _measured([rank for rank in recorded.ranks if rank.host == host])
-        if wanted <= _LEAST_DELAY:
+        most = used_cores.get(host, _MOST_THREADS) * wanted  # they waited for a core as long as the job did
+        if wanted <= _LEAST_DELAY:  # there were cores for all; with a change there may not be
+            found = replace(found, others={**found.others, host: most}) if used_cores.get(host) else found
             continue
         threads = _fitted(recorded, host, wanted)
-        most = used_cores.get(host, _MOST_THREADS) * wanted  # they waited for a core as long as the job did
         found = replace(found, others={**found.others, host: min(threads, most)})
         if threads > most:
             explained = _simulated(recorded, host, most)

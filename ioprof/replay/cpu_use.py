@@ -117,9 +117,3 @@ def usable_cores(trace: Trace) -> dict[str, float]:
             cores = min(cores, evidence.quota_cores or cores)
         found[host.name or ""] = cores
     return found
-
-
-def cores_of_others(trace: Trace) -> dict[str, float]:
-    """By host, the cores that other programs used on average during the recording, where that is known."""
-    hosts = [host for host in trace.run.hosts if host.others_cpu_ratio is not None and host.online_cpus]
-    return {host.name or "": (host.others_cpu_ratio or 0.0) * (host.online_cpus or 0) for host in hosts}

@@ -196,6 +196,8 @@ class StorageUse:
     """What it delivers at once after it was idle, as storage whose rate is limited by a quota does."""
     is_sure: bool = True
     """Whether there were enough reads to tell a rate from a latency."""
+    served_s_per_read: float = 0.0
+    """CPU time that others than the job spend on this host for each of its reads."""
 
 
 @dataclass(frozen=True)

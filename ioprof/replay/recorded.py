@@ -17,8 +17,9 @@ from ioprof.analysis.stragglers import arrivals
 from ioprof.analysis.training_process import in_main_thread
 from ioprof.replay.asynchronous import with_depth
 from ioprof.replay.contention import with_others
-from ioprof.replay.cpu_use import Counted, Worked, cores_of_others, counted, cpu_use, usable_cores
+from ioprof.replay.cpu_use import Counted, Worked, counted, cpu_use, usable_cores
 from ioprof.replay.iterations import Visit, visits
+from ioprof.replay.others import Others, others
 from ioprof.replay.pipeline import OWN, STAGES, WITHOUT_CORES, CpuUse, Iteration, Op, Pipeline, Program, Rank, Seconds, Tasks
 from ioprof.replay.refusals import Refusal, ReplayError
 from ioprof.replay.storage_use import reads_of_batches, storage_use
@@ -50,10 +51,11 @@ def pipeline(trace: Trace) -> Pipeline:
     if not ranks:
         raise ReplayError(Refusal.NO_LOADER)
     per_byte, has_memory_reads = _memory_reads(trace)
+    beside = others(trace, counts)
     whole = Pipeline(
         ranks=_with_common_collectives(ranks),
         cores=usable_cores(trace),
-        storage=storage_use(reads),
+        storage=replace(storage_use(reads), served_s_per_read=_served_s_per_read(trace, reads, beside)),
         batch_size=trace.run.config.batch_size,
         others={},
         memory_s_per_byte=per_byte,
@@ -63,7 +65,7 @@ def pipeline(trace: Trace) -> Pipeline:
         copy_s=_copy_s(trace),
         copy=trace.run.config.copy or "overlapped",
     )
-    return with_depth(trace, with_others(whole, cores_of_others(trace)))
+    return with_depth(trace, with_others(whole, {host: each.cores for host, each in beside.items()}))
 
 
 def _with_common_collectives(ranks: list[Rank]) -> tuple[Rank, ...]:
@@ -86,6 +88,14 @@ def _memory_reads(trace: Trace) -> tuple[float, bool]:
     if len(reads) < _LEAST_MEMORY_READS:
         return 0.0, False
     return float((reads["end_ns"] - reads["start_ns"]).sum()) / 1e9 / float(reads["bytes"].sum()), True
+
+
+def _served_s_per_read(trace: Trace, reads: pl.DataFrame, beside: Mapping[str, Others]) -> float:
+    """CPU time of those that served the reads from storage, for each of these."""
+    waits = trace.rows(kinds=["wait"])
+    first, last = (int(each) for each in (waits["end_ns"].min(), waits["end_ns"].max()))  # type: ignore[arg-type]
+    count = len(reads.filter(pl.col("end_ns") >= first, pl.col("end_ns") <= last))
+    return sum(each.serving for each in beside.values()) * (last - first) / 1e9 / count if count else 0.0
 
 
 def _warm_open_ratio(trace: Trace) -> float:
