@@ -3,7 +3,8 @@
 The run-queue delay of the job's processes says by how much waiting for a core stretched their work. A part of that is their own
 competition, which the replay has. The rest is as many other threads as it takes for the replay to have the measured delay, but not
 more than the CPU time that other programs used can be of. Delay that neither explains is the time until a thread that was woken
-runs, which processes that sleep often have on an idle machine too: `CpuUse.wake_ratio`. Without the waits it would not be there.
+runs, which processes that sleep often have on an idle machine too: `CpuUse.wake_ratio`. Without the waits it would not be there. Of
+the delay after reads, which is a part of their time, that which is not explained stays in it.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,8 @@ _MOST_ACTIONS: Final = 300
 MOST_COMPARED: Final = 2_000
 """Actions of each rank by which ways to replay a run are compared."""
 _GOOD_ERROR: Final = 0.05
-"""Of the replay with shared cores, up to which they are kept."""
+"""Of the replay with shared cores, up to which they are kept: it cancels in a ratio of replays. That nobody waits for a core does
+not."""
 _LEAST_DELAY: Final = 1.01
 """Dilation from which on there is a delay to explain."""
 

@@ -67,9 +67,9 @@ class Worked:
 def cpu_use(processes: Sequence[Worked], most_threads: int | None = None) -> CpuUse:
     """What similar processes did together.
 
-    `most_threads` is the size of their largest pool of threads: further threads, such as the one that sends batches, compute little,
-    and their delay is not that of the work. Where the pool has one thread, what it ran or could have run beyond its busy time, it
-    did while it waited for storage: it ran in system calls, and waited for a core when a read was done.
+    `most_threads` is the size of their largest pool of threads: further threads, such as the one that sends batches, compute
+    little, and their delay is not that of the work. Where the pool has one thread, what it ran or could have run beyond its busy
+    time, it did while it waited for storage: it ran in system calls, and waited for a core when a read was done.
     """
     busy_s = cpu_s = delay_s = reads_s = 0.0
     for each in processes:

@@ -23,8 +23,8 @@ CORES: Final = 1
 STORAGE: Final = 2
 BESIDE: Final = 3
 """What somebody else computes meanwhile: nobody waits for it."""
-_MESSAGE: Final = 5
-_BARRIER: Final = 4
+_MESSAGE: Final = 4
+_BARRIER: Final = 5
 
 
 class Segment(NamedTuple):

@@ -58,7 +58,7 @@ def _in_loop(trace: Trace, host: str, counts: Mapping[int, Counted]) -> Others |
     used_s -= sum((_at(times, each, began[pid]) for pid, each in counts.items() if pid in began), np.zeros(len(times)))
     recorder_s = sum((_at(times, each, None) for pid, each in counts.items() if pid not in began), np.zeros(len(times)))
     rates = np.diff(used_s - recorder_s) / took_s
-    always = float(np.quantile(rates[looping], _ALWAYS)) - max(0.0, float(rates[before].max())) if before.any() else 0.0
+    always = float(np.quantile(rates[looping], _ALWAYS)) - max(0.0, float(rates[before].mean())) if before.any() else 0.0
     mean = float(np.diff(used_s)[looping].sum() / took_s[looping].sum())
     serving = min(max(0.0, always), max(0.0, mean))
     return Others(max(0.0, mean - serving), serving)

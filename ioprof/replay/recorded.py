@@ -314,8 +314,8 @@ def _tasks(rows: pl.DataFrame, lag: Seconds, asked: Seconds, got: Seconds, ready
         most = np.where(waited | np.isnan(asked), np.inf, (asked - ready) / 1e9)
         take = np.where(np.isnan(take) & waited, np.minimum(np.maximum(late, 0.0), typical), take)
     stages, none = rows.select(STAGES).to_numpy(), np.zeros(len(rows))
-    sizes = (rows[name].to_numpy() for name in ("reads", "read_bytes", "open_s"))
-    return Tasks(stages, *sizes, none, none, lag, transit, most, take)
+    reads, read_bytes, open_s = (rows[name].to_numpy() for name in ("reads", "read_bytes", "open_s"))
+    return Tasks(stages, reads, read_bytes, open_s, none, none, lag, transit, most, take)
 
 
 def _receiving_s(took: Seconds, late: Seconds) -> float:
