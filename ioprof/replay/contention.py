@@ -37,9 +37,11 @@ def with_others(recorded: Pipeline, used_cores: Mapping[str, float]) -> Pipeline
     found = recorded
     for host in dict.fromkeys(rank.host for rank in recorded.ranks):
         wanted = _measured([rank for rank in recorded.ranks if rank.host == host])
-        most = used_cores.get(host, _MOST_THREADS) * wanted  # they waited for a core as long as the job did
+        most = _MOST_THREADS
+        if (used := used_cores.get(host)) is not None:  # they compete as long as the job does, without its wake-ups
+            most = used * min(wanted, _simulated(recorded, host, used)) if used else 0.0
         if wanted <= _LEAST_DELAY:  # there were cores for all; with a change there may not be
-            found = replace(found, others={**found.others, host: most}) if used_cores.get(host) else found
+            found = replace(found, others={**found.others, host: most}) if used else found
             continue
         threads = _fitted(recorded, host, wanted)
         found = replace(found, others={**found.others, host: min(threads, most)})
