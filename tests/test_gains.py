@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -12,6 +13,7 @@ import images
 import jobs
 import made_datasets
 import numpy as np
+import polars as pl
 import pytest
 from fuse_server import fuse_server
 from hypothesis import given, settings
@@ -31,9 +33,10 @@ from ioprof.replay.accuracy import Kind, error_of, kinds, why_none, why_not
 from ioprof.replay.changed import changed, with_factors
 from ioprof.replay.changes import Change, change_of
 from ioprof.replay.contention import with_others
-from ioprof.replay.cpu_use import Counted, cpu_use
-from ioprof.replay.engine import CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
+from ioprof.replay.cpu_use import Counted, Worked, counted, cpu_use
+from ioprof.replay.engine import BESIDE, CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
 from ioprof.replay.gains import gains_of
+from ioprof.replay.others import others
 from ioprof.replay.pace import measured, replayed
 from ioprof.replay.pipeline import STAGES, CpuUse, Op
 from ioprof.replay.proof import mean_ratio
@@ -42,7 +45,8 @@ from ioprof.replay.summary import with_gains
 from ioprof.report.path_demand import path_statement, probed_path
 from ioprof.report.prediction import gain_text
 from ioprof.run_record import Advice, Demand, JobChange, NoGain, Reason, RunRecord, Summary
-from ioprof.trace import Trace
+from ioprof.schema import COUNTER_COLUMNS, SPAN_COLUMNS
+from ioprof.trace import Trace, table_schema
 
 MS = 1_000_000
 DECODE = STAGES.index("decode")
@@ -184,10 +188,116 @@ def test_cpu_time_is_that_between_samples_of_the_work() -> None:
     cpu_s = np.array([0.0, 1.0, 2.0, 2.3, 2.6, 2.9, 3.9])  # the work begins after 2.1 s, and ends after 5.4 s
     counts = Counted(times, cpu_s, np.zeros(7))
     busy = np.array([[start, start + 300_000_000] for start in range(2_100_000_000, 5_200_000_000, second)])
-    found = cpu_use([(counts, busy, 0)], 1)
+    found = cpu_use([Worked(counts, busy, 0)], 1)
     assert 0.6 == pytest.approx(found.cpu_s)
     assert 1.0 == pytest.approx(found.busy_ratio)
-    assert not cpu_use([(counts, busy[:1], 0)], 1).is_measured
+    assert not cpu_use([Worked(counts, busy[:1], 0)], 1).is_measured
+
+
+@given(st.floats(0.2, 2.0), st.floats(0.2, 2.0), st.floats(0.1, 2.0), st.floats(0.0, 2.0))
+def test_cpu_time_and_delay_are_those_of_work_or_of_reads(busy_s: float, reads_s: float, cpu_s: float, delay_s: float) -> None:
+    """Conservation: none is lost as far as there is time for it, and the work has it first."""
+    edge, end = int(busy_s * 1e9), int((busy_s + reads_s) * 1e9)
+    counts = Counted(np.array([0, end]), np.array([0.0, cpu_s]), np.array([0.0, delay_s]))
+    found = cpu_use([Worked(counts, np.array([[0, edge], [end, end]]), 0, np.array([[edge, end]]))], 1)
+    in_reads_s = (found.reads_cpu_ratio + found.reads_delay_ratio) * found.reads_s
+    assert found.reads_s == pytest.approx(reads_s, abs=1e-6)
+    assert found.busy_ratio * busy_s + in_reads_s == pytest.approx(min(cpu_s + delay_s, busy_s + reads_s), abs=1e-6)
+    assert in_reads_s == pytest.approx(0.0, abs=1e-6) or found.busy_ratio == 1.0
+    if cpu_s <= busy_s and cpu_s + delay_s <= busy_s + reads_s:
+        assert found.whole_dilation == pytest.approx(1 + delay_s / cpu_s, rel=1e-5)
+
+
+def test_the_delay_after_reads_is_storage_as_far_as_no_competition_explains_it() -> None:
+    """What was measured of the reads stays what it was, whatever it is charged to."""
+    recorded, storage = pipeline(decoding().trace), STAGES.index("storage")
+    [rank] = recorded.ranks
+    halves = []
+    for each in rank.iterations:
+        stages = each.tasks.stages_s.copy()
+        stages[:, storage] /= 2
+        halves.append(replace(each, tasks=replace(each.tasks, stages_s=stages, reads_delay_s=stages[:, storage])))
+    use = CpuUse(cpu_s=1.0, reads_s=1.0, reads_delay_ratio=0.5)
+    delayed = replace(recorded, ranks=(replace(rank, iterations=tuple(halves), worker_cpu=use, loop_cpu=CpuUse(cpu_s=0.1)),))
+    alone, unknown = with_others(delayed, {rank.host: 0.0}), with_others(delayed, {})
+    for found in (alone, unknown):
+        for before, after in zip(rank.iterations, found.ranks[0].iterations, strict=True):
+            whole = after.tasks.stages_s[:, storage] + after.tasks.reads_delay_s
+            np.testing.assert_allclose(whole, before.tasks.stages_s[:, storage])
+    assert alone.ranks[0].worker_cpu.reads_delay_ratio < 0.01
+    assert unknown.others[rank.host] > 1
+    assert 0.5 == pytest.approx(unknown.ranks[0].worker_cpu.reads_delay_ratio)
+
+
+def test_cpu_time_in_reads_does_not_shrink_with_them() -> None:
+    """Storage that is twice as fast has half of the wait and all of the system calls; without reads there are none."""
+    recorded, storage = pipeline(decoding().trace), STAGES.index("storage")
+    [rank] = recorded.ranks
+    ran = tuple(replace(each, tasks=replace(each.tasks, reads_cpu_s=np.ones(len(each.tasks)))) for each in rank.iterations)
+    recorded = replace(recorded, ranks=(replace(rank, iterations=ran),))
+    fast, none = (with_factors(recorded, {"storage": factor}).ranks[0].iterations[0].tasks for factor in (0.5, 0.0))
+    assert 1.0 == fast.reads_cpu_s.min()
+    np.testing.assert_allclose(fast.stages_s[:, storage], rank.iterations[0].tasks.stages_s[:, storage] / 2)
+    assert not none.reads_cpu_s.any()
+
+
+def test_a_loop_that_was_not_sampled_computes_on_a_core() -> None:
+    """On a single core the workers' computation and that of the model take turns, whether or not the loop was sampled."""
+    [rank] = pipeline(decoding(workers=4).trace).ranks
+    use = CpuUse(cpu_s=1.0)
+    alone = replace(
+        pipeline(decoding(workers=4).trace), cores={rank.host: 1.0}, ranks=(replace(rank, worker_cpu=use),), on_device=False
+    )
+    sampled = replace(alone, ranks=(replace(rank, worker_cpu=use, loop_cpu=use),))
+    assert replayed(sampled).step_s == pytest.approx(replayed(alone).step_s, rel=0.01)
+    elsewhere = replace(alone, on_device=True)
+    assert replayed(elsewhere).step_s < 0.9 * replayed(alone).step_s
+
+
+def host_series(seconds: int, used: Callable[[int], float], rank_pid: int) -> pl.DataFrame:
+    """CPU time of a host by second: `used` by others in the second before, and half a core by the rank."""
+    total, rows = 0.0, list[dict[str, object]]()
+    for second in range(seconds + 1):
+        total += used(second)
+        at = {"time_ns": second * 10**9, "host": "node1"}
+        rows += [
+            {**at, "pid": None, "name": "cpu.user", "value": total + 0.5 * second},
+            {**at, "pid": rank_pid, "name": "process.cpu_user", "value": 0.5 * second},
+        ]
+    return pl.DataFrame(rows, schema=table_schema(COUNTER_COLUMNS))
+
+
+@pytest.mark.parametrize(
+    ("used", "cores", "serving"),
+    [
+        (lambda second: 0.2, 0.2, 0.0),  # goes on, loop or not
+        (lambda second: 0.0 if second <= 3 else 0.2, 0.0, 0.2),  # began with the loop
+        (lambda second: 0.7 if second in (6, 7) else 0.0, 0.14, 0.0),  # another program that ran for two of ten seconds
+    ],
+)
+def test_who_serves_reads_began_with_the_loop(used: Callable[[int], float], cores: float, serving: float) -> None:
+    """CPU time of others is told apart by when it was used: before the loop, in some seconds of it, or in nearly all."""
+    spans = [
+        {"kind": "wait", "start_ns": start, "end_ns": start + 10, "host": "node1", "rank": 0, "pid": 7, "tid": 7}
+        for start in (3 * 10**9 - 10, 13 * 10**9)
+    ]
+    record = RunRecord.of({"hosts": [{"name": "node1", "cpus": 2, "online_cpus": 2, "others_cpu_ratio": 0.5}]})
+    table = pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS))
+    trace = Trace(record, table, counters=host_series(13, used, 7))
+    found = others(trace, counted(trace))["node1"]
+    assert cores == pytest.approx(found.cores, abs=1e-6)
+    assert serving == pytest.approx(found.serving, abs=1e-6)
+    short = Trace(record, table, counters=host_series(3, used, 7))
+    assert 1.0 == others(short, counted(short))["node1"].cores
+
+
+def test_nobody_waits_for_what_others_do_for_a_read() -> None:
+    """It takes cores where they are short, and no time where there are enough."""
+    none: list[tuple[Segment, ...]] = [()] * 9
+    loader = LoaderPlan(1, 2, [(Segment(BESIDE, 1.0), Segment(CORES, 1.0))] * 8, [0.0] * 8, [0.0] * 8, [()] * 8, 8, [0.0], 0)
+    rank = RankPlan(0, [loader], [int(Op.START), *[int(Op.TAKE)] * 8], [0] * 9, none, none, [-1] * 9, none)
+    took = [Simulation(Plan([rank], [Resource(cores)], Resource(1.0))).run()[0].end_s for cores in (1.0, 2.0)]
+    assert took == [pytest.approx(16.0, rel=0.07), pytest.approx(8.0)]
 
 
 def test_changes_in_summary_json_are_those_that_are_replayed() -> None:

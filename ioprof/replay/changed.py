@@ -113,6 +113,8 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
         open_s=tasks.open_s * factors.get("storage", 1.0) * whole,
         reads=tasks.reads * has_storage * whole,
         read_bytes=tasks.read_bytes * has_storage * whole,
+        reads_cpu_s=tasks.reads_cpu_s * has_storage * whole,
+        reads_delay_s=tasks.reads_delay_s * has_storage * whole,
         lag_s=tasks.lag_s * loader * whole,
         transit_s=tasks.transit_s * delivery * whole,
         take_s=tasks.take_s * delivery * whole,
@@ -151,7 +153,8 @@ def _from_memory(pipeline: Pipeline) -> Pipeline:
         stages[:, cache] += np.minimum(each.tasks.read_bytes * per_byte, stages[:, storage])
         none = np.zeros(len(each.tasks))
         stages[:, storage] = np.minimum(each.tasks.open_s * pipeline.warm_open_ratio, stages[:, storage])
-        return replace(each, tasks=replace(each.tasks, stages_s=stages, reads=none, read_bytes=none))
+        tasks = replace(each.tasks, stages_s=stages, reads=none, read_bytes=none, reads_cpu_s=none, reads_delay_s=none)
+        return replace(each, tasks=tasks)
 
     found = _without_wake_ups(_each_iteration(pipeline, served))
     own = np.array([0.0 if cause == "storage" else 1.0 for cause in OWN])
@@ -164,23 +167,17 @@ def _from_storage(pipeline: Pipeline) -> Pipeline:
     storage, cache = STAGES.index("storage"), STAGES.index("page_cache")
     tasks = [each.tasks for rank in pipeline.ranks for each in rank.iterations]
     cold = np.concatenate([each.read_bytes > 0 for each in tasks])
-    stages, reads, sizes = (
-        np.concatenate([getattr(each, name) for each in tasks])[cold] for name in ("stages_s", "reads", "read_bytes")
-    )
+    names = ("stages_s", "reads", "read_bytes", "reads_cpu_s", "reads_delay_s")
+    stages, *others = (np.concatenate([getattr(each, name) for each in tasks])[cold] for name in names)
 
     def fetched(each: Iteration) -> Iteration:
         own = each.tasks
-        like, is_warm = random.integers(0, len(reads), len(own)), own.read_bytes == 0
+        like, is_warm = random.integers(0, len(stages), len(own)), own.read_bytes == 0
         new = own.stages_s.copy()
         for stage in (storage, cache):
             new[:, stage] = np.where(is_warm, stages[like, stage], new[:, stage])
-        drawn = replace(
-            own,
-            stages_s=new,
-            reads=np.where(is_warm, reads[like], own.reads),
-            read_bytes=np.where(is_warm, sizes[like], own.read_bytes),
-        )
-        return replace(each, tasks=drawn)
+        drawn = {name: np.where(is_warm, cold[like], getattr(own, name)) for name, cold in zip(names[1:], others, strict=True)}
+        return replace(each, tasks=replace(own, stages_s=new, **drawn))
 
     return _each_iteration(pipeline, fetched)
 
@@ -326,12 +323,12 @@ def _regrouped_iteration(each: Iteration, ratio: float) -> Iteration:
     bounds = np.minimum(np.arange(count + 1) * ratio, len(tasks))
     like = np.minimum(bounds[:-1].astype(np.int64), len(tasks) - 1)
     drawn = tasks.at(like)
+    names = ("open_s", "reads", "read_bytes", "reads_cpu_s", "reads_delay_s")
+    sums: dict[str, Seconds] = {name: _between(getattr(tasks, name)[:, None], bounds)[:, 0] for name in names}
     grown = replace(
         drawn,
+        **sums,
         stages_s=_between(tasks.stages_s, bounds),
-        open_s=_between(tasks.open_s[:, None], bounds)[:, 0],
-        reads=_between(tasks.reads[:, None], bounds)[:, 0],
-        read_bytes=_between(tasks.read_bytes[:, None], bounds)[:, 0],
         transit_s=drawn.transit_s * ratio,
         transit_most_s=np.full(count, np.inf),
     )

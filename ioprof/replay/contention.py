@@ -3,7 +3,8 @@
 The run-queue delay of the job's processes says by how much waiting for a core stretched their work. A part of that is their own
 competition, which the replay has. The rest is as many other threads as it takes for the replay to have the measured delay, but not
 more than the CPU time that other programs used can be of. Delay that neither explains is the time until a thread that was woken
-runs, which processes that sleep often have on an idle machine too: `CpuUse.wake_ratio`. Without the waits it would not be there.
+runs, which processes that sleep often have on an idle machine too: `CpuUse.wake_ratio`. Without the waits it would not be there. Of
+the delay after reads, which is a part of their time, that which is not explained stays in it.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from typing import Final
 from ioprof.replay.changed import filled, shortened
 from ioprof.replay.engine import Simulation
 from ioprof.replay.pace import measured, replayed
-from ioprof.replay.pipeline import CpuUse, Pipeline, Rank
+from ioprof.replay.pipeline import STAGES, CpuUse, Iteration, Pipeline, Rank
 from ioprof.replay.plan import plan
 
 _ROUNDS: Final = 7
@@ -21,8 +22,9 @@ _MOST_THREADS: Final = 16.0
 _MOST_ACTIONS: Final = 300
 MOST_COMPARED: Final = 2_000
 """Actions of each rank by which ways to replay a run are compared."""
-_GOOD_ERROR: Final = 0.02
-"""Of the replay with shared cores, up to which they are kept."""
+_GOOD_ERROR: Final = 0.05
+"""Of the replay with shared cores, up to which they are kept: it cancels in a ratio of replays. That nobody waits for a core does
+not."""
 _LEAST_DELAY: Final = 1.01
 """Dilation from which on there is a delay to explain."""
 
@@ -35,10 +37,13 @@ def with_others(recorded: Pipeline, used_cores: Mapping[str, float]) -> Pipeline
     found = recorded
     for host in dict.fromkeys(rank.host for rank in recorded.ranks):
         wanted = _measured([rank for rank in recorded.ranks if rank.host == host])
-        if wanted <= _LEAST_DELAY:
+        most = _MOST_THREADS
+        if (used := used_cores.get(host)) is not None:  # they compete as long as the job does, without its wake-ups
+            most = used * min(wanted, _simulated(recorded, host, used)) if used else 0.0
+        if wanted <= _LEAST_DELAY:  # there were cores for all; with a change there may not be
+            found = replace(found, others={**found.others, host: most}) if used else found
             continue
         threads = _fitted(recorded, host, wanted)
-        most = used_cores.get(host, _MOST_THREADS) * wanted  # they waited for a core as long as the job did
         found = replace(found, others={**found.others, host: min(threads, most)})
         if threads > most:
             explained = _simulated(recorded, host, most)
@@ -51,13 +56,20 @@ def _with_delay(recorded: Pipeline, host: str, part: float) -> Pipeline:
 
     def less(use: CpuUse) -> CpuUse:
         dilation = 1 + part * (use.dilation - 1)
-        return replace(use, dilation=dilation, wake_ratio=1 - dilation / use.dilation)
+        return replace(
+            use, dilation=dilation, wake_ratio=1 - dilation / use.dilation, reads_delay_ratio=part * use.reads_delay_ratio
+        )
 
-    ranks = (
-        replace(rank, loop_cpu=less(rank.loop_cpu), worker_cpu=less(rank.worker_cpu)) if rank.host == host else rank
-        for rank in recorded.ranks
-    )
-    return replace(recorded, ranks=tuple(ranks))
+    def waiting(each: Iteration) -> Iteration:
+        stages, delay_s = each.tasks.stages_s.copy(), each.tasks.reads_delay_s
+        stages[:, STAGES.index("storage")] += (1 - part) * delay_s
+        return replace(each, tasks=replace(each.tasks, stages_s=stages, reads_delay_s=part * delay_s))
+
+    def of_rank(rank: Rank) -> Rank:
+        iterations = tuple(map(waiting, rank.iterations))
+        return replace(rank, iterations=iterations, loop_cpu=less(rank.loop_cpu), worker_cpu=less(rank.worker_cpu))
+
+    return replace(recorded, ranks=tuple(of_rank(rank) if rank.host == host else rank for rank in recorded.ranks))
 
 
 def _better(shared: Pipeline) -> Pipeline:
@@ -78,7 +90,7 @@ def _measured(ranks: list[Rank]) -> float:
     """The dilation of all processes of a host together."""
     uses = [use for rank in ranks for use in (rank.loop_cpu, rank.worker_cpu)]
     cpu_s = sum(use.cpu_s for use in uses)
-    return sum(use.cpu_s * use.dilation for use in uses) / cpu_s if cpu_s else 1.0
+    return sum(use.cpu_s * use.whole_dilation for use in uses) / cpu_s if cpu_s else 1.0
 
 
 def _fitted(recorded: Pipeline, host: str, wanted: float) -> float:

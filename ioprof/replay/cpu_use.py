@@ -5,7 +5,7 @@ workers or cores must take that out first: `CpuUse.dilation` is by how much it s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -51,15 +51,29 @@ def counted(trace: Trace) -> dict[int, Counted]:
     return found
 
 
-def cpu_use(processes: Sequence[tuple[Counted | None, Intervals, int]], most_threads: int | None = None) -> CpuUse:
+@dataclass(frozen=True)
+class Worked:
+    """When a process did what, and what it used."""
+
+    counts: Counted | None
+    busy: Intervals
+    """When it was neither waiting for storage nor for batches."""
+    since_ns: int
+    """When it began. A process that began within the recording counts from zero."""
+    reading: Intervals = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    """When it waited for storage."""
+
+
+def cpu_use(processes: Sequence[Worked], most_threads: int | None = None) -> CpuUse:
     """What similar processes did together.
 
-    Each is what was counted of it, the intervals in which it was busy (not waiting for storage or batches), and when it began. A
-    process that began within the recording counts from zero. `most_threads` is the size of their largest pool of threads: further
-    threads, such as the one that sends batches, compute little, and their delay is not that of the work.
+    `most_threads` is the size of their largest pool of threads: further threads, such as the one that sends batches, compute
+    little, and their delay is not that of the work. Where the pool has one thread, what it ran or could have run beyond its busy
+    time, it did while it waited for storage: it ran in system calls, and waited for a core when a read was done.
     """
-    busy_s = cpu_s = delay_s = 0.0
-    for counts, busy, since_ns in processes:
+    busy_s = cpu_s = delay_s = reads_s = 0.0
+    for each in processes:
+        counts, busy, since_ns = each.counts, each.busy, each.since_ns
         if counts is None or not len(busy):
             continue
         first, last = int(busy[:, 0].min()), int(busy[:, 1].max())
@@ -71,6 +85,7 @@ def cpu_use(processes: Sequence[tuple[Counted | None, Intervals, int]], most_thr
             continue
         begin, end = within[0], within[-1]
         busy_s += total(np.clip(busy, times[begin], times[end])) / 1e9
+        reads_s += total(np.clip(each.reading, times[begin], times[end])) / 1e9
         none = np.zeros(len(times) - len(counts.times_ns))  # it began with nothing
         cpu, delay = np.concatenate((none, counts.cpu_s)), np.concatenate((none, counts.delay_s))
         cpu_s += float(cpu[end] - cpu[begin])
@@ -80,7 +95,12 @@ def cpu_use(processes: Sequence[tuple[Counted | None, Intervals, int]], most_thr
     delay_s = 0.0 if np.isnan(delay_s) else delay_s
     runnable = (cpu_s + delay_s) / busy_s
     if most_threads == 1:
-        return CpuUse(min(1.0, runnable), max(1.0, min(busy_s, cpu_s + delay_s) / cpu_s), 1.0, cpu_s)
+        dilation = max(1.0, min(busy_s, cpu_s + delay_s) / cpu_s)
+        if not reads_s > 0:
+            return CpuUse(min(1.0, runnable), dilation, 1.0, cpu_s)
+        ran_s = min(max(0.0, cpu_s - busy_s), reads_s)
+        waited_s = min(max(0.0, cpu_s + delay_s - busy_s) - ran_s, reads_s - ran_s)
+        return CpuUse(min(1.0, runnable), dilation, 1.0, cpu_s, 0.0, reads_s, ran_s / reads_s, waited_s / reads_s)
     runnable = min(runnable, float(most_threads)) if most_threads else runnable
     return CpuUse(min(1.0, runnable), (cpu_s + delay_s) / cpu_s, max(1.0, runnable), cpu_s)
 
@@ -97,9 +117,3 @@ def usable_cores(trace: Trace) -> dict[str, float]:
             cores = min(cores, evidence.quota_cores or cores)
         found[host.name or ""] = cores
     return found
-
-
-def cores_of_others(trace: Trace) -> dict[str, float]:
-    """By host, the cores that other programs used on average during the recording, where that is known."""
-    hosts = [host for host in trace.run.hosts if host.others_cpu_ratio is not None and host.online_cpus]
-    return {host.name or "": (host.others_cpu_ratio or 0.0) * (host.online_cpus or 0) for host in hosts}

@@ -21,12 +21,14 @@ from ioprof.replay.refusals import Refusal, ReplayError
 DELAY: Final = 0
 CORES: Final = 1
 STORAGE: Final = 2
-_MESSAGE: Final = 3
-_BARRIER: Final = 4
+BESIDE: Final = 3
+"""What somebody else computes meanwhile: nobody waits for it."""
+_MESSAGE: Final = 4
+_BARRIER: Final = 5
 
 
 class Segment(NamedTuple):
-    """Work: seconds for `DELAY` and `CORES`, bytes for `STORAGE`; `weight` is the number of threads that compute."""
+    """Work: seconds for `DELAY`, `CORES` and `BESIDE`, bytes for `STORAGE`; `weight` is the number of threads that compute."""
 
     resource: int
     amount: float
@@ -211,7 +213,7 @@ class Simulation:
             self.start(loop.steps(), loop.cores)
         resources = [*self._hosts, self._storage]
         while self.num_done < len(loops):
-            resource = min(resources, key=_Shared.next_s)
+            resource = min(resources, key=lambda each: each.next_s())
             at_s = resource.next_s()
             if self._events and self._events[0][0] <= at_s:
                 self.now_s, _, receiver, message = heapq.heappop(self._events)
@@ -265,6 +267,9 @@ class Simulation:
             self._storage.add(self.now_s, amount, weight, self._number, process)
         elif resource == _MESSAGE:
             amount.reader = process
+        elif resource == BESIDE:
+            self.start(_computing(amount, weight), process.cores)
+            self._resume(process)
         else:
             self._arrive(amount, process)
 
@@ -274,6 +279,10 @@ class Simulation:
         if len(waiting) == self._expected[barrier]:
             for each in self._at_barrier.pop(barrier):
                 self._schedule(self.now_s, each)
+
+
+def _computing(amount: float, weight: float) -> _Steps:
+    yield CORES, amount, weight
 
 
 class _Loop:

@@ -118,7 +118,8 @@ def _with_batches_of(rank: Rank, like: Rank, ratio: float) -> Rank:
         of_others = num_others + np.arange(len(each.tasks) - _num_first(each))
         num_first, num_others = num_first + len(of_first), num_others + len(of_others)
         made = _joined([first.at(of_first % max(1, len(first))), others.at(of_others % len(others))])
-        costs = {name: ratio * getattr(made, name) for name in ("stages_s", "reads", "read_bytes", "open_s")}
+        names = ("stages_s", "reads", "read_bytes", "open_s", "reads_cpu_s", "reads_delay_s")
+        costs = {name: ratio * getattr(made, name) for name in names}
         iterations.append(replace(each, tasks=replace(each.tasks, **costs)))
     return replace(
         rank,

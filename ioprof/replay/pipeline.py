@@ -50,6 +50,11 @@ class Tasks:
     """Bytes that those delivered."""
     open_s: Seconds
     """Part of `storage`: opening files."""
+    reads_cpu_s: Seconds
+    """Computation during the waits for storage, which `storage` does not hold: system calls, and the thread that sends batches."""
+    reads_delay_s: Seconds
+    """From when a read was done until its thread had a core, as far as competition explains it. Not in `storage` either: the replay
+    has a delay of its own."""
     lag_s: Seconds
     """From when the worker was free and had the task, until it began."""
     transit_s: Seconds
@@ -128,6 +133,17 @@ class CpuUse:
     """CPU time on which this rests. 0: not measured, and the job had a core whenever it wanted one."""
     wake_ratio: float = 0.0
     """Share of the busy time from when a thread was woken until it ran, which no competition explains."""
+    reads_s: float = 0.0
+    """Time in which they waited for storage meanwhile."""
+    reads_cpu_ratio: float = 0.0
+    """Share of that in which they ran."""
+    reads_delay_ratio: float = 0.0
+    """Share of that in which they could have run, and waited for a core."""
+
+    @property
+    def whole_dilation(self) -> float:
+        """As `dilation`, also for what they did while they waited for storage."""
+        return self.dilation + self.reads_delay_ratio * self.reads_s / self.cpu_s if self.cpu_s > 0 else 1.0
 
     @property
     def cores_ratio(self) -> float:
@@ -180,6 +196,8 @@ class StorageUse:
     """What it delivers at once after it was idle, as storage whose rate is limited by a quota does."""
     is_sure: bool = True
     """Whether there were enough reads to tell a rate from a latency."""
+    served_s_per_read: float = 0.0
+    """CPU time that others than the job spend on this host for each of its reads."""
 
 
 @dataclass(frozen=True)

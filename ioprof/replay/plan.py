@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from ioprof.replay.engine import CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment
+from ioprof.replay.engine import BESIDE, CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment
 from ioprof.replay.pipeline import OWN, STAGES, WITHOUT_CORES, CpuUse, Iteration, Pipeline, Rank, Seconds, StorageUse, Tasks
 
 _SLICES: Final = 4
@@ -42,7 +42,8 @@ def _may_compete(pipeline: Pipeline, host: str, cores: Resource) -> bool:
             most = max((each.workers for each in rank.iterations), default=0) + sum(
                 each.workers for each in rank.iterations if each.is_validation
             )
-            threads += sum(use.threads * count for use, count in ((rank.loop_cpu, 1), (rank.worker_cpu, most)) if use.is_measured)
+            uses = ((_loop_cpu(rank, pipeline), 1), (rank.worker_cpu, most))
+            threads += sum(use.threads * count for use, count in uses if use.is_measured)
     return threads > cores.capacity
 
 
@@ -51,6 +52,7 @@ def _rank(rank: Rank, host: int, pipeline: Pipeline, shares: bool) -> RankPlan:
     if rank.depth is not None:
         return _rank_with_device(rank, host, pipeline, shares)
     loaders = [_loader(each, rank, pipeline.storage, shares) for each in rank.iterations]
+    cpu = _loop_cpu(rank, pipeline)
     without = WITHOUT_CORES + (("compute",) if pipeline.on_device else ())
     works = np.array([cause not in without for cause in OWN])
     arrived = np.where(np.isnan(program.arrive_s), math.inf, program.arrive_s)
@@ -61,8 +63,8 @@ def _rank(rank: Rank, host: int, pipeline: Pipeline, shares: bool) -> RankPlan:
         first, second = part * whole_s, (1 - part) * whole_s
         # Waits such as the exchange come after the arrival at the collective, as far as there is time after it.
         late = min(waits_s, second)
-        before.append(_loop_segments(first - (waits_s - late), waits_s - late, rank.loop_cpu, shares))
-        after.append(_loop_segments(second - late, late, rank.loop_cpu, shares))
+        before.append(_loop_segments(first - (waits_s - late), waits_s - late, cpu, shares))
+        after.append(_loop_segments(second - late, late, cpu, shares))
         assert abs(first + second - cores_s - waits_s) < 1e-6
     return RankPlan(
         host=host,
@@ -101,6 +103,16 @@ def _with_copies(device_s: Seconds, pipeline: Pipeline) -> Seconds:
     """What the device does for each batch: a copy on a stream of its own holds it up only if that is the longer of the two."""
     found: Seconds = np.maximum(device_s, pipeline.copy_s) if pipeline.copy == "overlapped" else device_s + pipeline.copy_s
     return np.where(device_s > 0, found, device_s)
+
+
+def _loop_cpu(rank: Rank, pipeline: Pipeline) -> CpuUse:
+    """That of the loop. Where it was not sampled for long enough, a model on the CPU is taken to compute on one core."""
+    if rank.loop_cpu.is_measured or pipeline.on_device or not pipeline.shares_cores:
+        return rank.loop_cpu
+    spent_s = rank.program.after_s.sum(0)
+    works_s = sum(spent for cause, spent in zip(OWN, spent_s.tolist(), strict=True) if cause not in WITHOUT_CORES)
+    computes_s = float(spent_s[OWN.index("compute")])
+    return CpuUse(busy_ratio=computes_s / works_s, cpu_s=computes_s) if computes_s > 0 else rank.loop_cpu
 
 
 def _loop_segments(work_s: float, wait_s: float, cpu: CpuUse, shares: bool) -> tuple[Segment, ...]:
@@ -143,16 +155,18 @@ def _task_segments(tasks: Tasks, cpu: CpuUse, storage: StorageUse, shares: bool)
     """What a worker does for each task."""
     stages_s = tasks.stages_s
     others_s = stages_s.sum(1) - stages_s[:, _STORAGE]
-    sleep_s, work_s = others_s * _waiting_ratio(cpu), others_s * cpu.cores_ratio
+    sleep_s, work_s = others_s * _waiting_ratio(cpu), others_s * cpu.cores_ratio + tasks.reads_cpu_s
     if storage.is_rate_bound:
         wait_s, size = np.minimum(tasks.open_s, stages_s[:, _STORAGE]), tasks.read_bytes
     else:
         wait_s, size = stages_s[:, _STORAGE], np.zeros(len(tasks))
     wait_s = wait_s + sleep_s
     if not shares or not cpu.is_measured:
-        wait_s, work_s = wait_s + work_s, np.zeros(len(work_s))
+        wait_s, work_s = wait_s + work_s + tasks.reads_delay_s, np.zeros(len(work_s))
+    served_s = tasks.reads * storage.served_s_per_read * shares
     found = []
-    for number, (wait, work, of_bytes) in enumerate(zip(wait_s.tolist(), work_s.tolist(), size.tolist(), strict=True)):
+    rows = zip(wait_s.tolist(), work_s.tolist(), size.tolist(), served_s.tolist(), strict=True)
+    for number, (wait, work, of_bytes, served) in enumerate(rows):
         slices = _SLICES if (wait > 0) + (work > 0) + (of_bytes > 0) > 1 else 1
         one: list[Segment] = []
         if wait > 0:
@@ -161,6 +175,8 @@ def _task_segments(tasks: Tasks, cpu: CpuUse, storage: StorageUse, shares: bool)
             one.append(Segment(STORAGE, of_bytes / slices))
         if work > 0:
             one.append(Segment(CORES, work / slices, cpu.threads))
+        if served > 0:
+            one.append(Segment(BESIDE, served / slices))
         segments = one * slices
         if wait > 0 and work > 0:
             # The last part of the first wait comes at the end, another part in each task: workers do not compute in step.

@@ -17,9 +17,10 @@ from ioprof.analysis.stragglers import arrivals
 from ioprof.analysis.training_process import in_main_thread
 from ioprof.replay.asynchronous import with_depth
 from ioprof.replay.contention import with_others
-from ioprof.replay.cpu_use import Counted, cores_of_others, counted, cpu_use, usable_cores
+from ioprof.replay.cpu_use import Counted, Worked, counted, cpu_use, usable_cores
 from ioprof.replay.iterations import Visit, visits
-from ioprof.replay.pipeline import OWN, STAGES, WITHOUT_CORES, Iteration, Op, Pipeline, Program, Rank, Seconds, Tasks
+from ioprof.replay.others import Others, others
+from ioprof.replay.pipeline import OWN, STAGES, WITHOUT_CORES, CpuUse, Iteration, Op, Pipeline, Program, Rank, Seconds, Tasks
 from ioprof.replay.refusals import Refusal, ReplayError
 from ioprof.replay.storage_use import reads_of_batches, storage_use
 from ioprof.trace import Trace
@@ -50,10 +51,11 @@ def pipeline(trace: Trace) -> Pipeline:
     if not ranks:
         raise ReplayError(Refusal.NO_LOADER)
     per_byte, has_memory_reads = _memory_reads(trace)
+    beside = others(trace, counts)
     whole = Pipeline(
         ranks=_with_common_collectives(ranks),
         cores=usable_cores(trace),
-        storage=storage_use(reads),
+        storage=replace(storage_use(reads), served_s_per_read=_served_s_per_read(trace, reads, beside)),
         batch_size=trace.run.config.batch_size,
         others={},
         memory_s_per_byte=per_byte,
@@ -63,7 +65,7 @@ def pipeline(trace: Trace) -> Pipeline:
         copy_s=_copy_s(trace),
         copy=trace.run.config.copy or "overlapped",
     )
-    return with_depth(trace, with_others(whole, cores_of_others(trace)))
+    return with_depth(trace, with_others(whole, {host: each.cores for host, each in beside.items()}))
 
 
 def _with_common_collectives(ranks: list[Rank]) -> tuple[Rank, ...]:
@@ -86,6 +88,14 @@ def _memory_reads(trace: Trace) -> tuple[float, bool]:
     if len(reads) < _LEAST_MEMORY_READS:
         return 0.0, False
     return float((reads["end_ns"] - reads["start_ns"]).sum()) / 1e9 / float(reads["bytes"].sum()), True
+
+
+def _served_s_per_read(trace: Trace, reads: pl.DataFrame, beside: Mapping[str, Others]) -> float:
+    """CPU time of those that served the reads from storage, for each of these."""
+    waits = trace.rows(kinds=["wait"])
+    first, last = (int(each) for each in (waits["end_ns"].min(), waits["end_ns"].max()))  # type: ignore[arg-type]
+    count = len(reads.filter(pl.col("end_ns") >= first, pl.col("end_ns") <= last))
+    return sum(each.serving for each in beside.values()) * (last - first) / 1e9 / count if count else 0.0
 
 
 def _warm_open_ratio(trace: Trace) -> float:
@@ -160,13 +170,14 @@ def _rank(
     consumer = int(waits["pid"][0] or 0)
     since_ns = next((each.first_ns for each in trace.run.processes if each.pid == consumer and each.first_ns is not None), 0)
     made = fetches.filter(pl.col("pid") != consumer)
+    workers = cpu_use(_workers(spans, made, counts), _pool(trace, made["pid"].unique().to_list()))
     return Rank(
         rank=rank,
         host=str(steps["host"][0]),
-        iterations=iterations,
+        iterations=tuple(_without_cpu_of_reads(each, workers) for each in iterations) if workers.is_measured else iterations,
         program=program,
-        loop_cpu=cpu_use([(counts.get(consumer), busy_loop, since_ns)], _pool(trace, [consumer])),
-        worker_cpu=cpu_use(_workers(spans, made, counts), _pool(trace, made["pid"].unique().to_list())),
+        loop_cpu=cpu_use([Worked(counts.get(consumer), busy_loop, since_ns)], _pool(trace, [consumer])),
+        worker_cpu=workers,
         begin_ns=begin_ns,
         taken_ns=taken_ns,
         end_ns=end_ns,
@@ -196,14 +207,23 @@ def _pool(trace: Trace, pids: list[int]) -> int | None:
     return max(pools, default=None)
 
 
-def _workers(
-    spans: pl.DataFrame, fetches: pl.DataFrame, counts: Mapping[int, Counted]
-) -> list[tuple[Counted | None, Intervals, int]]:
+def _without_cpu_of_reads(each: Iteration, cpu: CpuUse) -> Iteration:
+    """The iteration with what workers did during reads apart from the waits for storage."""
+    storage, tasks = STAGES.index("storage"), each.tasks
+    stages = tasks.stages_s.copy()
+    ran, waited = (stages[:, storage] * ratio for ratio in (cpu.reads_cpu_ratio, cpu.reads_delay_ratio))
+    stages[:, storage] -= ran + waited
+    return replace(each, tasks=replace(tasks, stages_s=stages, reads_cpu_s=ran, reads_delay_s=waited))
+
+
+def _workers(spans: pl.DataFrame, fetches: pl.DataFrame, counts: Mapping[int, Counted]) -> list[Worked]:
     """For `cpu_use`: the worker processes, and when they made batches without waiting for storage."""
     found = []
     for (pid,), part in fetches.partition_by("pid", as_dict=True).items():
         reading = union(intervals(spans.filter(WORK["storage"], pl.col("pid") == pid)))
-        found.append((counts.get(int(str(pid))), subtract(intervals(part), reading), int(part["start_ns"].to_numpy().min())))
+        making, since_ns = intervals(part), int(part["start_ns"].to_numpy().min())
+        reading = subtract(making, subtract(making, reading))
+        found.append(Worked(counts.get(int(str(pid))), subtract(making, reading), since_ns, reading))
     return found
 
 
@@ -293,10 +313,9 @@ def _tasks(rows: pl.DataFrame, lag: Seconds, asked: Seconds, got: Seconds, ready
         transit = np.where(waited, np.maximum(0.0, late - typical), np.nan)
         most = np.where(waited | np.isnan(asked), np.inf, (asked - ready) / 1e9)
         take = np.where(np.isnan(take) & waited, np.minimum(np.maximum(late, 0.0), typical), take)
-    stages = rows.select(STAGES).to_numpy()
-    return Tasks(
-        stages, rows["reads"].to_numpy(), rows["read_bytes"].to_numpy(), rows["open_s"].to_numpy(), lag, transit, most, take
-    )
+    stages, none = rows.select(STAGES).to_numpy(), np.zeros(len(rows))
+    reads, read_bytes, open_s = (rows[name].to_numpy() for name in ("reads", "read_bytes", "open_s"))
+    return Tasks(stages, reads, read_bytes, open_s, none, none, lag, transit, most, take)
 
 
 def _receiving_s(took: Seconds, late: Seconds) -> float:
