@@ -122,3 +122,11 @@ def test_one_fault_of_a_large_file_does_not_get_what_many_of_a_small_one_fetched
     assert shares[:70].sum() >= 0.95 * fetched
     everything = _divide_near(400 << 20, page, page, np.minimum(reach, AROUND_BYTES), reach)
     assert (everything == reach).all()
+
+
+def test_faults_whose_reach_ends_within_a_page_get_what_they_can_have() -> None:
+    """A file ends within a page, so that whole pages never fill the reach of its last fault, whatever is left."""
+    page, reach = np.array([4096, 4096]), np.array([10 * 4096 + 100, 3 * AROUND_BYTES + 1])
+    shares = _divide_near(1 << 30, page, page, np.minimum(reach, AROUND_BYTES), reach)
+    assert (shares <= reach).all()
+    assert shares.sum() >= reach.sum() - 2 * 4096

@@ -134,7 +134,8 @@ def _divide_near(fetched: int, page: _Array, least: _Array, near: _Array, reach:
     can have: of one in a large file it is not known how far its readahead went.
     """
     shares, times = _divide(fetched, page, least, np.maximum(near, least)), 1
-    while int(shares.sum()) + int(page.max(initial=0)) <= fetched and (shares < reach).any():
+    # Not until shares reach `reach`, which need not be whole pages.
+    while int(shares.sum()) + int(page.max(initial=0)) <= fetched and (times * near < reach).any():
         times *= 2
         shares = _divide(fetched, page, shares, np.maximum(np.minimum(reach, times * near), shares))
     return shares
