@@ -23,7 +23,8 @@ from ioprof.analysis.queue_depth import DepthOverTime
 from ioprof.analysis.run import Run
 from ioprof.analysis.summary import summarise
 from ioprof.analysis.workers_time import making
-from ioprof.run_record import Findings, LoaderTime
+from ioprof.report.finding_statements import finding_lines
+from ioprof.run_record import Findings, HostRecord, LoaderTime
 from ioprof.trace import Trace
 
 MS = 1_000_000
@@ -190,6 +191,22 @@ def test_reads_of_one_time_are_bound_by_latency() -> None:
     assert summary.findings.reads.depth is not None
     assert "latency" == summary.findings.reads.depth.bound
     assert summary.verdict.advice[0].action.startswith("Read more at a time")
+
+
+def test_whether_reads_of_one_size_have_a_latency_or_share_a_rate_is_not_known() -> None:
+    """Chunks of one size that take as long as each other: the report says so, and advice on workers depends on it."""
+    took_ms = np.random.default_rng(0).normal(20, 1, 400).tolist()
+    trace = reading(took_ms, [500_000] * 400)
+    summary = summarise(trace.with_facts(run=trace.run.replace(hosts=(HostRecord("node1", cpus=8),))))
+    depth = summary.findings.reads.depth
+    assert depth is not None
+    assert depth.bound is None
+    [line] = [text for label, text, _ in finding_lines(summary) if label == "in progress"]
+    assert "not known whether bound by latency or by throughput" in line
+    actions = [advice.action for advice in summary.verdict.advice]
+    assert not any(action.startswith(("Read more at a time", "Keep ")) for action in actions)
+    [workers] = [action for action in actions if "instead of 1" in action]
+    assert workers.startswith("If storage is bound by latency (not known")
 
 
 def test_reads_that_share_a_rate_are_bound_by_throughput() -> None:

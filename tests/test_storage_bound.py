@@ -4,10 +4,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ioprof.analysis.storage_bound import by_window, storage_bound
+from ioprof.analysis.storage_bound import Quartiles, by_window, storage_bound
 
-WIDE = (1e6, 4e6, 9e6)
-"""Quartiles of times of reads that differ, in nanoseconds."""
+WIDE, NARROW = Quartiles(1e6, 4e6, 9e6), Quartiles(3.9e6, 4e6, 4.1e6)
+"""Quartiles of times of reads that differ, and of reads that take as long as each other, in nanoseconds."""
+SIZES, ONE_SIZE = Quartiles(2e4, 6e4, 1e5), Quartiles(1e5, 1e5, 1e5)
+"""Quartiles of their bytes."""
 
 
 def windows(slope: float, noise: float, seed: int, number: int = 40) -> tuple[np.ndarray, np.ndarray]:
@@ -21,18 +23,26 @@ def windows(slope: float, noise: float, seed: int, number: int = 40) -> tuple[np
 @pytest.mark.parametrize(("slope", "kind"), [(-1.0, "throughput"), (0.0, "latency"), (-0.5, None)])
 def test_the_kind_follows_from_the_slope(slope: float, kind: str | None) -> None:
     """A shared rate, a latency, and what lies between: not known."""
-    assert kind == storage_bound(WIDE, *windows(slope, 0.05, seed=1)).kind
+    assert kind == storage_bound(WIDE, SIZES, *windows(slope, 0.05, seed=1)).kind
 
 
 def test_reads_that_take_as_long_as_each_other_have_a_latency() -> None:
-    """Whatever their sizes are."""
-    assert "latency" == storage_bound((3.9e6, 4e6, 4.1e6), *windows(-1.0, 0.05, seed=1)).kind
+    """If their sizes differ: under a rate their times would, too."""
+    assert "latency" == storage_bound(NARROW, SIZES, *windows(-1.0, 0.05, seed=1)).kind
+
+
+def test_reads_of_one_size_and_one_time_fit_a_latency_and_a_rate() -> None:
+    """Chunks of 100 kB in 4 ms each: a latency of 4 ms, or a rate of 25 MB/s. The reason says so."""
+    reads = np.full(40, 125.0)
+    found = storage_bound(NARROW, ONE_SIZE, reads, reads * 1e5)
+    assert found.kind is None
+    assert "both a latency and a rate" in found.reason
 
 
 @pytest.mark.parametrize("number", [1, 5])
 def test_few_windows_show_nothing(number: int) -> None:
     """Nor is there an error."""
-    assert storage_bound(WIDE, *windows(-1.0, 0.05, seed=1, number=number)).kind is None
+    assert storage_bound(WIDE, SIZES, *windows(-1.0, 0.05, seed=1, number=number)).kind is None
 
 
 @pytest.mark.parametrize("is_rate", [False, True])
@@ -40,7 +50,7 @@ def test_few_windows_show_nothing(number: int) -> None:
 def test_noise_makes_it_unknown_before_it_makes_it_wrong(is_rate: bool, noise: float, number: int) -> None:
     """Of 300 runs at most one in a hundred is called the wrong kind."""
     wrong = "latency" if is_rate else "throughput"
-    kinds = [storage_bound(WIDE, *windows(-1.0 if is_rate else 0.0, noise, seed, number)).kind for seed in range(300)]
+    kinds = [storage_bound(WIDE, SIZES, *windows(-1.0 if is_rate else 0.0, noise, seed, number)).kind for seed in range(300)]
     assert kinds.count(wrong) <= 3
 
 

@@ -133,7 +133,18 @@ def _storage(evidence: Evidence) -> _Lines:
         yield f"Copy the dataset ({size / 1e9:,.2f} GB) to node-local storage before the job starts{fits}"
     if depth is None or depth.bound is None:
         took = f", which takes {_ms(seen.read_p50_s)} (p50)" if (seen.read_p50_s or 0.0) >= _SHORTEST_READ_S else ""
-        yield from more_workers(evidence, f"each waits for one read at a time{took}")
+        yield from _if_latency(more_workers(evidence, f"each waits for one read at a time{took}"))
+
+
+def _if_latency(found: _Lines) -> _Lines:
+    """Advice that is right for storage that serves more readers at the same latency, where the reads do not show whether it does."""
+    for each in found:
+        text = each if isinstance(each, str) else each.action
+        text = (
+            f"If storage is bound by latency (not known; ioprof probe measures it), {text[:1].lower()}{text[1:]}; if it is bound by "
+            "throughput, workers share that, and only fewer bytes per sample help"
+        )
+        yield text if isinstance(each, str) else each.replace(action=text)
 
 
 def _waits(evidence: Evidence) -> str:

@@ -7,7 +7,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.duration_classes import NUM_CLASSES, duration_class, quantiles_ns
-from ioprof.analysis.storage_bound import WAITED_NS, WINDOW_NS, StorageBound, by_window, storage_bound
+from ioprof.analysis.storage_bound import WAITED_NS, WINDOW_NS, Quartiles, StorageBound, by_window, storage_bound
 from ioprof.run_record import QueueDepth
 
 _NUM_SHOWN: Final = 60
@@ -30,6 +30,8 @@ class DepthOverTime:
         self._bytes, self._reads = np.zeros(len(self._windows) - 1), np.zeros(len(self._windows) - 1)
         self._classes = np.zeros(NUM_CLASSES, np.int64)
         """Reads that waited, by their duration."""
+        self._size_classes = np.zeros(NUM_CLASSES, np.int64)
+        """The same by their bytes, in classes of the same widths."""
         self._sums = [0, 0, 0]
         """Reads, bytes, nanoseconds."""
         self._readers: set[tuple[int, int]] = set()
@@ -42,7 +44,8 @@ class DepthOverTime:
         waited = rows.filter(pl.col("took_ns") >= WAITED_NS)
         self._bytes += by_window(self._windows, rows, "size")
         self._reads += by_window(self._windows, rows)
-        self._classes += np.bincount(waited.select(duration_class(pl.col("took_ns")))["took_ns"].to_numpy(), minlength=NUM_CLASSES)
+        self._classes += _counts(waited, "took_ns")
+        self._size_classes += _counts(waited, "size")
         self._sums = [
             so_far + int(more)
             for so_far, more in zip(self._sums, (len(rows), rows["size"].sum(), rows["took_ns"].sum()), strict=True)
@@ -75,8 +78,15 @@ class DepthOverTime:
         number = int(self._classes.sum())
         if busy < _LEAST_BUSY or number < _LEAST_READS:
             return StorageBound(None, f"reads were in progress in {busy:.0%} of the time only")
-        low, middle, high = quantiles_ns(np.arange(NUM_CLASSES), self._classes, (0.25, 0.5, 0.75))
-        return storage_bound((low, middle, high), self._reads, self._bytes)
+        return storage_bound(_quartiles(self._classes), _quartiles(self._size_classes), self._reads, self._bytes)
+
+
+def _counts(rows: pl.DataFrame, column: str) -> NDArray[np.int64]:
+    return np.bincount(rows.select(duration_class(pl.col(column)))[column].to_numpy(), minlength=NUM_CLASSES)
+
+
+def _quartiles(counts: NDArray[np.int64]) -> Quartiles:
+    return Quartiles(*quantiles_ns(np.arange(NUM_CLASSES), counts, (0.25, 0.5, 0.75)))
 
 
 def _elapsed(instants: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -5,6 +5,11 @@ is what stays the same. Reads that are bound by a rate share it: the bytes per s
 while they are larger, and the time of a read follows from what others read meanwhile. So a run is called bound by rate if the times
 of its reads differ widely, and reads per second fall as bytes per read grow, over windows of half a second. By Little's law the
 first kind of storage serves more readers at the same latency, and the second makes each of them wait longer.
+
+Reads of equal size that take as long as each other fit both kinds: a rate divides by the size to a constant time, too. What holds
+them up is then not known. That the device was busy does not decide it either: one that serves many requests at a time counts as
+busy while it serves a single one (Documentation/admin-guide/iostats.rst, field 10), and a limit of a control group holds requests
+before they reach the device.
 """
 
 import math
@@ -29,6 +34,8 @@ _LEAST_SLOPE_ERROR: Final = 0.1
 """No storage is exactly of one kind."""
 _LEAST_SPREAD: Final = 0.3
 """Difference of the quartiles of the times of reads, relative to their median, below which reads take as long as each other."""
+_LEAST_SIZE_SPREAD: Final = 2 * _LEAST_SPREAD
+"""The same of their bytes, from which on a rate would have made their times differ."""
 
 
 class StorageBound(NamedTuple):
@@ -40,17 +47,30 @@ class StorageBound(NamedTuple):
     """What was seen, as a clause."""
 
 
-def storage_bound(
-    quartiles_ns: tuple[float, float, float], reads: NDArray[np.float64], num_bytes: NDArray[np.float64]
-) -> StorageBound:
-    """What the times of reads that waited, and the reads and their bytes in consecutive windows of time, show.
+class Quartiles(NamedTuple):
+    """Of some quantity of the reads that waited."""
+
+    low: float
+    middle: float
+    high: float
+
+    @property
+    def spread(self) -> float:
+        """Difference of the outer ones over the middle one."""
+        return (self.high - self.low) / self.middle if self.middle else 0.0
+
+
+def storage_bound(took_ns: Quartiles, size: Quartiles, reads: NDArray[np.float64], num_bytes: NDArray[np.float64]) -> StorageBound:
+    """What the times and bytes of reads that waited, and the reads and their bytes in consecutive windows of time, show.
 
     The first window, in which workers start, is left out.
     """
-    low, middle, high = quartiles_ns
-    if high - low < _LEAST_SPREAD * middle:
+    if took_ns.spread < _LEAST_SPREAD:
+        equal = f"half of the reads took {took_ns.low / 1e6:,.2f} to {took_ns.high / 1e6:,.2f} ms each"
+        if size.spread >= _LEAST_SIZE_SPREAD:
+            return StorageBound("latency", f"{equal}, of {size.low / 1e3:,.0f} to {size.high / 1e3:,.0f} kB")
         return StorageBound(
-            "latency", f"half of the reads took {low / 1e6:,.2f} to {high / 1e6:,.2f} ms each, whatever else was read"
+            None, f"{equal} and were of similar size, {size.middle / 1e3:,.0f} kB: both a latency and a rate do that"
         )
     slope, error, freedom = _slope(reads[1:], num_bytes[1:])
     if error > _MOST_SLOPE_ERROR:

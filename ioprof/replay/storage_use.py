@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.intervals import total
 from ioprof.analysis.selection import WORK, intervals
-from ioprof.analysis.storage_bound import LEAST_WINDOWS, WAITED_NS, WINDOW_NS, by_window, storage_bound
+from ioprof.analysis.storage_bound import LEAST_WINDOWS, WAITED_NS, WINDOW_NS, Quartiles, by_window, storage_bound
 from ioprof.replay.pipeline import StorageUse
 from ioprof.trace import Trace
 
@@ -86,11 +86,11 @@ def _bytes_by_time(reads: pl.DataFrame, step_ns: int) -> NDArray[np.float64]:
 def _rate_bound(reads: pl.DataFrame, waits: pl.DataFrame) -> tuple[bool, bool]:
     """Whether the storage is bound by a rate, and whether that is sure."""
     took = (waits["end_ns"] - waits["start_ns"]).to_numpy()
-    low, middle, high = np.quantile(took, (0.25, 0.5, 0.75)).tolist()
+    of_time, of_size = (Quartiles(*np.quantile(each, (0.25, 0.5, 0.75)).tolist()) for each in (took, waits["bytes"].to_numpy()))
     first, last = int(reads["start_ns"].to_numpy().min()), int(reads["end_ns"].to_numpy().max())
     edges = np.arange(first, last, WINDOW_NS)
-    bound = storage_bound((low, middle, high), by_window(edges, reads), by_window(edges, reads, "bytes"))
+    bound = storage_bound(of_time, of_size, by_window(edges, reads), by_window(edges, reads, "bytes"))
     if bound.kind is not None:
         return bound.kind == "throughput", True
     # A quota lets most reads pass at once, and holds one for as long as it takes to allow more.
-    return bool(took.mean() >= _LEAST_TAIL * middle), False
+    return bool(took.mean() >= _LEAST_TAIL * of_time.middle), False

@@ -101,7 +101,7 @@ def _depth(found: QueueDepth) -> str:
         return f"{text}; bound by latency, so more readers get more ({found.reason})"
     if found.bound == "throughput":
         return f"{text}; bound by throughput, so fewer bytes help and more readers do not ({found.reason})"
-    return text
+    return f"{text}; not known whether bound by latency or by throughput ({found.reason})"
 
 
 def _skew(found: RankSkew, ranks: int) -> str:
