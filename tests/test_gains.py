@@ -97,6 +97,15 @@ def test_more_workers_are_proposed_with_what_the_simulator_says() -> None:
     assert "more processes" in found[0].costs
 
 
+@pytest.mark.parametrize(("shards", "expected"), [(8, [8]), (3, [3]), (2, []), (1, [])])
+def test_no_more_workers_are_proposed_than_there_are_shards(shards: int, expected: list[int]) -> None:
+    """More would have nothing to read."""
+    run = decoding()
+    record = run.trace.run.replace(config=run.trace.run.config.replace(shards=shards))
+    found = with_gains(Run.of(run.trace.with_facts(run=record))).summary.verdict.advice
+    assert expected == [each.change.workers for each in found if each.change and each.change.workers]
+
+
 def test_to_change_nothing_is_a_verdict() -> None:
     """A job that computes all the time is told so in the verdict; its advice names what would help."""
     stages = tuple({"decode": MS} for _ in range(40))

@@ -144,6 +144,7 @@ def test_webdataset(tree: Path, tmp_path: Path) -> None:
     taken = of_kind(found.trace, "transform").filter(pl.col("name").cast(pl.String) == "tar").join(found.trace.files, on="file")
     shards = {str(path): 12 for path in data.glob("*.tar")}
     assert shards == dict(taken.group_by("path").len().rows())
+    assert len(shards) == found.trace.run.config.shards
     assert STEPS <= len(of_kind(found.trace, "collate"))
 
 

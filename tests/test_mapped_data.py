@@ -13,11 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preload import needs_library
 from repository import PROGRAMS
+from timeline import pid, timeline
 
 from ioprof.analysis.run import Run
 from ioprof.analysis.storage_bytes import by_process
+from ioprof.analysis.summary import summarise
 from ioprof.ingest.mapped_bytes import AROUND_BYTES, _divide, _divide_near
 from ioprof.instrument.faults import refusal
+from ioprof.report.caveats import caveats
+from ioprof.report.statements import statements
+from ioprof.trace import Trace
 
 needs_faults = pytest.mark.skipif(refusal() is not None, reason=str(refusal()))
 
@@ -80,8 +85,6 @@ def test_workers_that_are_never_major_are_timed(tmp_path: Path) -> None:
 @needs_library
 def test_without_page_faults_the_report_says_how_much_was_not_timed(tmp_path: Path) -> None:
     """Where perf events are forbidden: in the capture's facts, a caveat, and the verdict; not the reads' own ratio."""
-    from ioprof.report.caveats import caveats
-
     with slow_storage.throttled_disk(tmp_path, 64 << 20) as disk:
         make(disk.path, "memmap_at_random")
         slow_storage.evict(disk.path)
@@ -130,3 +133,42 @@ def test_faults_whose_reach_ends_within_a_page_get_what_they_can_have() -> None:
     shares = _divide_near(1 << 30, page, page, np.minimum(reach, AROUND_BYTES), reach)
     assert (shares <= reach).all()
     assert shares.sum() >= reach.sum() - 2 * 4096
+
+
+MB = 1_000_000
+
+
+def importing(of_imports: int, untimed: int) -> Trace:
+    """A rank that imports a library while the kernel fetches so many bytes, 1 MB of them by a read and 1 MB by a recorded fault.
+
+    `untimed`: bytes that the kernel fetched for it in its whole life besides these 2 MB.
+    """
+    drawing = f"""
+        phase       name=zarr {of_imports}B  ####..........
+        read main   1000000B                 .##...........
+        fault main  1000000B                 ...#..........
+        step                                 ......00001111
+        wait                                 ......00..11..
+        read w0     3000000B                 .....##...#...
+        compute                              ........00..11
+    """
+    reads = {"io_read_bytes": 2 * MB + untimed, "fetched_bytes": MB}
+    worker = {"io_read_bytes": 6 * MB, "fetched_bytes": 6 * MB}
+    processes = [{"host": "node1", "pid": pid(0), "role": "rank", "rank": 0, "reads": reads}]
+    processes.append({"host": "node1", "pid": pid(0, 0), "role": "worker", "rank": 0, "worker": 0, "reads": worker})
+    trace = timeline(drawing, processes=processes)
+    name = pl.when(pl.col("kind") == "phase").then(pl.lit("import zarr", trace.spans.schema["name"])).otherwise("name")
+    return Trace(trace.run, trace.spans.with_columns(name=name), trace.files)
+
+
+@pytest.mark.parametrize(("of_imports", "imports"), [(22 * MB, 20), (7 * MB, 5), (0, 0), (200 * MB, 20)])
+def test_bytes_of_libraries_at_their_import_are_not_called_data(of_imports: int, imports: int) -> None:
+    """Of 20 MB without a time those that were fetched while modules were imported are said apart, and are no reason for doubt."""
+    summary = summarise(importing(of_imports, 20 * MB))
+    found = summary.capture
+    assert (20 * MB, imports * MB) == pytest.approx((found.mapped_bytes_untimed, found.mapped_bytes_imports), abs=4096)
+    [line] = [entry.text for entry in statements(summary) if entry.label == "capture"]
+    assert (f"{imports} MB came by mapped files while modules were imported" in line) == (imports > 0)
+    assert (f"{20 - imports} MB came by mapped files and were not timed" in line) == (imports < 20)
+    assert ("not timed" in summary.verdict.text) == (imports < 20)
+    assert ("mapped data not timed" in [caveat.name for caveat in caveats(summary)]) == (imports < 20)

@@ -39,7 +39,7 @@ ADDED: Final = {
     "ledger", "reason_code", "code", "signal", "job", "details", "unexplained_ratio", "cpu", "native", "overhead_reason",
     "overhead_ratio_most", "whole_job",
     "storage_bytes_kernel", "storage_bytes_calls", "storage_bytes_faults", "storage_bytes_seen", "storage_coverage_ratio",
-    "mapped_bytes_untimed", "bytes_socket", "bytes_pipe", "received", "unexplained",
+    "mapped_bytes_untimed", "mapped_bytes_imports", "bytes_socket", "bytes_pipe", "received", "unexplained",
     "libraries", "loading_rank", "doubts", "phase", "ceilings", "collectives", "replay", "prediction", "workers_share", "gain",
     "is_delivered", "is_least", "num_reads", "num_devices", "got_bytes_per_s", "devices_fed", "cores", "mean_bytes_per_s",
     "findings", "offset", "first_epoch", "parallel", "stages", "microbatches", "start_ns",

@@ -175,6 +175,26 @@ def test_workers_are_named_as_the_job_names_them(job, setting):
     assert job == "built-in" or "--" not in actions
 
 
+@pytest.mark.parametrize(
+    ("shards", "workers", "says"),
+    [
+        (100, [7], "Use num_workers=7 of the WebLoader instead of 2"),
+        (4, [4], "Use num_workers=4 of the WebLoader instead of 2"),
+        (2, [], "Divide the data into more shards"),
+        (1, [], "Divide the data into more shards"),
+        (None, [7], "Use num_workers=7 of the WebLoader instead of 2"),
+    ],
+)
+def test_no_more_workers_are_advised_than_there_are_shards(shards, workers, says):
+    """webdataset gives each shard to one worker. The gain of what a replay proposes has the same limit."""
+    config = {"loader": "torch DataLoader", "prefetch": 2, "workers": 2, "batch_size": 4, "device": "cuda", "shards": shards}
+    trace = timeline(DECODING, config=config | {"libraries": ["webdataset 1.0.2"]}, hosts=[{"cpus": 8}])
+    found = summarise(trace).verdict
+    assert workers == [entry.change.workers for entry in found.advice if entry.change is not None]
+    assert says in " | ".join(entry.action for entry in found.advice)
+    assert ("more shards" in " | ".join(entry.action for entry in found.advice)) == (shards in (1, 2, 4))
+
+
 @pytest.mark.parametrize(("job", "setting"), [("built-in", "(--steps 50 or more)"), ("torch", "(50 steps or more)")])
 def test_a_short_run_is_told_how_to_get_longer(job, setting):
     """`--steps` is an option of `ioprof run` alone; in the advice and in the caveat."""

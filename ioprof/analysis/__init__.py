@@ -12,6 +12,7 @@ Modules, from the bottom up:
     unmeasured.py             which causes are null, and why
     blame.py                  all of it: what each step's time is charged to
     overlap.py, reads.py      what compute hid; what was read
+    pipes.py                  files that programs such as `cat` read and send through pipes
     workers_time.py           what the workers were busy with, waited for or not
     loaders.py                the loaders of a job, told apart, and their samples
     read_patterns.py          times of reads by source, size and file; costly ways of reading; with queue_depth.py

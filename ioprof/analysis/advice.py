@@ -6,7 +6,7 @@ from typing import Final
 
 from ioprof.analysis.details import EPOCH_END, SAMPLER, WORKER_GC, WORKER_START
 from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text, shortened
-from ioprof.analysis.queue_advice import more_workers, waiting_workers
+from ioprof.analysis.queue_advice import lacks_shards, more_workers, waiting_workers
 from ioprof.analysis.read_patterns import SMALL_READS
 from ioprof.run_record import Advice, JobChange, JobKind, NoGain, Reason
 
@@ -30,7 +30,7 @@ _DECODE_LESS: Final = {
     ("cv2.VideoCapture", "av.", "torchcodec.", "torchvision.io.video", "soundfile.", "torchaudio."): _SHORTER,
 }
 """What makes decoding cheaper, by the first letters of the decoder's name; a name that is not here is of an image."""
-_PEERS: Final = ("tcp://", "unix:", "pipe:")
+_PEERS: Final = ("tcp://", "unix:", "unix socket of ", "pipe:", "pipe from ")
 """How the names of sockets and pipes begin, which have no data to copy."""
 _SHORTEST_READ_S: Final = 1e-4
 """Half of the reads were served from memory if their median is below that: then it says nothing of those that were waited for."""
@@ -81,7 +81,8 @@ def _storage(evidence: Evidence) -> _Lines:
     seen, need, dataset = evidence.storage, evidence.demand, evidence.dataset
     detail, is_foreign = evidence.largest_detail("storage", LEAST_NAMED_RATIO), evidence.run.job_kind is not JobKind.BUILT_IN
     name = shortened(detail.name) if detail else "the data"
-    if seen.bytes_socket + seen.bytes_pipe > seen.bytes_from_storage + seen.bytes_unknown:
+    is_sent = seen.bytes_socket + seen.bytes_pipe > seen.bytes_from_storage + seen.bytes_unknown
+    if is_sent and (detail is None or detail.name.startswith(_PEERS)):
         yield f"Receive {name} in several streams at once, or copy it to local storage first: {_waits(evidence)} that others send"
         return
     for pattern in evidence.patterns:
@@ -102,8 +103,9 @@ def _storage(evidence: Evidence) -> _Lines:
             f"{_rate(depth.bytes_per_s)} with {depth.mean:.1f} reads at a time, and is bound by throughput, which workers share"
         )
     if depth is not None and depth.bound == "latency" and evidence.has_loader:
+        by = "more shards, and as many workers" if lacks_shards(evidence) else evidence.options.workers_name
         yield (
-            f"Read more at a time ({evidence.options.workers_name}, or threads that read ahead): {depth.mean:.1f} reads "
+            f"Read more at a time ({by}, or threads that read ahead): {depth.mean:.1f} reads "
             f"from storage were in progress at a time, {_ms(depth.latency_s)} each; storage is bound by latency, so more reads "
             "at a time get more, also where all cores are in use"
         )
@@ -137,12 +139,12 @@ def _storage(evidence: Evidence) -> _Lines:
 
 
 def _if_latency(found: _Lines) -> _Lines:
-    """Advice that is right for storage that serves more readers at the same latency, where the reads do not show whether it does."""
+    """Advice that holds if storage serves more readers at the same latency, where the reads do not show whether it does."""
     for each in found:
         text = each if isinstance(each, str) else each.action
         text = (
-            f"If storage is bound by latency (not known; ioprof probe measures it), {text[:1].lower()}{text[1:]}; if it is bound by "
-            "throughput, workers share that, and only fewer bytes per sample help"
+            f"If storage is bound by latency (not known; ioprof probe measures it), {text[:1].lower()}{text[1:]}; if it is bound "
+            "by throughput, workers share that, and only fewer bytes per sample help"
         )
         yield text if isinstance(each, str) else each.replace(action=text)
 

@@ -9,6 +9,7 @@ import polars as pl
 
 from ioprof.analysis.intervals import Intervals, overlaps, pack, pieces_within, subtract, total, union, union_all
 from ioprof.analysis.lineage import fetchers, with_worker
+from ioprof.analysis.pipes import sent_files
 from ioprof.analysis.selection import READS, Activity, from_peer, intervals, of_kind, of_work, on_stream
 from ioprof.analysis.training_process import in_main_thread, main_threads
 from ioprof.trace import Trace
@@ -168,6 +169,7 @@ class Details:
         paths = dict(
             trace.files.filter(pl.col("file").is_in(list(sums)), pl.col("path").is_not_null()).select("file", "path").iter_rows()
         )
+        paths |= {file: path for file, path in sent_files(trace).items() if file in sums}
         named: dict[str, int] = {}
         for file, took_ns in sums.items():
             if file in paths:

@@ -52,9 +52,30 @@ def more_workers(evidence: Evidence, why: str) -> Iterator[str | Advice]:
     options = evidence.options
     if free > workers:
         text = f"Use {options.with_workers.format(free)} instead of {workers}: {cpus} cores serve {now}, and {why}"
-        yield Advice(text, change=JobChange(workers=free))
+        yield from _within_shards(evidence, Advice(text, change=JobChange(workers=free)), why)
     elif found := waiting_workers(evidence, why):
+        yield from _within_shards(evidence, found, why)
+
+
+def lacks_shards(evidence: Evidence) -> bool:
+    """Whether each shard is read by a worker of its own already, so that more workers would have nothing to read."""
+    shards, workers = evidence.run.config.shards, evidence.run.config.workers
+    return shards is not None and workers is not None and shards <= workers
+
+
+def _within_shards(evidence: Evidence, found: Advice, why: str) -> Iterator[Advice]:
+    """Advice to use so many workers, or as many as there are shards for, or to make more shards."""
+    shards, options, wanted = evidence.run.config.shards, evidence.options, found.change.workers if found.change else None
+    if shards is None or wanted is None or wanted <= shards:
         yield found
+        return
+    divided = f"each of the {shards} shards of a rank" if shards > 1 else "the only shard of a rank"
+    only = f"one worker reads {divided}, so that of more workers some would have nothing to read"
+    if lacks_shards(evidence):
+        yield Advice(f"Divide the data into more shards, and then use {options.with_workers.format(wanted)}: {only}; {why}")
+        return
+    text = f"Use {options.with_workers.format(shards)} instead of {evidence.run.config.workers}, and more with more shards: {only}"
+    yield Advice(f"{text}; {why}", change=JobChange(workers=shards))
 
 
 def deeper_queue(evidence: Evidence) -> Iterator[Advice]:

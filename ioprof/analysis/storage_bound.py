@@ -70,7 +70,7 @@ def storage_bound(took_ns: Quartiles, size: Quartiles, reads: NDArray[np.float64
         if size.spread >= _LEAST_SIZE_SPREAD:
             return StorageBound("latency", f"{equal}, of {size.low / 1e3:,.0f} to {size.high / 1e3:,.0f} kB")
         return StorageBound(
-            None, f"{equal} and were of similar size, {size.middle / 1e3:,.0f} kB: both a latency and a rate do that"
+            None, f"{equal}, all of about {size.middle / 1e3:,.0f} kB: both a latency and a rate do that"
         )
     slope, error, freedom = _slope(reads[1:], num_bytes[1:])
     if error > _MOST_SLOPE_ERROR:

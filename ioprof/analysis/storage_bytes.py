@@ -13,6 +13,7 @@ LEAST_UNTIMED_BYTES: Final = 1 << 20
 """Less is metadata: folders, inodes and extent maps, which the kernel counts too."""
 LEAST_UNTIMED_RATIO: Final = 0.02
 """Share of the bytes from storage from which on untimed ones are mentioned."""
+_PAGE_BYTES: Final = 4096
 _LEAST_SAMPLED_NS: Final = 5_000_000_000
 """Time of the steps from which on samples, one per second, say what was fetched during them."""
 LEAST_VERDICT_RATIO: Final = 0.1
@@ -29,11 +30,18 @@ class StorageBytes:
     """Fetched during read calls and calls of madvise."""
     by_faults: int
     """Fetched by page faults that were recorded."""
+    by_imports: int = 0
+    """Fetched while modules were imported, neither by such calls nor by such faults."""
 
     @property
     def untimed(self) -> int:
         """Fetched, and no recorded call or fault says when."""
         return max(0, self.kernel - self.by_calls - self.by_faults)
+
+    @property
+    def imports(self) -> int:
+        """Those of the untimed bytes that came while modules were imported."""
+        return min(self.untimed, self.by_imports)
 
 
 def by_process(trace: Trace) -> dict[tuple[str | None, int | None], StorageBytes]:
@@ -41,13 +49,34 @@ def by_process(trace: Trace) -> dict[tuple[str | None, int | None], StorageBytes
     is_fault = (pl.col("kind") == "fault") & (pl.col("source") == "storage")
     sums = trace.sums.filter(is_fault).group_by("host", "pid").agg(pl.col("bytes").sum())
     faults = {(host, pid): int(count) for host, pid, count in sums.iter_rows()}
-    found = {}
+    found, of_imports = {}, _by_imports(trace)
     for process in trace.run.processes:
         if process.reads is None or (mapped := process.reads.mapped_bytes) is None:
             continue
         calls, key = process.reads.fetched_bytes or 0, (process.host, process.pid)
-        found[key] = StorageBytes(calls + mapped, calls, min(mapped, faults.get(key, 0)))
+        found[key] = StorageBytes(calls + mapped, calls, min(mapped, faults.get(key, 0)), of_imports.get(key, 0))
     return found
+
+
+def _by_imports(trace: Trace) -> dict[tuple[str | None, int | None], int]:
+    """By host and process, what came during its imports, as their spans say, less the pages of files that it read meanwhile and what
+    recorded faults fetched: those of the shared libraries that it loaded.
+    """
+    is_import = pl.col("name").cast(pl.String).str.starts_with("import ")
+    imports = trace.rows(is_import, pl.col("bytes") > 0, kinds=["phase"])
+    if imports.is_empty():
+        return {}
+    by, last_ns = ["host", "pid"], int(imports["end_ns"].to_numpy().max())
+    imports = imports.select(*by, "start_ns", until_ns="end_ns", fetched="bytes").sort("start_ns")
+    known = trace.rows(pl.col("source") == "storage", pl.col("start_ns") < last_ns, kinds=["read", "fault"]).sort("start_ns")
+    known = known.select(*by, "start_ns", "kind", "file", "bytes").join_asof(imports, on="start_ns", by=by)
+    known = known.filter(pl.col("start_ns") < pl.col("until_ns"))
+    known = known.group_by(*by, "kind", "file").agg(pl.col("bytes").sum())
+    pages = pl.when(pl.col("kind") == "read").then((pl.col("bytes") / _PAGE_BYTES).ceil() * _PAGE_BYTES).otherwise("bytes")
+    counted = imports.group_by(by).agg(pl.col("fetched").sum())
+    rest = counted.join(known.group_by(by).agg(known=pages.sum()), on=by, how="left", nulls_equal=True)
+    rows = rest.select(pl.col("host").cast(pl.String), "pid", pl.col("fetched") - pl.col("known").fill_null(0))
+    return {(host, pid): max(0, int(count)) for host, pid, count in rows.iter_rows()}
 
 
 def storage_bytes(trace: Trace) -> StorageBytes | None:
@@ -56,7 +85,10 @@ def storage_bytes(trace: Trace) -> StorageBytes | None:
     if not found:
         return None
     return StorageBytes(
-        sum(each.kernel for each in found), sum(each.by_calls for each in found), sum(each.by_faults for each in found)
+        sum(each.kernel for each in found),
+        sum(each.by_calls for each in found),
+        sum(each.by_faults for each in found),
+        sum(each.imports for each in found),
     )
 
 
@@ -72,18 +104,31 @@ def with_storage_bytes(capture: Capture, found: StorageBytes | None) -> Capture:
         storage_bytes_seen=seen,
         storage_coverage_ratio=seen / found.kernel if found.kernel else None,
         mapped_bytes_untimed=found.untimed,
+        mapped_bytes_imports=found.imports,
     )
 
 
 def are_untimed(capture: Capture, least_ratio: float = LEAST_UNTIMED_RATIO) -> bool:
-    """Whether bytes that were not timed are more than metadata, and at least that share of all."""
-    untimed, kernel = capture.mapped_bytes_untimed or 0, capture.storage_bytes_kernel or 0
+    """Whether bytes that were not timed are more than metadata, and at least that share of all; those of imports aside."""
+    untimed, kernel = _after_imports(capture), capture.storage_bytes_kernel or 0
     return untimed >= LEAST_UNTIMED_BYTES and untimed >= least_ratio * kernel
 
 
 def untimed_text(capture: Capture) -> str:
     """What a report says of them, as a sentence without its end."""
-    return f"{(capture.mapped_bytes_untimed or 0) / 1e6:,.0f} MB came by mapped files and were not timed"
+    return f"{_after_imports(capture) / 1e6:,.0f} MB came by mapped files and were not timed"
+
+
+def imports_text(capture: Capture) -> str:
+    """What a report says of what came while modules were imported, likewise; empty if that is little."""
+    imports = capture.mapped_bytes_imports or 0
+    if imports < max(LEAST_UNTIMED_BYTES, LEAST_UNTIMED_RATIO * (capture.storage_bytes_kernel or 0)):
+        return ""
+    return f"{imports / 1e6:,.0f} MB came by mapped files while modules were imported"
+
+
+def _after_imports(capture: Capture) -> int:
+    return (capture.mapped_bytes_untimed or 0) - (capture.mapped_bytes_imports or 0)
 
 
 def fetched_in_steps(trace: Trace) -> int | None:

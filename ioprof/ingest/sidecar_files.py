@@ -96,7 +96,7 @@ def _fill_ranks(spans: pl.DataFrame, ranks: dict[tuple[str, int], int]) -> pl.Da
 def read_job_facts(folder: Path, processes: list[Process]) -> tuple[ConfigRecord, tuple[Unobserved, ...]]:
     """Settings of the job, and hooks that failed, from the `facts-*.jsonl` files that the processes wrote.
 
-    If a setting occurs several times, the first value counts; libraries are collected. See `ioprof.instrument.hooks.state`.
+    If a setting occurs several times, the first value counts; libraries are collected, and of shards the most count. See `ioprof.instrument.hooks.state`.
     """
     config: dict[str, Any] = {}
     libraries: dict[str, None] = {}
@@ -107,6 +107,8 @@ def read_job_facts(folder: Path, processes: list[Process]) -> tuple[ConfigRecord
                 unobserved.append(Unobserved.of(facts))
             elif "library" in facts:
                 libraries[str(facts["library"])] = None
+            elif isinstance(facts.get("shards"), int):
+                config["shards"] = max(facts["shards"], config.get("shards", 0))
             elif THREAD_POOLS not in facts:
                 config = {**facts, **config}
     if libraries:

@@ -119,13 +119,14 @@ def ranked(
     options: JobOptions,
     *,
     proposes: bool = True,
+    most_workers: int | None = None,
 ) -> tuple[Advice, ...]:
     """Each advice with its gain. Those with a prediction by gain; those without one keep their places.
 
-    `proposes`: changes of the loader that only a replay can propose come to it.
+    `proposes`: changes of the loader that only a replay can propose come to it. `most_workers`: more have nothing to read.
     """
     predictor, keys = Predictor(recorded, baseline_error), list[float]()
-    more = _proposals(recorded, job, options, predictor) if proposes else ()
+    more = _proposals(recorded, job, options, predictor, most_workers) if proposes else ()
     known = [*found, *(each for each in more if not _is_there(each, found, recorded))]
     done = list[Advice]()
     for number, advice in enumerate(known):
@@ -187,12 +188,17 @@ def _numbers(recorded: Pipeline) -> tuple[int, int]:
     return max((each.workers for each in iterations), default=0), max((each.prefetch for each in iterations), default=2)
 
 
-def _proposals(recorded: Pipeline, job: JobKind, options: JobOptions, predictor: Predictor) -> Iterator[Advice]:
+def _proposals(
+    recorded: Pipeline, job: JobKind, options: JobOptions, predictor: Predictor, most_workers: int | None
+) -> Iterator[Advice]:
     workers, prefetch = _numbers(recorded)
-    speedups = {number: predictor.speedup(Change(workers=number)) for number in (times * max(workers, 1) for times in _TIMES)}
-    best = max(speedups.values())
-    fewest = min(number for number, speedup in speedups.items() if speedup >= _ENOUGH * best)
+    tried = [times * max(workers, 1) for times in _TIMES]
+    if most_workers is not None:
+        tried = [number for number in sorted({min(number, most_workers) for number in tried}) if number > workers]
+    speedups = {number: predictor.speedup(Change(workers=number)) for number in tried}
+    best = max(speedups.values(), default=0.0)
     if best >= _LEAST_SPEEDUP:
+        fewest = min(number for number, speedup in speedups.items() if speedup >= _ENOUGH * best)
         text = f"Use {options.with_workers.format(fewest)} instead of {workers}"
         yield Advice(text, change=JobChange(workers=fewest))
     if job is JobKind.BUILT_IN or not workers:

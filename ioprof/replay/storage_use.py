@@ -14,7 +14,7 @@ from ioprof.analysis.storage_bound import LEAST_WINDOWS, WAITED_NS, WINDOW_NS, Q
 from ioprof.replay.pipeline import StorageUse
 from ioprof.trace import Trace
 
-_NONE: Final = StorageUse(0.0, np.inf, np.inf, is_rate_bound=False, is_alone=True)
+_NONE: Final = StorageUse(0.0, np.inf, np.inf, is_rate_bound=False, is_alone=True, is_sure=False)
 _TICK_NS: Final = 20_000_000
 _MOST_TICKS: Final = 50
 _LEAST_TAIL: Final = 5.0

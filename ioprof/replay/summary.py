@@ -35,7 +35,10 @@ def with_gains(run: Run, is_asked: bool = True) -> Run:
             return _without(run, NoGain.BASELINE_ERROR, error, found.baseline_error)
         verdict, job = run.summary.verdict, run.trace.run.job_kind
         proposes = verdict.first_epoch is None  # else it would be of that epoch
-        advice = ranked(verdict.advice, recorded, found.baseline_error, job, options_of(job), proposes=proposes)
+        shards = run.trace.run.config.shards
+        advice = ranked(
+            verdict.advice, recorded, found.baseline_error, job, options_of(job), proposes=proposes, most_workers=shards
+        )
     except ReplayError as error:
         return _without(run, NoGain.NOT_REPLAYED, error.refusal.text(error.found))
     except _FAILURES as error:  # of a damaged run; what was recorded must not be lost for it

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ioprof.analysis.evidence import shortened
-from ioprof.analysis.storage_bytes import are_untimed, untimed_text
+from ioprof.analysis.storage_bytes import are_untimed, imports_text, untimed_text
 from ioprof.report.cpu_statements import cpu_text
 from ioprof.report.epoch_statements import epochs_text
 from ioprof.report.finding_statements import finding_lines
@@ -372,8 +372,9 @@ def _capture(summary: Summary) -> Statement:
     seen = "coverage not known" if coverage is None else f"{percent(coverage, 2)} of the bytes in proc io counters"
     if capture.storage_coverage_ratio is not None:
         seen = f"{percent(capture.storage_coverage_ratio, 2)} of {amount(capture.storage_bytes_kernel)} fetched from storage"
-        if are_untimed(capture):
-            seen += f" ({untimed_text(capture)})"
+        missing = [imports_text(capture), untimed_text(capture) if are_untimed(capture) else ""]
+        if any(missing):
+            seen += f" ({', '.join(filter(None, missing))})"
     ratio = capture.overhead_ratio
     why = f" ({capture.overhead_reason.text})" if capture.overhead_reason else ""
     cost = f"cost not known{why}" if ratio is None else f"cost at least {percent(ratio, 2)} of the job's time"

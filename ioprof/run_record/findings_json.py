@@ -116,8 +116,8 @@ class QueueDepth(Record, frozen=True):
     """Threads that read from storage."""
     bound: str | None
     """`latency`: more reads at a time took no longer each, so more workers get more. `throughput`: reads took longer the more there
-    were at a time, and the rate stayed: fewer bytes help, more workers do not. Null: not known, since the reads were of one size and
-    took as long as each other, or varied too little to tell, or storage was in use for less than half of the time."""
+    were at a time, and the rate stayed: fewer bytes help, more workers do not. Null: not known. The reads were of one
+    size and took as long as each other, or varied too little to tell, or storage was in use for less than half of the time."""
     reason: str
     """What was seen that says so."""
 

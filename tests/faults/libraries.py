@@ -31,6 +31,18 @@ CASES = (
         most_unexplained=0.1,  # its tasks are tied by time, and start in the first step
     ),
     _slow_disk("webdataset", advises="local copy of the shards (cache_dir="),
+    Case(
+        name="webdataset through cat on a slow disk",
+        program="train_with_webdataset.py",
+        arguments=("train", "{data}", 2, 18, 0, "pipe"),
+        prepares=True,
+        disk_bytes_per_s=2 << 20,
+        bound_by="storage",
+        says=("storage", ".tar"),
+        never_says=("pipe from",),
+        advises="local copy of the shards (cache_dir=",
+        needs=("webdataset",),
+    ),
     _slow_disk("datasets", is_mapped=True, advises="", like="webdataset on a slow disk"),
     _slow_disk("litdata", is_mapped=True, advises="", like="webdataset on a slow disk"),
     _slow_disk("streaming", like="webdataset on a slow disk"),

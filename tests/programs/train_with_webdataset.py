@@ -1,4 +1,6 @@
-"""Trains with webdataset: tar shards, a pipeline in the workers of a WebLoader. Uses as in training_loop.py."""
+"""Trains with webdataset: tar shards, a pipeline in the workers of a WebLoader. Uses as in training_loop.py; the word `pipe` after
+the time of the transform has each shard read by `cat`.
+"""
 
 import sys
 from pathlib import Path
@@ -31,6 +33,8 @@ if __name__ == "__main__":
     else:
         seed()
         shards = sorted(map(str, Path(data).glob("*.tar")))
+        if "pipe" in numbers:
+            shards = [f"pipe:cat {shard}" for shard in shards]
         samples = wds.WebDataset(shards, shardshuffle=False, seed=0).shuffle(4, initial=4, seed=0).decode("pil")
         batches = samples.to_tuple("jpg", "cls").map(prepared).batched(4)
         train(wds.WebLoader(batches, batch_size=None, num_workers=int(numbers[0])), int(numbers[1]))

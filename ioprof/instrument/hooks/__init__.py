@@ -57,6 +57,7 @@ WATCHED: Final = {
     "concurrent.futures.process": "process_executors",
     "queue": "queues",
     "multiprocessing.pool": "process_pools",
+    "webdataset.shardlists": "webdataset_shards",
     "webdataset.filters": "webdataset_pipelines",
     "webdataset.tariterators": "webdataset_pipelines",
     "webdataset.autodecode": "webdataset_pipelines",

@@ -9,8 +9,14 @@ from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
 
+try:
+    from resource import RUSAGE_SELF, getrusage
+except ImportError:  # a frozen program need not have it
+    getrusage = None  # type: ignore[assignment]
+
 _SHOWN_NS: Final = 10_000_000
 """Shorter imports are not recorded."""
+_BLOCK_BYTES: Final = 512
 _IMPORTLIB: Final = "<frozen importlib._bootstrap>"
 """The name under which Python removes frames from the tracebacks of failed imports."""
 
@@ -25,7 +31,7 @@ class Watch:
     """A finder in front of all others: it returns what they find.
 
     It calls `observe` with a watched module right after it was executed, and `imported` with name, start and end (CLOCK_MONOTONIC
-    ns) of each outermost import that took 10 ms or more.
+    ns) of each outermost import that took 10 ms or more, and the bytes that the process fetched from storage meanwhile (-1: unknown).
 
     The module keeps its loader and the loader's type: only `exec_module` of the one object that loads this module is replaced,
     until it has run.
@@ -35,7 +41,7 @@ class Watch:
         self,
         is_watched: Callable[[str], bool],
         observe: Callable[[ModuleType], None],
-        imported: Callable[[str, int, int], None],
+        imported: Callable[[str, int, int, int], None],
     ) -> None:
         self._is_watched = is_watched
         self._observe = observe
@@ -66,6 +72,7 @@ class Watch:
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
             thread = self._per_thread
+            before = -1 if thread.depth else _fetched_bytes()
             thread.depth += 1
             start_ns = monotonic_ns()
             try:
@@ -74,10 +81,16 @@ class Watch:
                 thread.depth -= 1
                 end_ns = monotonic_ns()
                 if not thread.depth and end_ns - start_ns >= _SHOWN_NS and not module.__name__.startswith("ioprof."):
-                    self._imported(module.__name__, start_ns, end_ns)
+                    fetched = _fetched_bytes() - before if before >= 0 else -1
+                    self._imported(module.__name__, start_ns, end_ns, fetched)
             if is_watched:
                 self._observe(module)
 
         # A traceback of an error in the module is the same as without this function.
         exec_module.__code__ = exec_module.__code__.replace(co_filename=_IMPORTLIB)
         loader.exec_module = exec_module
+
+
+def _fetched_bytes() -> int:
+    """What this process fetched from block devices until now, readahead included; -1: not known."""
+    return -1 if getrusage is None else getrusage(RUSAGE_SELF).ru_inblock * _BLOCK_BYTES
