@@ -69,9 +69,7 @@ def storage_bound(took_ns: Quartiles, size: Quartiles, reads: NDArray[np.float64
         equal = f"half of the reads took {took_ns.low / 1e6:,.2f} to {took_ns.high / 1e6:,.2f} ms each"
         if size.spread >= _LEAST_SIZE_SPREAD:
             return StorageBound("latency", f"{equal}, of {size.low / 1e3:,.0f} to {size.high / 1e3:,.0f} kB")
-        return StorageBound(
-            None, f"{equal}, all of about {size.middle / 1e3:,.0f} kB: both a latency and a rate do that"
-        )
+        return StorageBound(None, f"{equal}, all of about {size.middle / 1e3:,.0f} kB: both a latency and a rate do that")
     slope, error, freedom = _slope(reads[1:], num_bytes[1:])
     if error > _MOST_SLOPE_ERROR:
         return StorageBound(None, "the times of reads differ, and how many there are per second does not show why")

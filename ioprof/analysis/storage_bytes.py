@@ -59,8 +59,8 @@ def by_process(trace: Trace) -> dict[tuple[str | None, int | None], StorageBytes
 
 
 def _by_imports(trace: Trace) -> dict[tuple[str | None, int | None], int]:
-    """By host and process, what came during its imports, as their spans say, less the pages of files that it read meanwhile and what
-    recorded faults fetched: those of the shared libraries that it loaded.
+    """By host and process, what came during its imports, as their spans say, less the pages of files that it read meanwhile and
+    what recorded faults fetched: those of the shared libraries that it loaded.
     """
     is_import = pl.col("name").cast(pl.String).str.starts_with("import ")
     imports = trace.rows(is_import, pl.col("bytes") > 0, kinds=["phase"])
@@ -69,7 +69,7 @@ def _by_imports(trace: Trace) -> dict[tuple[str | None, int | None], int]:
     by, last_ns = ["host", "pid"], int(imports["end_ns"].to_numpy().max())
     imports = imports.select(*by, "start_ns", until_ns="end_ns", fetched="bytes").sort("start_ns")
     known = trace.rows(pl.col("source") == "storage", pl.col("start_ns") < last_ns, kinds=["read", "fault"]).sort("start_ns")
-    known = known.select(*by, "start_ns", "kind", "file", "bytes").join_asof(imports, on="start_ns", by=by)
+    known = known.select(*by, "start_ns", "kind", "file", "bytes").join_asof(imports, on="start_ns", by=by, check_sortedness=False)
     known = known.filter(pl.col("start_ns") < pl.col("until_ns"))
     known = known.group_by(*by, "kind", "file").agg(pl.col("bytes").sum())
     pages = pl.when(pl.col("kind") == "read").then((pl.col("bytes") / _PAGE_BYTES).ceil() * _PAGE_BYTES).otherwise("bytes")

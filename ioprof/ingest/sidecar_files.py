@@ -96,7 +96,8 @@ def _fill_ranks(spans: pl.DataFrame, ranks: dict[tuple[str, int], int]) -> pl.Da
 def read_job_facts(folder: Path, processes: list[Process]) -> tuple[ConfigRecord, tuple[Unobserved, ...]]:
     """Settings of the job, and hooks that failed, from the `facts-*.jsonl` files that the processes wrote.
 
-    If a setting occurs several times, the first value counts; libraries are collected, and of shards the most count. See `ioprof.instrument.hooks.state`.
+    If a setting occurs several times, the first value counts; libraries are collected, and of shards the most count.
+    See `ioprof.instrument.hooks.state`.
     """
     config: dict[str, Any] = {}
     libraries: dict[str, None] = {}

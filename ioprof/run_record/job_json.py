@@ -36,8 +36,8 @@ class ConfigRecord(Record, frozen=True, omit_defaults=True):
     """Of a torch DataLoader: batches per worker that are prepared ahead (`prefetch_factor`)."""
     persistent_workers: bool | None = None
     shards: Count | None = None
-    """Of webdataset: shards that a rank's workers divide among themselves; with more workers some have nothing to read. If there are
-    several lists, the longest. Null: not known, or all workers read all shards."""
+    """Of webdataset: shards that a rank's workers divide among themselves; with more workers some have nothing to read. Of several
+    lists, the longest. Null: not known, or all workers read all shards."""
     optimizer: str | None = None
     backend: str | None = None
     """Of `torch.distributed`."""

@@ -31,7 +31,8 @@ class Watch:
     """A finder in front of all others: it returns what they find.
 
     It calls `observe` with a watched module right after it was executed, and `imported` with name, start and end (CLOCK_MONOTONIC
-    ns) of each outermost import that took 10 ms or more, and the bytes that the process fetched from storage meanwhile (-1: unknown).
+    ns) of each outermost import that took 10 ms or more, and the bytes that the process fetched from storage meanwhile
+    (-1: not known).
 
     The module keeps its loader and the loader's type: only `exec_module` of the one object that loads this module is replaced,
     until it has run.

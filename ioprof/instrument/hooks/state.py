@@ -239,8 +239,9 @@ class HookState:
             self.record_fact(unobserved="clocks of other hosts", why=f"{type(error).__name__}: {error}")
 
     def record_import(self, module: str, start_ns: int, end_ns: int, fetched_bytes: int = -1) -> None:
-        """Emit the import of a module, with all that it imports, as a part of the job's start. Its bytes are what the process fetched
-        from storage meanwhile.
+        """Emit the import of a module, with all that it imports, as a part of the job's start.
+
+        Its bytes are what the process fetched from storage meanwhile.
         """
         if self.is_on and not self.is_deferred:
             emit("phase", start_ns, end_ns, f"import {module}", bytes=fetched_bytes)
