@@ -7,12 +7,8 @@ from ioprof.analysis.pipes import sent_files
 from ioprof.analysis.summary import summarise
 from ioprof.trace import Trace
 
-SHARD, OTHER, DECOMPRESSED, UNKNOWN = (
-    "/data/000.tar",
-    "/usr/lib/locale/C.utf8",
-    "pipe from cat (pid 103)",
-    "pipe from curl (pid 999)",
-)
+SHARD, OTHER = "/data/000.tar", "/usr/lib/locale/C.utf8"
+DECOMPRESSED, UNKNOWN = "pipe from cat (pid 103)", "pipe from curl (pid 999)"
 DRAWING = """
     step            0000000000
     wait            00000000..

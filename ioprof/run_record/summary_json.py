@@ -358,8 +358,7 @@ class Capture(Record, frozen=True):
     """The difference: bytes that came by mapped files, without a recorded fault that says when. A small part is metadata. High:
     time spent waiting for them counts as loader, host or compute."""
     mapped_bytes_imports: int | None = None
-    """Of `mapped_bytes_untimed`, bytes that came while modules were imported: of shared libraries, not of the data. Null: not
-    known."""
+    """Of `mapped_bytes_untimed`, bytes of shared libraries: they came while modules were imported. Null: not known."""
 
 
 class CpuEvidence(Record, frozen=True):
