@@ -148,6 +148,30 @@ def test_webdataset(tree: Path, tmp_path: Path) -> None:
     assert STEPS <= len(of_kind(found.trace, "collate"))
 
 
+@pytest.mark.parametrize(
+    ("stages", "ranks", "shards"),
+    [
+        ("wds.SimpleShardList(urls), wds.split_by_worker", 1, 7),
+        ("wds.SimpleShardList(urls), wds.split_by_node, wds.shuffle(9), wds.split_by_worker", 2, 4),
+        ("wds.SimpleShardList(urls), wds.split_by_node", 2, None),
+        ("wds.ResampledShards(urls), wds.split_by_worker", 1, None),
+    ],
+)
+def test_webdataset_shards(stages: str, ranks: int, shards: int | None, tmp_path: Path) -> None:
+    """Those that the workers of one rank divide; not known where all of them read all shards, or any at random."""
+    need("webdataset")
+    program = f"""
+import itertools, webdataset as wds
+urls = ["{{}}.tar".format(number) for number in range(7)]
+print(len(list(itertools.islice(iter(wds.DataPipeline({stages})), 2))))
+"""
+    spool = tmp_path / "spool"
+    run(["-W", "ignore", "-c", program], spool, RANK="0", WORLD_SIZE=str(ranks))
+    found = read_spool(spool).run
+    assert () == found.capture.unobserved
+    assert shards == found.config.shards
+
+
 def test_datasets_rows(arrow: Path, tmp_path: Path) -> None:
     """Arrow rows with an Image feature: the user's transform is that of its formatter, without the decoding in it."""
     found = job("datasets", arrow, tmp_path)

@@ -34,7 +34,7 @@ CASES = (
     Case(
         name="webdataset through cat on a slow disk",
         program="train_with_webdataset.py",
-        arguments=("train", "{data}", 2, 18, 0, "pipe"),
+        arguments=("train", "{data}", 2, 12, 0, "pipe"),
         prepares=True,
         disk_bytes_per_s=2 << 20,
         bound_by="storage",
