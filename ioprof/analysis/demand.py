@@ -242,7 +242,7 @@ def device_rate(trace: Trace, computed_ns: int | None = None, received: pl.DataF
 
 def _of_piece(piece: Piece, num_batches: int) -> Fetched:
     spans = of_kind(piece.spans, "wait", "step", "fetch", "read", "fault", "decode")
-    spans = with_worker(spans.select(*TIMES, "begin_ns", *Fetching.columns)).drop("pid", "tid", "batch")
+    spans = with_worker(spans.select(*TIMES, "begin_ns", *Fetching.columns)).drop("pid", "tid")
     fetches = of_kind(spans, "fetch")
     axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
     within = union(axis.place(fetches))
