@@ -42,13 +42,21 @@ class Oracle:
         return {key: Counter(self.cause(key[0], at) for at in range(*window)) for key, window in self._steps.items()}
 
     def straggler_wait_ns(self) -> dict[int, dict[str, int]]:
-        """Late rank to its activity to nanoseconds that others waited for it."""
+        """Late rank to its activity to nanoseconds that others waited for it. An instant of two steps of a rank counts once."""
         found: dict[int, Counter[str]] = {}
         for rank, at in {(rank, at) for (rank, _), window in self._steps.items() for at in range(*window)}:
             if self._charge(rank, at) == "peers":
-                late = self._late_rank(rank, at)
+                late = self._first_cause(rank, at)
                 found.setdefault(late, Counter())[self.cause(late, at)] += 1
         return {late: dict(causes) for late, causes in found.items()}
+
+    def _first_cause(self, rank: int, instant: int) -> int:
+        """Follow late ranks that wait themselves to one that does not; if there is none, the rank that `rank` waits for."""
+        passed, late = {rank}, self._late_rank(rank, instant)
+        while late not in passed and self._charge(late, instant) == "peers":
+            passed.add(late)
+            late = self._late_rank(late, instant)
+        return late if late not in passed else self._late_rank(rank, instant)
 
     def cause(self, rank: int, instant: int) -> str:
         """The cause that an instant is charged to."""

@@ -4,13 +4,14 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from oracle import Oracle
 from strategies import shifted, shuffled, split, traces
 from timeline import TICK_NS, charged, details, timeline
 
-from ioprof.analysis.blame import blame, charges
+from ioprof.analysis.blame import blame, charges, exposed
+from ioprof.analysis.intervals import total
 from ioprof.analysis.lineage import LEAVES, waits
 from ioprof.analysis.unmeasured import unmeasured
 from ioprof.run_record import Reason, RunRecord
@@ -19,6 +20,18 @@ from ioprof.trace import Trace
 
 JOBS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 COLUMNS = [f"{cause}_ns" for cause in CAUSES]
+
+
+CHAIN = """
+    step r0        00
+    comm r0 name=a 00
+    step r1        00
+    comm r1 name=a .0
+    comm r1 name=b 00
+    step r2        00
+    comm r2 name=b .0
+    compute r2     0.
+"""
 
 
 # ------------------------------------------------------------------------------------------------ laws
@@ -80,12 +93,17 @@ def test_order_shift_and_splits_change_nothing(trace: Trace, data: st.DataObject
 
 @JOBS
 @given(traces(max_ranks=3))
+@example(timeline(CHAIN))
+@example(timeline(CHAIN + "step r0 1."))
 def test_waiting_for_peers_is_followed_to_the_late_rank(trace: Trace) -> None:
-    """As the plain rules say; it is all that was charged to `straggler`."""
+    """As the plain rules say; it is all that was charged to `straggler`. An instant of two steps (a damaged record) counts once."""
     found = charges(trace)
     assert Oracle(trace, set(unmeasured(trace))).straggler_wait_ns() == found.straggler_wait_ns
     behind = sum(waited for causes in found.straggler_wait_ns.values() for waited in causes.values())
-    assert behind == int(found.steps["straggler_ns"].sum())
+    assert behind == sum(total(instants["straggler"]) for _, _, instants in exposed(trace, ["straggler"]))
+    of_ranks = found.steps.partition_by("rank")
+    if all(total(steps.select("start_ns", "end_ns")) == (steps["end_ns"] - steps["start_ns"]).sum() for steps in of_ranks):
+        assert behind == int(found.steps["straggler_ns"].sum())
 
 
 # ------------------------------------------------------------------------------------------------ one drawing for each cause
@@ -292,6 +310,27 @@ def test_of_two_ranks_equally_late_the_lower_is_named() -> None:
     late = "step r{0} 0000\ncomm r{0} ...0\n{1} r{0} 000.\n"
     drawing = "step 0000\ncomm 0000\nwait 0...\nfetch w0 0...\n" + late.format(2, "compute") + late.format(1, "h2d")
     assert {1: {"h2d": 20}} == charges(timeline(drawing)).straggler_wait_ns
+
+
+def test_of_a_chain_of_ranks_that_wait_the_last_is_named() -> None:
+    """Rank 0 waits for rank 1, which waits for rank 2 in another collective: what rank 2 did explains both."""
+    found = charges(timeline(CHAIN))
+    assert {2: {"compute": 20}} == found.straggler_wait_ns
+    assert [10, 10, 0] == found.steps["straggler_ns"].to_list()
+
+
+def test_a_late_rank_may_wait_outside_of_its_steps() -> None:
+    """Its own time is not charged then; what rank 2 did explains that of rank 0 all the same."""
+    trace = timeline(CHAIN.replace("step r1        00", "step r1        .0"))
+    assert {2: {"compute": 10}} == charges(trace).straggler_wait_ns
+
+
+@pytest.mark.parametrize("others", ["", "\nstep r3 00\ncompute r3 00"])
+def test_of_ranks_that_wait_for_each_other_the_one_waited_for_is_named(others: str) -> None:
+    """Ranks 0 and 1 wait for each other, and rank 2 for rank 1; a rank that takes no part changes nothing."""
+    drawing = "step 00\ncomm name=a 00\ncomm name=b .0\nstep r1 00\ncomm r1 name=b 00\ncomm r1 name=a .0\ncomm r1 name=c .0"
+    trace = timeline(f"{drawing}\nstep r2 00\ncomm r2 name=c 00\ncompute r2 .0{others}")
+    assert {0: {"straggler": 10}, 1: {"straggler": 20}} == charges(trace).straggler_wait_ns
 
 
 def test_waiting_outside_of_steps_is_not_charged() -> None:

@@ -292,9 +292,9 @@ def test_lines_of_a_job_take_the_time_of_its_stopwatch(place: str, cause: str, w
         [sys.executable, "-m", "ioprof", "record", "--out", str(tmp_path / "run"), "--", *words],
         capture_output=True,
         text=True,
-        check=True,
         env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
     )
+    assert 0 == ended.returncode, ended.stderr
     run, own = Run.load(tmp_path / "run"), json.loads(ended.stdout)
     shares = [share for share in run.summary.unexplained if share.cause == cause]
     total_s = run.summary.steps.per_rank[0].seconds(cause) or 0.0

@@ -49,8 +49,21 @@ STRAGGLING = """
 """
 
 
+CHAINED = """
+    step r0          000000
+    step r1          000...
+    step r2          000000
+    comm r0 name=a   .00000
+    comm r1 name=a   .....0
+    comm r1 name=b   ..0000
+    comm r2 name=b   .....0
+    compute r2       .0.00.
+"""
+
+
 @given(traces(), st.integers(1, 9))
 @example(timeline(STRAGGLING), 1)
+@example(timeline(CHAINED), 1)
 @settings(max_examples=15, deadline=None)
 def test_pieces_of_a_ranks_time_add_up_to_the_whole(trace: Trace, rows_at_once: int) -> None:
     """The summary and the charges of each step are the same, to the nanosecond, however a rank is divided."""

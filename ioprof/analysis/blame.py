@@ -129,6 +129,7 @@ class Charging:
         self._arrived = {rank: part for (rank,), part in arrived.partition_by("rank", as_dict=True).items()}
         self._late = {rank: late_windows(arrived, rank) for rank in arrived["late_rank"].unique().to_list()}
         self._waited: list[Waited] = []
+        self._waited_outside: list[Waited] = []
         self._doing: dict[int, list[Doing]] = {}
         self._details = Details()
         self._whole = _whole_loops(trace)
@@ -162,6 +163,7 @@ class Charging:
         waiting = union_all([activity.times for activity in exclusive if activity.cause == "straggler"])
         self._waited.append(self._waits.charged(piece, waiting))
         when_late = self._late.get(piece.rank, EMPTY)
+        self._waited_outside.append(self._waits.charged(piece, _waiting_outside(windows, activities, when_late)))
         was_late = [activity._replace(times=overlaps(activity.times, when_late)) for activity in activities]
         self._doing.setdefault(piece.rank, []).append(Doing(piece._replace(spans=piece.spans.clear()), was_late))
 
@@ -182,8 +184,9 @@ class Charging:
                 host = Activity("host", union(intervals(self._table[np.flatnonzero(rows)])))
                 self._listener.add(rank, self._trace.structure.clear(), _instants([host], self._listener.causes))
         lock_ns = self._move_lock_waits()
-        stragglers = straggler_waits(self._waited, self._doing)
-        self._details.add_stragglers(stragglers, straggler_waits(self._waited, self._doing, bubbles=True))
+        found = self._waited, self._waited_outside, self._doing
+        stragglers = straggler_waits(*found)
+        self._details.add_stragglers(stragglers, straggler_waits(*found, bubbles=True))
         table = _with_causes(self._table, self._charged, self._missing, self._seen)
         own_ns, derived_ns, by_tasks = dict(+self._own_ns), dict(+self._derived_ns), self._trace.run.job_kind is JobKind.RAY
         return Charges(table, stragglers, self._details, own_ns, derived_ns, self._threads_ns, lock_ns, by_tasks)
@@ -267,6 +270,13 @@ def _activities(
     idle = subtract(windows, union_all([named, *(activity.times for activity in found)]))
     by_threads, unused = unrecorded_waits(spans, idle)
     return [*found, *(activity for activity in by_threads if activity.cause not in missing)], unused
+
+
+def _waiting_outside(windows: Intervals, activities: Classes, when_late: Intervals) -> Intervals:
+    """When a rank waited for stragglers outside of its steps while others may have waited for it."""
+    place = [activity.cause for activity in activities].index("straggler")
+    outside = subtract(overlaps(activities[place].times, when_late), windows)
+    return partition(outside, [activity.times for activity in activities[: place + 1]])[place] if len(outside) else EMPTY
 
 
 def _instants(exclusive: Classes, causes: Collection[str]) -> dict[str, Intervals]:

@@ -2,7 +2,8 @@
 
 A collective is all `comm` spans of one step and name. Until the last rank, the straggler, has arrived the others wait; from then on
 gradients are transferred. The wait itself does not say why the straggler is late, so that time is divided by what the straggler did
-at the same instants. Where it waited for another rank itself, what that one did counts.
+at the same instants. Where it waited for another rank itself, in a step or not, what that one did counts. Where that leads to ranks
+which wait for each other, the chain has no end: then the first late rank is named, with `straggler` as what it did.
 
 A message between two ranks is a collective of two, whose `offset` is the sender. The sender arrives when it hands the message over,
 and goes on; it waits for the receiver only in a later span of that name, if there is one. A stage of a pipeline that waits for the
@@ -116,10 +117,11 @@ class Doing(NamedTuple):
 
 
 def straggler_waits(
-    waited: Sequence[Waited], doing: Mapping[int, Sequence[Doing]], bubbles: bool = False
+    waited: Sequence[Waited], outside: Sequence[Waited], doing: Mapping[int, Sequence[Doing]], bubbles: bool = False
 ) -> dict[int, dict[str, int]]:
     """For each late rank, how long the others waited for it, summed over them, in nanoseconds by what it did meanwhile.
 
+    `waited` is the time of steps, `outside` that of late ranks outside of their steps, which only explains what others waited.
     `bubbles`: only waits for messages.
     """
     if not waited:
@@ -131,7 +133,9 @@ def straggler_waits(
         late, times = late[chosen], times[chosen]
     if not len(late):
         return {}
-    own = {rank: [each for each in waited if each.rank == rank] for rank in {each.rank for each in waited}}
+    own: dict[int, list[Waited]] = {}
+    for each in (*waited, *outside):
+        own.setdefault(each.rank, []).append(each)
     late, times = _to_first_causes(late, times, own)
     return {rank: _sums(times[late == rank], doing.get(rank, ())) for rank in np.unique(late).tolist()}
 
@@ -139,27 +143,31 @@ def straggler_waits(
 def _to_first_causes(
     late: NDArray[np.int64], times: Intervals, own: Mapping[int, Sequence[Waited]]
 ) -> tuple[NDArray[np.int64], Intervals]:
-    """The same instants, where a late rank waited for another one with that rank instead: the last of such a chain."""
+    """The same instants, where a late rank waited for another one with that rank instead: the last of such a chain.
+
+    An instant whose chain has no end keeps its late rank.
+    """
     done: list[tuple[NDArray[np.int64], Intervals]] = []
-    for _ in own:  # a chain is no longer than there are ranks
-        moved: list[tuple[NDArray[np.int64], Intervals]] = []
+    given = late
+    for _ in own:  # a chain of different ranks is no longer than this
+        moved: list[tuple[NDArray[np.int64], NDArray[np.int64], Intervals]] = []
         for rank in np.unique(late).tolist():
-            windows = times[late == rank]
+            windows, asked = times[late == rank], given[late == rank]
             pieces = own.get(rank, ())
             waits = np.concatenate([each.times for each in pieces]) if pieces else EMPTY
             ranks = np.concatenate([each.late for each in pieces]) if pieces else np.empty(0, np.int64)
             order = np.argsort(waits[:, 0], kind="stable")
             waits, ranks = waits[order], ranks[order]
             for other in np.unique(ranks).tolist():
-                found = overlaps(windows, union(waits[ranks == other]))
-                moved.append((np.full(len(found), other), found))
+                place, found = pieces_within(windows, union(waits[ranks == other]))
+                moved.append((np.full(len(found), other), asked[place], found))
             kept = _without(windows, union(waits))
             done.append((np.full(len(kept), rank), kept))
         if not moved:
             break
-        late, times = np.concatenate([ranks for ranks, _ in moved]), np.concatenate([found for _, found in moved])
+        late, given, times = (np.concatenate(column) for column in zip(*moved, strict=True))
     else:
-        done.append((late, times))
+        done.append((given, times))
     return np.concatenate([ranks for ranks, _ in done]).astype(np.int64), np.concatenate([found for _, found in done])
 
 

@@ -17,7 +17,7 @@ from ioprof.ingest.faults import Faults, fold_faults, read_faults
 from ioprof.ingest.numbering import Numbering
 from ioprof.ingest.process_cpus import THREAD_POOLS
 from ioprof.ingest.rings import Process
-from ioprof.ingest.stacks import fold_stacks, read_stacks
+from ioprof.ingest.stacks import THREAD_NAMES, fold_stacks, read_stacks
 from ioprof.ingest.untrusted_values import damage_facts
 from ioprof.perf import HEADER_BYTES, SUFFIX
 from ioprof.run_record import ConfigRecord, Damage, FaultRecord, SampledSeries, Unobserved, UnseenProcess
@@ -110,7 +110,7 @@ def read_job_facts(folder: Path, processes: list[Process]) -> tuple[ConfigRecord
                 libraries[str(facts["library"])] = None
             elif isinstance(facts.get("shards"), int):
                 config["shards"] = max(facts["shards"], config.get("shards", 0))
-            elif THREAD_POOLS not in facts:
+            elif THREAD_POOLS not in facts and THREAD_NAMES not in facts:
                 config = {**facts, **config}
     if libraries:
         config["libraries"] = list(libraries)

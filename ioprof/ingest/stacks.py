@@ -33,7 +33,7 @@ _CODE: Final = struct.Struct("<IiIIII")
 _FRAME: Final = struct.Struct("<Ii")
 _SAMPLES: Final = np.dtype([("time_ns", "<u8"), ("target", "<u4"), ("stack", "<u4")])
 _HOLDERS: Final = np.dtype([("time_ns", "<u8"), ("target", "<u4"), ("stack", "<u4"), ("thread", "<u4"), ("unused", "<u4")])
-_NAMES: Final = "thread_names"
+THREAD_NAMES: Final = "thread_names"
 """Key of the facts that `ioprof.instrument.hooks.thread_names` records."""
 _ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _LATEST_NS: Final = 1 << 62
@@ -220,11 +220,11 @@ def _thread_names(spool: Path) -> dict[tuple[str, int, int], str]:
     found: dict[tuple[str, int, int], str] = {}
     for path in sorted(spool.glob("facts-*.jsonl")):
         for line in path.read_bytes().splitlines():
-            if _NAMES.encode() not in line:
+            if THREAD_NAMES.encode() not in line:
                 continue
             try:
                 fact = json.loads(line)
-                for number, name in fact[_NAMES].items():
+                for number, name in fact[THREAD_NAMES].items():
                     found[str(fact["host"]), int(fact["pid"]), int(number)] = "".join(filter(str.isprintable, str(name)))
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 continue  # its process was killed while it wrote

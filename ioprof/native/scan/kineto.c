@@ -164,8 +164,8 @@ static Outcome scan_host(const KinetoScan *scan, const char *at, const char *end
   static const char key[] = "\"name\"";
   if (!scan->ranges->text) return SKIPPED;
   while ((at = find_text(at, end, key, sizeof(key) - 1))) {
-    at += sizeof(key) - 1;
-    const char *value = after_space(at, end);
+    const char *value = after_space(at + sizeof(key) - 1, end);
+    at += sizeof(key) - 2; /* its closing quote may open the next one, where it is damaged */
     if (value < end && *value == ':') value = after_space(value + 1, end);
     if (value < end && *value & 0x80) return LEFT; /* perhaps white space of Unicode */
     if (value == end || *value != '"') continue;
