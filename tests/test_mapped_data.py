@@ -164,11 +164,13 @@ def importing(of_imports: int, untimed: int) -> Trace:
 @pytest.mark.parametrize(("of_imports", "imports"), [(22 * MB, 20), (7 * MB, 5), (0, 0), (200 * MB, 20)])
 def test_bytes_of_libraries_at_their_import_are_not_called_data(of_imports: int, imports: int) -> None:
     """Of 20 MB without a time those that were fetched while modules were imported are said apart, and are no reason for doubt."""
-    summary = summarise(importing(of_imports, 20 * MB))
+    trace = importing(of_imports, 20 * MB)
+    summary = summarise(trace)
     found = summary.capture
     assert (20 * MB, imports * MB) == pytest.approx((found.mapped_bytes_untimed, found.mapped_bytes_imports), abs=4096)
     [line] = [entry.text for entry in statements(summary) if entry.label == "capture"]
     assert (f"{imports} MB came by mapped files while modules were imported" in line) == (imports > 0)
     assert (f"{20 - imports} MB came by mapped files and were not timed" in line) == (imports < 20)
     assert ("not timed" in summary.verdict.text) == (imports < 20)
+    assert min(of_imports, 22 * MB) == by_process(trace)["node1", pid(0)].during_imports
     assert ("mapped data not timed" in [caveat.name for caveat in caveats(summary)]) == (imports < 20)

@@ -32,6 +32,8 @@ class StorageBytes:
     """Fetched by page faults that were recorded."""
     by_imports: int = 0
     """Fetched while modules were imported, neither by such calls nor by such faults."""
+    during_imports: int = 0
+    """Fetched while modules were imported, in whichever way."""
 
     @property
     def untimed(self) -> int:
@@ -54,13 +56,14 @@ def by_process(trace: Trace) -> dict[tuple[str | None, int | None], StorageBytes
         if process.reads is None or (mapped := process.reads.mapped_bytes) is None:
             continue
         calls, key = process.reads.fetched_bytes or 0, (process.host, process.pid)
-        found[key] = StorageBytes(calls + mapped, calls, min(mapped, faults.get(key, 0)), of_imports.get(key, 0))
+        whole, rest = of_imports.get(key, (0, 0))
+        found[key] = StorageBytes(calls + mapped, calls, min(mapped, faults.get(key, 0)), rest, min(calls + mapped, whole))
     return found
 
 
-def _by_imports(trace: Trace) -> dict[tuple[str | None, int | None], int]:
-    """By host and process, what came during its imports, as their spans say, less the pages of files that it read meanwhile and
-    what recorded faults fetched: those of the shared libraries that it loaded.
+def _by_imports(trace: Trace) -> dict[tuple[str | None, int | None], tuple[int, int]]:
+    """By host and process, what came during its imports, as their spans say; and that less the pages of files that it read
+    meanwhile and what recorded faults fetched: what is left is of the shared libraries that it loaded.
     """
     is_import = pl.col("name").cast(pl.String).str.starts_with("import ")
     imports = trace.rows(is_import, pl.col("bytes") > 0, kinds=["phase"])
@@ -75,8 +78,8 @@ def _by_imports(trace: Trace) -> dict[tuple[str | None, int | None], int]:
     pages = pl.when(pl.col("kind") == "read").then((pl.col("bytes") / _PAGE_BYTES).ceil() * _PAGE_BYTES).otherwise("bytes")
     counted = imports.group_by(by).agg(pl.col("fetched").sum())
     rest = counted.join(known.group_by(by).agg(known=pages.sum()), on=by, how="left", nulls_equal=True)
-    rows = rest.select(pl.col("host").cast(pl.String), "pid", pl.col("fetched") - pl.col("known").fill_null(0))
-    return {(host, pid): max(0, int(count)) for host, pid, count in rows.iter_rows()}
+    rows = rest.select(pl.col("host").cast(pl.String), "pid", "fetched", pl.col("known").fill_null(0))
+    return {(host, pid): (int(count), max(0, int(count - known))) for host, pid, count, known in rows.iter_rows()}
 
 
 def storage_bytes(trace: Trace) -> StorageBytes | None:
@@ -89,6 +92,7 @@ def storage_bytes(trace: Trace) -> StorageBytes | None:
         sum(each.by_calls for each in found),
         sum(each.by_faults for each in found),
         sum(each.imports for each in found),
+        sum(each.during_imports for each in found),
     )
 
 
