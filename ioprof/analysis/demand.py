@@ -149,8 +149,8 @@ def demand(
     is the demand then.
 
     `found` is `fetched(trace)`, `computed_ns` what `Computing` counts, `making` the stages of `workers_time.making(trace)`, and
-    `by_kernel` the bytes that the kernel fetched by process, imports aside; `received` is `loaders.batches(trace)`. What is not given
-    is not known, or made here.
+    `by_kernel` the bytes that the kernel fetched by process, imports aside; `received` is `loaders.batches(trace)`. What is not
+    given is not known, or made here.
     """
     found = fetched(trace) if found is None else found
     rate = device_rate(trace, computed_ns, received)
