@@ -18,6 +18,8 @@ import polars as pl
 
 from ioprof.trace import Trace
 
+_MOST_REACH: Final = 1 << 60
+"""Bytes; more, of a damaged record, would overflow when it is doubled."""
 AROUND_BYTES: Final = 128 << 10
 """What a major fault fetches at most (`read_ahead_kb` of most devices). Only used where minor faults were not recorded: then pages
 further on may have been fetched by minor faults that nobody saw."""
@@ -115,6 +117,7 @@ def _samples(trace: Trace, host: Any, pid: Any) -> pl.DataFrame:
 def _credits(faults: pl.DataFrame, fetched: int, rates: tuple[_Array, _Array]) -> _Array:
     """Bytes of each fault of a process: those of each time between two samples for the faults in it, then the rest for all."""
     page, reach, ends = (faults[name].to_numpy() for name in ("bytes", "reach", "end_ns"))
+    reach = np.minimum(reach, _MOST_REACH)
     near = np.minimum(reach, np.maximum(page, AROUND_BYTES))
     times, amounts = rates
     shares = page.copy()
