@@ -52,6 +52,12 @@ def test_a_pipe_whose_writer_was_not_recorded_keeps_its_name() -> None:
     assert found.advice[0].action.startswith(f"Receive {UNKNOWN}")
 
 
+def test_a_program_that_makes_what_it_sends_keeps_its_name() -> None:
+    """What it read most of is one of its own modules, of which less came than through the pipe."""
+    drawing = DRAWING.replace("read w2 file=2 9000B", "read w2 file=2 800B")
+    assert {} == sent_files(piped("pipe from python (pid 103)", drawing))
+
+
 def test_pipes_that_write_to_each_other_have_no_file() -> None:
     """Numbers of processes are used again; the search ends."""
     drawing = "read w1 pipe file=5 9B ###\nread w2 pipe file=1 9B ###"
