@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ioprof.instrument.hooks.batch_numbering import Series, pipe_of
 from ioprof.instrument.hooks.patches import Function
-from ioprof.instrument.hooks.process_pools import TaskNumbers
+from ioprof.instrument.hooks.process_pools import TaskNumbers, WatchedQueue
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.supplies import Supply, supply_of
 from ioprof.instrument.hooks.versions import require
@@ -88,11 +88,8 @@ def _observe_worker(original: Function, state: HookState) -> Function:
     return process_worker
 
 
-class _Calls:
+class _Calls(WatchedQueue):
     """The queue from which a worker gets its tasks."""
-
-    def __init__(self, queue: Any, numbers: TaskNumbers) -> None:
-        self._queue, self._numbers = queue, numbers
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         call = self._queue.get(*args, **kwargs)
@@ -100,20 +97,11 @@ class _Calls:
             self._numbers.begin(0, call.work_id)
         return call
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
 
-
-class _Results:
+class _Results(WatchedQueue):
     """The queue on which it sends what it made."""
-
-    def __init__(self, queue: Any, numbers: TaskNumbers) -> None:
-        self._queue, self._numbers = queue, numbers
 
     def put(self, result: Any) -> Any:
         if hasattr(result, "work_id"):
             self._numbers.end(0, result.work_id)
         return self._queue.put(result)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)

@@ -205,11 +205,18 @@ class TaskNumbers(PublishedNumbers):
         return number
 
 
-class _Tasks:
-    """The queue from which a worker gets its tasks."""
+class WatchedQueue:
+    """A queue of a worker; what is not observed is that of the queue."""
 
     def __init__(self, queue: Any, numbers: TaskNumbers) -> None:
         self._queue, self._numbers = queue, numbers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+class _Tasks(WatchedQueue):
+    """The queue from which a worker gets its tasks."""
 
     def get(self) -> Any:
         task = self._queue.get()
@@ -217,20 +224,11 @@ class _Tasks:
             self._numbers.begin(*task[:2])
         return task
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
 
-
-class _Results:
+class _Results(WatchedQueue):
     """The queue on which it sends what it made."""
-
-    def __init__(self, queue: Any, numbers: TaskNumbers) -> None:
-        self._queue, self._numbers = queue, numbers
 
     def put(self, result: Any) -> Any:
         if isinstance(result, tuple):
             self._numbers.end(*result[:2])
         return self._queue.put(result)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
