@@ -126,7 +126,7 @@ class Outcome:
         verdict = self.run.summary.verdict
         if case.unsure is not None and case.unsure in verdict.doubts:
             return contradictions(self.run)
-        head = self.head.lower()
+        head = " ".join(self.head.lower().split())  # a line may be broken within the words
         wrong = [f"lacks {words!r}: {self.head}" for words in case.says if words.lower() not in head]
         wrong += [f"says {words!r}: {self.head}" for words in case.never_says if words.lower() in head]
         wrong += [f"lacks {words!r} in the report" for words in case.names if words not in self.report]
