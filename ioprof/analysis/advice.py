@@ -308,14 +308,16 @@ def _exchange(evidence: Evidence) -> _Lines:
 
 
 def _straggler(evidence: Evidence) -> _Lines:
-    if evidence.run.config.parallel == "pipeline":
-        yield from _stages(evidence)
+    of_stages = tuple(_stages(evidence)) if evidence.run.config.parallel == "pipeline" else ()
+    yield from of_stages
     waited_s = evidence.waited_for_s
     slowest = next(iter(waited_s), None)
     if slowest is None:
         return
     causes = evidence.steps.straggler_wait_s[slowest]
     most = max(causes, key=lambda cause: causes[cause])
+    if of_stages and most == "compute":
+        return
     yield (
         f"Look at what rank {slowest} does before the exchange: the others waited {waited_s[slowest]:.2f} s for it, "
         f"{causes[most]:.2f} s of that for its {most.replace('_', ' ')}"

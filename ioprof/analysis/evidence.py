@@ -139,7 +139,7 @@ class Evidence:
         found: dict[str, float] = {}
         for rank, causes in self.steps.straggler_wait_s.items():
             for cause, waited_s in causes.items():
-                parts = self._delays_of(int(rank)) if cause == "compute" else {cause: 1.0}
+                parts = self._delays_of(int(rank), waited_s) if cause == "compute" else {cause: 1.0}
                 for part, ratio in parts.items():
                     if part not in EXCHANGE and total_s:
                         found[part] = found.get(part, 0.0) + ratio * waited_s / total_s
@@ -151,8 +151,9 @@ class Evidence:
         waited = {rank: sum(causes.values()) for rank, causes in self.steps.straggler_wait_s.items()}
         return dict(sorted(waited.items(), key=lambda entry: -entry[1]))
 
-    def _delays_of(self, rank: int) -> dict[str, float]:
-        """What makes a rank start to compute later than others: its own causes outside compute and exchange, as shares of 1.
+    def _delays_of(self, rank: int, waited_s: float) -> dict[str, float]:
+        """What makes a rank start to compute later than others: its own causes outside compute and exchange, as shares of the
+        seconds that all others waited for its computation. A cause delays each of the others by no more than its own time.
 
         Nothing if it computes longer than the others do: then its load is uneven.
         """
@@ -161,8 +162,8 @@ class Evidence:
         if rank not in rows or computed[rank] > UNEVEN_RATIO * min(computed.values()):
             return {}
         own = {cause: rows[rank].seconds(cause) or 0.0 for cause in CAUSES if cause not in ("compute", *EXCHANGE)}
-        total_s = sum(own.values())
-        return {cause: seconds / total_s for cause, seconds in own.items()} if total_s else {}
+        most_s = max(sum(own.values()), waited_s / max(len(rows) - 1, 1))
+        return {cause: seconds / most_s for cause, seconds in own.items()} if most_s else {}
 
     @property
     def shares(self) -> dict[str, float]:

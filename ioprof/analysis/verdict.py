@@ -135,6 +135,8 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
             f"{_startup(evidence, bound)}"
         )
     meaning, waits = _MEANING[bound], evidence.waiting_line if bound == "host" else None
+    if bound == "straggler" and evidence.run.config.parallel == "pipeline":
+        meaning = "bubbles of the pipeline, in which a stage waits for another"
     if waits:
         meaning = f"{_WAITING_HOST} ({waits.library})"
     where = evidence.place_of_host if bound == "host" else _of_loader(evidence) if bound in LEAVES else ""

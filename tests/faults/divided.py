@@ -33,11 +33,13 @@ CASES = (
     Case(
         name="equal stages with as many microbatches as stages",
         program=_PROGRAM,
-        arguments=("stage-alone", "{fast}", 60),
+        arguments=("stage-alone", "{fast}", 30),
         launcher=_TWO,
+        bound_by="straggler",
+        says=("bubbles of the pipeline",),
+        advises="Use more microbatches",
         names=("Use more microbatches (n_microbatches=): with 2 and 2 stages of the same time bubbles take 33.3%",),
         num_cores=2,
-        unsettled="bubbles, messages and Python take about as much; the advice is for bubbles alone",
     ),
     Case(
         name="sharded parameters, and a rank that waits for images that one worker decodes",

@@ -59,7 +59,8 @@ def batches(what: str, rank: int, steps: int) -> DataLoader:
 def train_stages(what: str, rank: int, steps: int) -> None:
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-    part = Part(200 if what == "slow-stage" and rank == 0 else 20)
+    repeats = 150 if what == "stage-alone" else 200 if what == "slow-stage" and rank == 0 else 20
+    part = Part(repeats)
     stage = PipelineStage(part, rank, 2, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, 2 if what == "stage-alone" else 8, loss_fn=nn.functional.mse_loss)
     optimizer = torch.optim.SGD(part.parameters(), 0.01)
