@@ -85,7 +85,7 @@ def test_names_that_collide_cost_no_more() -> None:
 
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     """No access outside of a buffer and no undefined behaviour, of damaged files; and the tables and counts of Python's parsers.
-    Both scanners, of Kineto and of DFTracer, are in the library.
+    All scanners, of Kineto, DFTracer and Darshan, are in the library.
     """
     runtime = subprocess.run([compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
     if not Path(runtime).is_absolute():
