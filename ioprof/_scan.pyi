@@ -25,9 +25,9 @@ class DFTracerScanner:
         """Scan the whole lines between two places. Returns rows of the number, start (from `begin`) and end of lines for the
         decoder, and the number of events so far.
         """
-    def tables(self) -> tuple[list[bytes], list[bytes], list[bytes], list[bytes], list[bytes], list[bytes]]:
-        """Columns of events, of uses of calls, and of what hashes stand for; the calls (category, zero byte, name), names and
-        hashes that they number.
+    def tables(self) -> tuple[tuple[Cells, int], list[bytes], list[bytes], list[bytes], list[bytes], list[bytes]]:
+        """Columns of events and how many there are, which are then gone from here; columns of uses of calls, and of what hashes
+        stand for; the calls (category, zero byte, name), names and hashes that they number.
         """
 
 class Cells:

@@ -233,7 +233,7 @@ static int dftracer_init(PyObject *object, PyObject *arguments, PyObject *keywor
 
 static void dftracer_free(PyObject *object) {
   DFTracerScanner *self = (DFTracerScanner *)object;
-  free_table(&self->scan.events);
+  free_columns(&self->scan.events);
   free_table(&self->scan.uses);
   free_table(&self->scan.explained);
   free_table(&self->scan.left);
@@ -258,9 +258,9 @@ static PyObject *dftracer_scan(PyObject *object, PyObject *arguments) {
 }
 
 static PyObject *dftracer_tables(PyObject *object, PyObject *ignored) {
-  const DFTracerScan *scan = &((DFTracerScanner *)object)->scan;
+  DFTracerScan *scan = &((DFTracerScanner *)object)->scan;
   (void)ignored;
-  return Py_BuildValue("NNNNNN", columns_of(&scan->events), columns_of(&scan->uses), columns_of(&scan->explained),
+  return Py_BuildValue("NNNNNN", moved_columns(&scan->events), columns_of(&scan->uses), columns_of(&scan->explained),
                        list_of(&scan->calls), list_of(&scan->names), list_of(&scan->hashes));
 }
 
