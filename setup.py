@@ -126,7 +126,7 @@ setup(
             "ioprof._scan",
             files("*.c", "scan"),
             depends=files("*.h", "scan"),
-            extra_compile_args=RESIZE_FLAGS,
+            extra_compile_args=[*RESIZE_FLAGS, "-fno-math-errno"],
             optional=True,
             **STABLE_ABI,
         ),

@@ -2,6 +2,8 @@
 
 import shutil
 import subprocess
+import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +35,19 @@ def compiled(source: str, program: Path, *options: str) -> Path:
         pytest.skip(f"the C compiler lacks a library for: {' '.join(options)}")
     assert (0, "") == (built.returncode, built.stderr)
     return program
+
+
+def sanitized(name: str, sources: Sequence[str], folder: Path) -> tuple[Path, dict[str, str]]:
+    """An extension of ioprof built with the sanitizers of addresses and undefined behaviour, and the environment for its Python."""
+    runtime = subprocess.run([compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(runtime).is_absolute():
+        pytest.skip("the C compiler lacks the library of -fsanitize=address")
+    built = folder / f"{name}.so"
+    command = [compiler(), "-std=gnu11", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-DPy_LIMITED_API=0x030B0000"]
+    command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{sysconfig.get_paths()['include']}"]
+    ended = subprocess.run([*command, *sources, "-o", str(built)], capture_output=True, text=True, check=False)
+    assert (0, "") == (ended.returncode, ended.stderr)
+    return built, {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
 
 
 def built_statically(text: str, program: Path) -> Path:

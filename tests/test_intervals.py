@@ -1,11 +1,17 @@
 """The interval algebra compared with a bitmap: an array with one element per instant."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import strategies
+from compiling import sanitized
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from repository import NATIVE, PROGRAMS
 
 from ioprof.analysis import intervals
 from ioprof.analysis.intervals import (
@@ -201,3 +207,11 @@ def test_many_pieces_in_any_order_are_found(edges: list[int], pieces: list[tuple
     expected = [(number, place) for number in range(len(asked)) for place in range(low[number], high[number])]
     assert piece.tolist() == [number for number, _ in expected]
     assert parts[:, 0].tolist() == [max(asked[number, 0], normal[place, 0]) for number, place in expected]
+
+
+def test_sanitizers_find_nothing(tmp_path: Path) -> None:
+    """No access outside of a buffer and no undefined behaviour, also of sets that are not normal and of too little room."""
+    built, variables = sanitized("_intervals", [str(NATIVE / "intervals.c")], tmp_path)
+    command = [sys.executable, str(PROGRAMS / "sanitized_intervals.py"), str(built), "500"]
+    ended = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    assert (0, "done\n") == (ended.returncode, ended.stdout), ended.stderr[-3000:]

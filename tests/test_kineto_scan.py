@@ -3,14 +3,13 @@
 import random
 import subprocess
 import sys
-import sysconfig
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Final
 
 import pytest
-from compiling import compiler, native_sources
+from compiling import native_sources, sanitized
 from damaged_kineto import WHOLE, check_data, damaged, read
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -85,17 +84,9 @@ def test_names_that_collide_cost_no_more() -> None:
 
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     """No access outside of a buffer and no undefined behaviour, of damaged files; and the tables and counts of Python's parsers.
-    Both scanners, of Kineto and of DFTracer, are in the library.
+    All scanners, of Kineto, DFTracer and Darshan, are in the library.
     """
-    runtime = subprocess.run([compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
-    if not Path(runtime).is_absolute():
-        pytest.skip("the C compiler lacks the library of -fsanitize=address")
-    built = tmp_path / "_scan.so"
-    command = [compiler(), "-std=gnu11", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-DPy_LIMITED_API=0x030B0000"]
-    command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{sysconfig.get_paths()['include']}"]
-    ended = subprocess.run([*command, *native_sources("scan"), "-o", str(built)], capture_output=True, text=True, check=False)
-    assert (0, "") == (ended.returncode, ended.stderr)
+    built, variables = sanitized("_scan", native_sources("scan"), tmp_path)
     command = [sys.executable, str(PROGRAMS / "sanitized_scan.py"), str(built), str(tmp_path), str(CASES), "1"]
-    variables = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
     ended = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
     assert (0, "done\n") == (ended.returncode, ended.stdout), ended.stderr[-3000:]

@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from ioprof.errors import CommandError
 from ioprof.inflate import BLOCK_BYTES, ZLIB, inflate
+from ioprof.interchange.darshan_reads import Layout, Reads, reads_in
 from ioprof.interchange.imported import Imported
 from ioprof.schema import KINDS, SOURCES
 
@@ -32,7 +32,6 @@ _DXT_POSIX: Final = {"3.10": 8, "3.20": 9, "3.21": 9, "3.41": 10}
 """Number of the module, by version."""
 _MOST_BYTES: Final = 4 << 30
 """Of one region, decompressed."""
-_RECORD: Final = 104  # bytes of a file's record: id, rank, shared, host name, writes, reads
 _POSIX_RECORD: Final = 16 + 69 * 8 + 17 * 8  # of version 4 of the module
 _POSIX_BYTES_READ: Final = 16 + 14 * 8
 
@@ -46,15 +45,6 @@ def read_darshan(paths: Sequence[Path]) -> list[Imported]:
 class _Region:
     offset: int
     length: int
-
-
-class _File(NamedTuple):
-    """A record of a file: its reads of one rank."""
-
-    number: int
-    rank: int | None
-    host: str | None
-    reads: Any
 
 
 class _Log:
@@ -99,8 +89,8 @@ class _Log:
             raise self._error("has no DXT trace, only sums per file; run the job with DXT_ENABLE_IO_TRACE=1")
         start_ns = self._start_ns()
         names = dict(self._names_by_id())
-        files = list(self._files())
-        spans = self._spans(files, start_ns, names) if files else pl.DataFrame(schema={"start_ns": pl.Int64, "end_ns": pl.Int64})
+        reads = self._reads(start_ns)
+        spans = self._spans(reads, names) if reads.files else pl.DataFrame(schema={"start_ns": pl.Int64, "end_ns": pl.Int64})
         self._compare(spans)
         return Imported(self._path, spans, damage=self._damage, has_reads=True, profiler="Darshan DXT")
 
@@ -121,49 +111,32 @@ class _Log:
             yield struct.unpack_from(f"{self._order}Q", data, place)[0], data[place + 8 : end].decode("utf-8", "backslashreplace")
             place = end + 1
 
-    def _files(self) -> Iterator["_File"]:
-        """The records of files; each is followed by its writes, then its reads."""
-        data = self._inflate(self._modules[self._dxt])
-        has_threads = self._module_versions[self._dxt] >= 2
-        fields = [("offset", "i8"), ("length", "i8"), ("start", "f8"), ("end", "f8"), *([("thread", "u8")] if has_threads else [])]
-        dtype = np.dtype([(name, self._order + kind) for name, kind in fields])
-        place = 0
-        while place + _RECORD <= len(data):
-            number, rank = struct.unpack_from(f"{self._order}Qq", data, place)
-            writes, reads = struct.unpack_from(f"{self._order}2q", data, place + 88)
-            host = data[place + 24 : place + 88].split(b"\0")[0].decode("utf-8", "backslashreplace")
-            place += _RECORD
-            if writes < 0 or reads < 0 or (writes + reads) * dtype.itemsize > len(data) - place:
-                self._damage["truncated or damaged within its trace"] += 1
-                return
-            segments = np.frombuffer(data, dtype, writes + reads, place)[writes:]
-            place += (writes + reads) * dtype.itemsize
-            if writes:
-                self._damage["a call of write was left out"] += writes
-            if reads:
-                yield _File(number, rank if 0 <= rank < 1 << 31 else None, host or None, segments)
+    def _reads(self, start_ns: int) -> Reads:
+        layout = Layout(self._order, has_threads=self._module_versions[self._dxt] >= 2)
+        reads = reads_in(self._blocks(self._modules[self._dxt]), layout, start_ns)
+        if reads.num_writes:
+            self._damage["a call of write was left out"] += reads.num_writes
+        if reads.is_damaged:
+            self._damage["truncated or damaged within its trace"] += 1
+        if reads.num_impossible:
+            self._damage["a read with impossible times or sizes was left out"] += reads.num_impossible
+        return reads
 
-    def _spans(self, files: Sequence["_File"], start_ns: int, names: dict[int, str]) -> pl.DataFrame:
-        segments = files[0].reads if len(files) == 1 else np.concatenate([file.reads for file in files])
-        place = np.repeat(np.arange(len(files)), [len(file.reads) for file in files])
-        begin, end, length, offset = (segments[name] for name in ("start", "end", "length", "offset"))
-        # A comparison with NaN is false.
-        possible = (begin >= 0) & (end >= begin) & (end < 1e9) & (length >= 0) & (offset >= -1)
-        if not possible.all():
-            self._damage["a read with impossible times or sizes was left out"] += int((~possible).sum())
-            place = place[possible]
-            begin, end, length, offset = (column[possible] for column in (begin, end, length, offset))
-        offsets = pl.Series(offset.astype(np.int64))
-        of_file = {
-            "host": pl.Series([file.host for file in files], dtype=pl.String).cast(pl.Categorical()),
+    def _spans(self, reads: Reads, names: dict[int, str]) -> pl.DataFrame:
+        files, columns = reads.files, reads.columns
+        hosts = [file.host.decode("utf-8", "backslashreplace") or None for file in files]
+        of_files = pl.DataFrame({
+            "host": pl.Series(hosts, dtype=pl.String).cast(pl.Categorical()),
             "path": pl.Series([names.get(file.number, f"record {file.number:x}") for file in files]).cast(pl.Categorical()),
             "rank": pl.Series([file.rank for file in files], dtype=pl.Int32),
-        }
-        return pl.DataFrame({
-            "start_ns": _nanoseconds(begin, start_ns), "end_ns": _nanoseconds(end, start_ns), "bytes": length.astype(np.int64),
-            "offset": offsets.set(offsets < 0, None) if (offset < 0).any() else offsets,
-            **{name: series.gather(place) for name, series in of_file.items()},
-        }).with_columns(kind=pl.lit("read", pl.Enum(KINDS)), source=pl.lit("unknown", pl.Enum(SOURCES)))  # fmt: skip
+            "kind": pl.Series(["read"], dtype=pl.Enum(KINDS)).new_from_index(0, len(files)),
+            "source": pl.Series(["unknown"], dtype=pl.Enum(SOURCES)).new_from_index(0, len(files)),
+        })  # fmt: skip
+        place = np.repeat(np.arange(len(files), dtype=np.uint32), [file.num_reads for file in files])
+        offset = pl.Series(columns["offset"])
+        has_unknown = bool((columns["offset"] < 0).any())
+        spans = {**columns, "offset": offset.set(offset < 0, None) if has_unknown else offset}
+        return pl.DataFrame({**spans, **of_files[place].to_dict()})
 
     def _compare(self, spans: pl.DataFrame) -> None:
         """Say so where the trace has fewer bytes than Darshan counted in the same files."""
@@ -179,19 +152,22 @@ class _Log:
             self._damage[f"the trace has {seen:,} of the {counted:,} bytes that Darshan counted by POSIX calls"] += 1
 
     def _inflate(self, region: _Region) -> bytes:
+        return b"".join(self._blocks(region))
+
+    def _blocks(self, region: _Region) -> Iterator[bytes]:
         """The bytes of a region, which may be several compressed streams, of which each rank wrote one."""
         if region.offset + region.length > len(self._data):
             self._damage["truncated: a region ends after the file"] += 1
-        data = bytes(self._data[region.offset : region.offset + region.length])
+        data = self._data[region.offset : region.offset + region.length]
         if self._compression == 2:
-            return data
+            yield bytes(data)
+            return
         if self._compression not in (0, 1):
             raise self._error(f"compressed in an unknown way ({self._compression})")
-        found, size = [], 0
-        blocks = inflate(io.BytesIO(data), ZLIB) if self._compression == 0 else _bunzip(data)
+        size = 0
         try:
-            for block in blocks:
-                found.append(block)
+            for block in inflate(io.BytesIO(data), ZLIB) if self._compression == 0 else _bunzip(bytes(data)):
+                yield block
                 size += len(block)
                 if size > _MOST_BYTES:
                     raise self._error(f"one of its regions has more than {_MOST_BYTES >> 30} GiB")
@@ -199,7 +175,6 @@ class _Log:
             self._damage["corrupt compressed data"] += 1
         except EOFError:
             self._damage["truncated compressed data"] += 1
-        return b"".join(found)
 
 
 def _bunzip(data: bytes) -> Iterator[bytes]:
@@ -212,10 +187,3 @@ def _bunzip(data: bytes) -> Iterator[bytes]:
             yield block
             data = b""
         data = stream.unused_data
-
-
-def _nanoseconds(seconds: npt.NDArray[Any], start_ns: int) -> npt.NDArray[np.int64]:
-    scaled = seconds * 1e9
-    found: npt.NDArray[np.int64] = np.rint(scaled, out=scaled).astype(np.int64)
-    found += start_ns
-    return found

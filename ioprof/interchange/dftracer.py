@@ -98,14 +98,13 @@ class _File:
         kinds = [_kind(*call) for call in found.calls]
         is_read = np.array([kind == "read" for kind in kinds], bool)
         names = [name[:_NAME_CHARS] if kind == "user" else None for kind, (_, name) in zip(kinds, found.calls, strict=True)]
-        of_call = {
+        of_calls = pl.DataFrame({
             "kind": pl.Series(kinds, dtype=pl.Enum(KINDS)),
             "name": pl.Series(names, dtype=pl.String).cast(pl.Categorical()),
             "source": pl.Series([each or None for each in np.where(is_read, "unknown", "").tolist()], dtype=pl.Enum(SOURCES)),
-        }
+        })  # fmt: skip
         size = columns["ret"]
         size = np.where(is_read[columns["call"]] & (size != NONE), np.maximum(size, 0), NONE)  # a call that failed returned -1
-        call = pl.Series(columns["call"])
         # A hash may be explained after its first use.
         meanings = {(is_path, number): name for _, is_path, number, name in found.explained}
         return pl.DataFrame({
@@ -114,7 +113,7 @@ class _File:
             "pid": _numbers(columns["pid"]).cast(pl.Int32, strict=False),
             "tid": _numbers(columns["tid"]).cast(pl.Int32, strict=False),
             "bytes": _numbers(size), "offset": _numbers(columns["offset"]),
-            **{name: series.gather(call) for name, series in of_call.items()},
+            **of_calls[columns["call"].astype(np.uint32)].to_dict(),
         })  # fmt: skip
 
 
@@ -123,11 +122,11 @@ def _names(found: Found, places: Numbers, meanings: dict[Name, str], is_path: bo
     is_used = np.zeros(len(found.names) + 1, bool)
     places = np.where(places == NONE, len(found.names), places)
     is_used[places] = True
-    texts = [
-        None if not used else meanings.get((is_path, text), f"hash {text}") if is_hash else text
-        for used, (is_hash, text) in zip(is_used.tolist(), found.names, strict=False)
-    ]
-    return pl.Series([*texts, None], dtype=pl.String).cast(pl.Categorical()).gather(pl.Series(places))
+    texts: list[str | None] = [None] * len(is_used)
+    for place in np.flatnonzero(is_used[:-1]).tolist():
+        is_hash, text = found.names[place]
+        texts[place] = meanings.get((is_path, text), f"hash {text}") if is_hash else text
+    return pl.Series(texts, dtype=pl.String).cast(pl.Categorical())[places.astype(np.uint32)]
 
 
 def _numbers(column: Numbers) -> pl.Series:

@@ -151,10 +151,12 @@ class Events:
 
 
 def _scanned(
-    events: list[bytes], uses: list[bytes], explained: list[bytes], calls: list[bytes], names: list[bytes], hashes: list[bytes]
+    events: tuple[Any, int], uses: list[bytes], explained: list[bytes], calls: list[bytes], names: list[bytes], hashes: list[bytes]
 ) -> Found:
     """What the scanner returned; its texts are ASCII."""
-    columns = {name: np.frombuffer(data, np.int64) for name, data in zip(COLUMNS, events, strict=True)}
+    cells, num_events = events
+    table = np.frombuffer(memoryview(cells), np.int64).reshape(len(COLUMNS), -1)[:, :num_events]
+    columns = dict(zip(COLUMNS, table, strict=True))
     for name in ("host", "path"):  # twice the number of a name, or of a hash plus 1; hashes are numbered after the names
         codes = columns[name]
         columns[name] = np.where(codes == NONE, NONE, (codes >> 1) + (codes & 1) * len(names))

@@ -1,4 +1,4 @@
-"""Reads damaged files of Kineto and DFTracer by ioprof._scan, built with sanitizers, and in Python, and compares what they find.
+"""Reads damaged files of Kineto, DFTracer and Darshan by ioprof._scan, built with sanitizers, and in Python, and compares both.
 
 python sanitized_scan.py SCAN_SO FOLDER CASES SEED
 
@@ -15,11 +15,12 @@ from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import damaged_darshan
 import damaged_dftracer
 import damaged_kineto
 
 from ioprof.ingest.kineto import events
-from ioprof.interchange import dftracer_events
+from ioprof.interchange import darshan_reads, dftracer_events
 
 
 def loaded(name: str, path: str) -> ModuleType:
@@ -33,7 +34,7 @@ def loaded(name: str, path: str) -> ModuleType:
 
 def main(scan_path: str, folder: str, cases: str, seed: str) -> None:
     scan = loaded("_scan", scan_path)
-    events._native = dftracer_events._native = scan
+    events._native = dftracer_events._native = darshan_reads._native = scan
     slowest = (0.0, 0)
     for number in range(int(cases)):
         print(number, file=sys.stderr)
@@ -44,6 +45,8 @@ def main(scan_path: str, folder: str, cases: str, seed: str) -> None:
         damaged_dftracer.check_case(chance, Path(folder, "damaged.pfw"))
         lines = damaged_dftracer.damaged(chance, damaged_dftracer.WHOLE, damaged_dftracer.PARTS)
         damaged_dftracer.check_places(lines, scan.DFTracerScanner, chance)
+        for _ in range(5):
+            damaged_darshan.check_case(chance)
         slowest = max(slowest, (time.monotonic() - began, number))
     print(f"slowest: {slowest[0]:.2f} s, case {slowest[1]}", file=sys.stderr)
     print("done")

@@ -258,12 +258,11 @@ static Outcome add_event(DFTracerScan *scan, const Event *event) {
         !read_whole(argument_of(event, AT_OFFSET), limit, NONE, &row[OFFSET])) {
       return LEFT;
     }
-    int64_t *cells = next_row(&scan->events);
-    if (!cells || !read_name(scan, argument_of(event, HOST_NAME), argument_of(event, HOST_HASH), &row[HOST]) ||
+    if (!reserve_rows(&scan->events, 1) || !read_name(scan, argument_of(event, HOST_NAME), argument_of(event, HOST_HASH), &row[HOST]) ||
         !read_name(scan, argument_of(event, FILE_NAME), argument_of(event, FILE_HASH), &row[PATH])) {
       return NO_MEMORY;
     }
-    memcpy(cells, row, sizeof(row));
+    for (size_t column = 0; column < EVENT_COLUMNS; column++) column_of(&scan->events, column)[scan->events.rows] = row[column];
     scan->events.rows++;
   }
   use[USE_COUNT]++;

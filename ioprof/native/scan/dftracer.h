@@ -21,7 +21,7 @@ typedef struct {
 } Order;
 
 typedef struct {
-  Table events; /* HOST and PATH: twice the number of a name, or of a hash plus 1 */
+  Columns events; /* HOST and PATH: twice the number of a name, or of a hash plus 1 */
   Table uses; /* by call: its events, and whether they are in the table of events */
   Table explained; /* what hashes stand for */
   Table left; /* lines for the decoder in Python */

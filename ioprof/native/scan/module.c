@@ -4,6 +4,7 @@
 #include <Python.h>
 #include <stdlib.h>
 
+#include "darshan.h"
 #include "dftracer.h"
 #include "kineto.h"
 
@@ -45,6 +46,19 @@ static Word *words_of(PyObject *sequence) {
   }
 }
 
+static PyObject *new_object(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+  (void)arguments, (void)keywords;
+  allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+  return allocate(type, 0);
+}
+
+static void free_object(PyObject *self) {
+  PyTypeObject *type = Py_TYPE(self);
+  freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+  release(self);
+  Py_DECREF(type);
+}
+
 static PyObject *rows_of(const Table *table) {
   return PyBytes_FromStringAndSize((const char *)table->cells, (Py_ssize_t)(table->rows * table->columns * sizeof(int64_t)));
 }
@@ -68,6 +82,42 @@ static PyObject *columns_of(const Table *table) {
   return list;
 }
 
+/* The memory of columns, which is read through the buffer protocol, and freed with this object. */
+typedef struct {
+  PyObject_HEAD
+  Columns columns;
+} Cells;
+
+static PyObject *cells_type;
+
+static int cells_buffer(PyObject *object, Py_buffer *view, int flags) {
+  static int64_t none;
+  const Columns *columns = &((Cells *)object)->columns;
+  Py_ssize_t bytes = (Py_ssize_t)(columns->columns * columns->capacity * sizeof(int64_t));
+  return PyBuffer_FillInfo(view, object, columns->cells ? columns->cells : &none, bytes, 1, flags);
+}
+
+static void cells_free(PyObject *object) {
+  free_columns(&((Cells *)object)->columns);
+  free_object(object);
+}
+
+static PyType_Slot cells_slots[] = {{Py_tp_dealloc, cells_free}, {Py_bf_getbuffer, cells_buffer}, {0, NULL}};
+
+static PyType_Spec cells_spec = {
+    "ioprof._scan.Cells", sizeof(Cells), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, cells_slots,
+};
+
+/* Columns, which are moved to an object of Python, and how many rows of them are in use. */
+static PyObject *moved_columns(Columns *columns) {
+  PyObject *object = new_object((PyTypeObject *)cells_type, NULL, NULL);
+  if (!object) return NULL;
+  ((Cells *)object)->columns = *columns;
+  columns->cells = NULL;
+  free_columns(columns);
+  return Py_BuildValue("Nn", object, (Py_ssize_t)((Cells *)object)->columns.rows);
+}
+
 static PyObject *list_of(const Strings *strings) {
   PyObject *list = PyList_New((Py_ssize_t)strings->count);
   for (size_t number = 0; list && number < strings->count; number++) {
@@ -80,19 +130,6 @@ static PyObject *list_of(const Strings *strings) {
     }
   }
   return list;
-}
-
-static PyObject *new_object(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-  (void)arguments, (void)keywords;
-  allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-  return allocate(type, 0);
-}
-
-static void free_object(PyObject *self) {
-  PyTypeObject *type = Py_TYPE(self);
-  freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-  release(self);
-  Py_DECREF(type);
 }
 
 /* ---------------------------------------------------------------------------------------------- Kineto */
@@ -196,7 +233,7 @@ static int dftracer_init(PyObject *object, PyObject *arguments, PyObject *keywor
 
 static void dftracer_free(PyObject *object) {
   DFTracerScanner *self = (DFTracerScanner *)object;
-  free_table(&self->scan.events);
+  free_columns(&self->scan.events);
   free_table(&self->scan.uses);
   free_table(&self->scan.explained);
   free_table(&self->scan.left);
@@ -221,9 +258,9 @@ static PyObject *dftracer_scan(PyObject *object, PyObject *arguments) {
 }
 
 static PyObject *dftracer_tables(PyObject *object, PyObject *ignored) {
-  const DFTracerScan *scan = &((DFTracerScanner *)object)->scan;
+  DFTracerScan *scan = &((DFTracerScanner *)object)->scan;
   (void)ignored;
-  return Py_BuildValue("NNNNNN", columns_of(&scan->events), columns_of(&scan->uses), columns_of(&scan->explained),
+  return Py_BuildValue("NNNNNN", moved_columns(&scan->events), columns_of(&scan->uses), columns_of(&scan->explained),
                        list_of(&scan->calls), list_of(&scan->names), list_of(&scan->hashes));
 }
 
@@ -239,6 +276,75 @@ static PyType_Slot dftracer_slots[] = {
 
 static PyType_Spec dftracer_spec = {"ioprof._scan.DFTracerScanner", sizeof(DFTracerScanner), 0, Py_TPFLAGS_DEFAULT, dftracer_slots};
 
+/* ---------------------------------------------------------------------------------------------- Darshan */
+
+typedef struct {
+  PyObject_HEAD
+  DarshanScan scan;
+  enum { IS_NEW, IS_READY, HAS_ENDED } state; /* at its end the columns are gone */
+} DarshanScanner;
+
+static int darshan_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
+  DarshanScanner *self = (DarshanScanner *)object;
+  unsigned long long seed;
+  long long start_ns;
+  int has_threads, is_swapped;
+  (void)keywords;
+  if (self->state != IS_NEW) return PyErr_SetString(PyExc_RuntimeError, "already initialised"), -1;
+  if (!PyArg_ParseTuple(arguments, "KLpp", &seed, &start_ns, &has_threads, &is_swapped)) return -1;
+  if (start_ns < 0 || start_ns > INT64_MAX / 2) return PyErr_SetString(PyExc_ValueError, "an impossible time"), -1;
+  self->scan.start_ns = start_ns;
+  self->scan.has_threads = has_threads;
+  self->scan.is_swapped = is_swapped;
+  self->scan.reads.columns = READ_COLUMNS;
+  self->scan.files.columns = FILE_COLUMNS;
+  self->scan.hosts.seed = seed;
+  self->state = IS_READY;
+  return 0;
+}
+
+static void darshan_free(PyObject *object) {
+  DarshanScan *scan = &((DarshanScanner *)object)->scan;
+  free_columns(&scan->reads);
+  free_table(&scan->files);
+  free_strings(&scan->hosts);
+  free_object(object);
+}
+
+static PyObject *darshan_scan(PyObject *object, PyObject *arguments) {
+  DarshanScanner *self = (DarshanScanner *)object;
+  Py_buffer data;
+  if (!PyArg_ParseTuple(arguments, "y*", &data)) return NULL;
+  bool is_ready = self->state == IS_READY;
+  bool is_done = is_ready && scan_darshan(&self->scan, data.buf, (size_t)data.len);
+  PyBuffer_Release(&data);
+  if (!is_ready) return PyErr_SetString(PyExc_RuntimeError, "not initialised, or at its end"), NULL;
+  if (!is_done) return PyErr_NoMemory();
+  Py_RETURN_NONE;
+}
+
+static PyObject *darshan_tables(PyObject *object, PyObject *ignored) {
+  DarshanScanner *self = (DarshanScanner *)object;
+  DarshanScan *scan = &self->scan;
+  (void)ignored;
+  end_darshan(scan);
+  self->state = HAS_ENDED;
+  return Py_BuildValue("NNNLLO", moved_columns(&scan->reads), rows_of(&scan->files), list_of(&scan->hosts), (long long)scan->num_writes,
+                       (long long)scan->num_impossible, scan->is_damaged ? Py_True : Py_False);
+}
+
+static PyMethodDef darshan_methods[] = {
+    {"scan", darshan_scan, METH_VARARGS, "Scan the next bytes of the module's data."},
+    {"tables", darshan_tables, METH_NOARGS, "After the last bytes: columns of reads, rows of files, hosts, and counts."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot darshan_slots[] = {
+    {Py_tp_new, new_object}, {Py_tp_init, darshan_init}, {Py_tp_dealloc, darshan_free}, {Py_tp_methods, darshan_methods}, {0, NULL},
+};
+
+static PyType_Spec darshan_spec = {"ioprof._scan.DarshanScanner", sizeof(DarshanScanner), 0, Py_TPFLAGS_DEFAULT, darshan_slots};
+
 /* ---------------------------------------------------------------------------------------------- the module */
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_scan", NULL, -1, NULL, NULL, NULL, NULL, NULL};
@@ -247,7 +353,8 @@ PyMODINIT_FUNC PyInit__scan(void) {
   static const struct {
     const char *name;
     PyType_Spec *spec;
-  } types[] = {{"KinetoScanner", &kineto_spec}, {"DFTracerScanner", &dftracer_spec}};
+  } types[] = {{"KinetoScanner", &kineto_spec}, {"DFTracerScanner", &dftracer_spec}, {"DarshanScanner", &darshan_spec}};
+  if (!cells_type && !(cells_type = PyType_FromSpec(&cells_spec))) return NULL;
   PyObject *module = PyModule_Create(&definition);
   for (size_t place = 0; module && place < sizeof(types) / sizeof(types[0]); place++) {
     PyObject *type = PyType_FromSpec(types[place].spec);

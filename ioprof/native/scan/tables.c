@@ -2,8 +2,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { FIRST_ROWS = 1024, FIRST_SLOTS = 256 };
+enum { FIRST_ROWS = 1024, FIRST_ROWS_OF_COLUMNS = 16384, FIRST_SLOTS = 256, HUGE_PAGE_BYTES = 2 << 20 };
 
 /* Doubles an array when it is full; false: no memory. */
 static bool grow(void **array, size_t *capacity, size_t item_bytes, size_t least) {
@@ -36,6 +37,42 @@ void free_table(Table *table) {
   free(table->cells);
   table->cells = NULL;
   table->rows = table->capacity = 0;
+}
+
+/* Memory for columns. A page of 4 KiB costs a fault when it is first written, 1.4 us on a virtual machine: as much as scanning 100
+   reads of Darshan. */
+static int64_t *new_cells(size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  if (bytes >= HUGE_PAGE_BYTES) {
+    void *cells = aligned_alloc(HUGE_PAGE_BYTES, (bytes + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES);
+    if (cells) madvise(cells, bytes, MADV_HUGEPAGE); /* where it is not possible, pages are small */
+    return cells;
+  }
+#endif
+  return malloc(bytes);
+}
+
+bool reserve_rows(Columns *columns, size_t more) {
+  if (more <= columns->capacity - columns->rows) return true;
+  size_t row_bytes = columns->columns * sizeof(int64_t), most = SIZE_MAX / 4 / row_bytes;
+  if (more > most - columns->rows) return false;
+  size_t capacity = columns->capacity ? columns->capacity : FIRST_ROWS_OF_COLUMNS;
+  while (capacity < columns->rows + more) capacity *= 2;
+  int64_t *cells = new_cells(capacity * row_bytes);
+  if (!cells) return false;
+  for (size_t column = 0; columns->rows && column < columns->columns; column++) {
+    memcpy(cells + column * capacity, column_of(columns, column), columns->rows * sizeof(int64_t));
+  }
+  free(columns->cells);
+  columns->cells = cells;
+  columns->capacity = capacity;
+  return true;
+}
+
+void free_columns(Columns *columns) {
+  free(columns->cells);
+  columns->cells = NULL;
+  columns->rows = columns->capacity = 0;
 }
 
 /* A product of 128 bits, folded: the step of wyhash. */

@@ -1,4 +1,4 @@
-/* What a scan fills: rows of 64-bit numbers, and strings that are stored once. */
+/* What a scan fills: rows or columns of 64-bit numbers, and strings that are stored once. */
 
 #ifndef IOPROF_SCAN_TABLES_H
 #define IOPROF_SCAN_TABLES_H
@@ -16,6 +16,18 @@ typedef struct {
 /* Space for one more row; NULL: no memory. The row counts when `rows` is increased. */
 int64_t *next_row(Table *table);
 void free_table(Table *table);
+
+/* A table column by column, which Python takes without a copy. */
+typedef struct {
+  int64_t *cells;
+  size_t columns, rows, capacity; /* a column has `capacity` cells */
+} Columns;
+
+static inline int64_t *column_of(const Columns *columns, size_t column) { return columns->cells + column * columns->capacity; }
+
+/* Makes space for more rows, which count when `rows` is increased; false: no memory. */
+bool reserve_rows(Columns *columns, size_t more);
+void free_columns(Columns *columns);
 
 /* Up to 15 bytes as two words, which differ for different texts of the same size. */
 static inline void load_rest(const char *text, size_t size, uint64_t words[2]) {
