@@ -49,6 +49,14 @@ def bounds(spans: pl.LazyFrame) -> tuple[int, int, frozenset[int | None]]:
     return FIRST_NS if first_ns is None else first_ns, LAST_NS if last_ns is None else last_ns, frozenset(ranks)
 
 
+def bounds_of(spans: pl.DataFrame) -> tuple[int, int, frozenset[int | None]]:
+    """The same of a table, without a query, which would wait for the threads of polars."""
+    starts, ends, ranks = spans["start_ns"], spans["end_ns"], frozenset(spans["rank"].unique())
+    if starts.null_count() == len(starts) or ends.null_count() == len(ends):
+        return bounds(spans.lazy())
+    return int(starts.min()), int(ends.max()), ranks  # type: ignore[arg-type]
+
+
 def collected(parts: Sequence[Part], query: Query) -> Iterator[pl.DataFrame]:
     """What a query finds in each of the parts. The next part is read on a thread while one is looked at."""
     if len(parts) == 1:

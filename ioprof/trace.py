@@ -15,7 +15,7 @@ from ioprof.files import replaced_file, write_atomically
 from ioprof.run_record import Record, RunRecord, merge
 from ioprof.run_record.record import Rules, shown
 from ioprof.schema import COUNTER_COLUMNS, DENSE_KINDS, FILE_COLUMNS, KINDS, SOURCES, SPAN_COLUMNS, STACK_COLUMNS
-from ioprof.span_parts import FIRST_NS, LAST_NS, Nearby, Part, Query, Where, bounds, collected
+from ioprof.span_parts import FIRST_NS, LAST_NS, Nearby, Part, Query, Where, bounds, bounds_of, collected
 
 SPANS: Final = "spans.parquet"
 """Its file in a run folder."""
@@ -109,6 +109,7 @@ def _sums(spans: pl.LazyFrame) -> pl.LazyFrame:
     return spans.with_columns(flags).group_by(_SUM_KEYS).agg(**sums)
 
 
+_DENSE: Final = frozenset(DENSE_KINDS)
 _is_structure: Final = ~pl.col("kind").is_in(list(DENSE_KINDS)).fill_null(value=False)
 
 
@@ -118,20 +119,21 @@ class Inventory:
     def __init__(self) -> None:
         self.rows = 0
         self._sums: list[pl.DataFrame] = []
-        self._structure: list[pl.DataFrame] = []
+        self._structure = [empty_table(SPAN_COLUMNS)]
         self._bounds: list[list[tuple[int, int, frozenset[int | None]]]] = []
 
     def add(self, block: pl.DataFrame) -> None:
         """Look at the next rows of the file."""
         self._sums.append(_sums(block.lazy()).collect())
-        self._structure.append(block.filter(_is_structure))
+        if not set(block["kind"].unique()) <= _DENSE:  # most blocks have nothing else
+            self._structure.append(block.filter(_is_structure))
         done = 0
         while done < len(block):
             group, place = divmod(self.rows, ROWS_IN_GROUP)
             rows = block.slice(done, ROWS_IN_GROUP - place)
             if not place:
                 self._bounds.append([])
-            self._bounds[group].append(bounds(rows.lazy()))
+            self._bounds[group].append(bounds_of(rows))
             self.rows, done = self.rows + len(rows), done + len(rows)
 
     def stored(self, path: Path) -> StoredSpans:

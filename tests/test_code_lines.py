@@ -67,6 +67,17 @@ def drawn() -> Trace:
     )
 
 
+def test_samples_take_no_memory_for_their_texts() -> None:
+    """What is kept of each sample while a run is analysed does not grow with the text of its stack, which is some 2 KB."""
+    long = "\n".join(f"/job/{'deep/' * 20}{number}.py:{number}:call" for number in range(20))
+    samples = [
+        (tick, 0, pid, f"{long}\n{end}") for tick, pid, end in ((11, 100, "/job/train.py:9:main"), (3, 101, "/job/data.py:2:get"))
+    ]
+    found = totals(with_stacks(drawn(), samples * 500))
+    assert (1000, 500) == (len(found.samples), len(found.unnamed_samples))
+    assert found.samples.estimated_size() + found.unnamed_samples.estimated_size() < 50 * 1500
+
+
 def test_samples_count_where_a_step_waited_for_their_thread() -> None:
     """Of the worker in `loader` and `transform`, of the rank in `host`; not what spans explain, nor what nobody waited for."""
     trace = drawn()

@@ -65,7 +65,7 @@ class LockWaits:
         holders = of_holders(trace.stacks)
         for (rank,), of_rank in holders.filter(pl.col("rank").is_not_null()).partition_by("rank", as_dict=True).items():
             if len(of_rank) >= FEWEST_WAITS:
-                names = of_rank.select("host", "pid", "time_ns", name=pl.col("stack").cast(pl.String))
+                names = of_rank.select("host", "pid", "time_ns", name="stack")
                 of_main = of_main_threads(trace.stacks.filter(pl.col("rank") == rank)).sort("time_ns")
                 self._samples[rank] = of_main.join(names, on=["host", "pid", "time_ns"], how="left", maintain_order="left")
         self._numbers: dict[int, Counter[str]] = {rank: Counter() for rank in self._samples}

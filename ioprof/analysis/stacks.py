@@ -45,7 +45,8 @@ _LIBRARY: Final = re.compile(r"^<(?!stdin>|ipython)|/lib(?:64)?/python3[^/]*/|/(
 """Files of the standard library, of installed packages, and code that has no file."""
 _CHILD: Final = re.compile(r"/multiprocessing/process\.py:\d+:(?:BaseProcess\.)?_bootstrap$")
 """The frame below which a forked child runs; those above it are what its parent did when it started the child."""
-_SAMPLES: Final = {"cause": pl.String(), "stack": pl.String()}
+_SAMPLES: Final = {"cause": pl.String(), "stack": pl.Categorical()}
+"""Stacks stay categories, since as text each sample is some 2 KB."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def _awaited(samples: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
 def _within(samples: pl.DataFrame, instants: Intervals, cause: str) -> pl.DataFrame:
     times = samples["time_ns"].to_numpy()
     kept = samples.filter(pl.Series(is_within(times, instants), dtype=pl.Boolean))
-    return kept.select(cause=pl.lit(cause), stack=pl.col("stack").cast(pl.String))
+    return kept.select("stack", cause=pl.lit(cause)).select(*_SAMPLES)
 
 
 def _start(trace: Trace) -> tuple[pl.DataFrame, float]:
@@ -199,7 +200,8 @@ def _start(trace: Trace) -> tuple[pl.DataFrame, float]:
 
 
 def _shares(cause: str, samples: pl.DataFrame, seconds: float, total_s: float | None) -> list[CodeShare]:
-    stacks = samples.filter(pl.col("cause") == cause).group_by("stack").len().sort("len", "stack", descending=[True, False])
+    counts = samples.filter(pl.col("cause") == cause).group_by("stack").len().with_columns(pl.col("stack").cast(pl.String))
+    stacks = counts.sort("len", "stack", descending=[True, False])
     number = int(stacks["len"].sum())
     if not number or not seconds or total_s == 0:
         return []

@@ -56,7 +56,7 @@ class MakingSums:
     def __init__(self, stacks: pl.DataFrame | None = None) -> None:
         self._sums = Making()
         self._stacks = stacks
-        self._unnamed = [pl.DataFrame(schema={"stack": pl.String()})]
+        self._unnamed = [pl.DataFrame(schema={"stack": pl.Categorical()})]
 
     def add(self, piece: Piece) -> None:
         """Add what workers did in a piece."""
@@ -94,7 +94,7 @@ def _sampled(stacks: pl.DataFrame, fetches: pl.DataFrame, axis: Axis, times: Int
     placed = since_ns + np.searchsorted(axis.workers, samples["worker"].to_numpy()) * axis.stride_ns
     place = np.searchsorted(times[:, 0], placed, side="right") - 1
     inside = (place >= 0) & (placed < times[place, 1]) & (since_ns >= 0) & (since_ns < axis.stride_ns)
-    return samples.filter(pl.Series(inside, dtype=pl.Boolean)).select(pl.col("stack").cast(pl.String))
+    return samples.filter(pl.Series(inside, dtype=pl.Boolean)).select("stack")
 
 
 def _add_named(found: Making, cause: str, times: Intervals, axis: Axis, there: pl.DataFrame) -> None:

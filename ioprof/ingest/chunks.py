@@ -25,7 +25,7 @@ _SLOTS: Final = (CHUNK_BYTES - CHUNK_HEADER_BYTES) // _RECORD_BYTES
 _SLOTS_END: Final = CHUNK_HEADER_BYTES + _SLOTS * _RECORD_BYTES
 _MOST_CHUNKS: Final = 1 << 18
 _BLOCK_CHUNKS: Final = 64
-"""4 MiB at a time, which is at most 74,816 spans."""
+"""Read at a time: 4 MiB, which is at most 74,816 spans."""
 TALLIES: Final = ("calls", "bytes", "short_calls", "short_ns", "fetched_bytes")
 
 _Array = npt.NDArray[Any]
@@ -40,26 +40,50 @@ def read_headers(file: BinaryIO) -> "ChunkHeaders":
     return ChunkHeaders(int(np.count_nonzero(is_home)), _find_stale(headers), tallies, len(headers) * _SLOTS)
 
 
-def read_blocks(file: BinaryIO, headers: "ChunkHeaders", damage: Counter[str]) -> Iterator["Spans"]:
-    """The spans of an open capture file, some chunks at a time, with the strings in these. Raises OSError if reading fails.
+class Buffers:
+    """Memory for the blocks of a file. Fresh memory for each block took as long as decoding it.
 
-    The next spans take the place of those before: what of them is needed for longer is to be copied. Fresh memory for each block
-    took as long as decoding it.
+    The spans of a block take the place of those before: what of them is needed for longer is to be copied.
     """
-    num_blocks = max(1, min(_BLOCK_CHUNKS, len(headers.is_stale)))
-    memory, records = np.zeros(num_blocks * CHUNK_BYTES, np.uint8), np.zeros((num_blocks, _SLOTS), RECORD_DTYPE)
-    for start, end in _data_blocks(file, num_blocks * CHUNK_BYTES):
-        num_bytes = _read_into(file, start, memory[: -(-(end - start) // CHUNK_BYTES) * CHUNK_BYTES])
-        if num_bytes % CHUNK_BYTES < CHUNK_HEADER_BYTES:  # the header of the last chunk is incomplete: ignore it
-            num_bytes -= num_bytes % CHUNK_BYTES
-        if num_bytes:
-            first, num_chunks = (start - HEADER_BYTES) // CHUNK_BYTES, -(-num_bytes // CHUNK_BYTES)
-            stale = headers.is_stale[first : first + num_chunks]
-            block = Block(memory[: num_chunks * CHUNK_BYTES], num_bytes, records[:num_chunks], stale, damage)
-            slots = block.span_slots(damage)
-            valid = find_valid(block.records, slots, damage)
-            slots = slots if valid.all() else slots[valid]
-            yield Spans(block.records, slots, block.tids_at(slots), block.strings)
+
+    def __init__(self, num_chunks: int = _BLOCK_CHUNKS) -> None:
+        self.data, self.records = np.zeros(num_chunks * CHUNK_BYTES, np.uint8), np.zeros((num_chunks, _SLOTS), RECORD_DTYPE)
+
+
+def block_places(file: BinaryIO) -> Iterator[tuple[int, int]]:
+    """Begin and end of each block of an open capture file: whole chunks that are not in holes. Raises OSError if reading fails.
+
+    What was dropped left holes (`dropping`).
+    """
+    return _data_blocks(file, _BLOCK_CHUNKS * CHUNK_BYTES)
+
+
+def read_blocks(file: BinaryIO, headers: "ChunkHeaders", damage: Counter[str]) -> Iterator["Spans"]:
+    """The spans of an open capture file, some chunks at a time, with the strings in these. Raises OSError if reading fails."""
+    buffers = Buffers(max(1, min(_BLOCK_CHUNKS, len(headers.is_stale))))
+    for place in _data_blocks(file, len(buffers.data)):
+        if (spans := read_block(file, place, buffers, headers, damage)) is not None:
+            yield spans
+
+
+def read_block(
+    file: BinaryIO, place: tuple[int, int], buffers: Buffers, headers: "ChunkHeaders", damage: Counter[str]
+) -> "Spans | None":
+    """The spans of one of the `block_places`, with the strings in it; None: not even the header of a chunk is there."""
+    start, end = place
+    memory, records = buffers.data, buffers.records
+    num_bytes = _read_into(file, start, memory[: -(-(end - start) // CHUNK_BYTES) * CHUNK_BYTES])
+    if num_bytes % CHUNK_BYTES < CHUNK_HEADER_BYTES:  # the header of the last chunk is incomplete: ignore it
+        num_bytes -= num_bytes % CHUNK_BYTES
+    if not num_bytes:
+        return None
+    first, num_chunks = (start - HEADER_BYTES) // CHUNK_BYTES, -(-num_bytes // CHUNK_BYTES)
+    stale = headers.is_stale[first : first + num_chunks]
+    block = Block(memory[: num_chunks * CHUNK_BYTES], num_bytes, records[:num_chunks], stale, damage)
+    slots = block.span_slots(damage)
+    valid = find_valid(block.records, slots, damage)
+    slots = slots if valid.all() else slots[valid]
+    return Spans(place, block.records, slots, block.tids_at(slots), block.strings)
 
 
 def _read_headers(file: BinaryIO) -> _Array:
@@ -78,7 +102,6 @@ def _read_headers(file: BinaryIO) -> _Array:
 
 
 def _data_blocks(file: BinaryIO, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of what to read at a time: whole chunks that are not in holes. What was dropped left holes (`dropping`)."""
     for start, end in data_parts(file.fileno(), HEADER_BYTES, CHUNK_BYTES):
         yield from ((first, min(end, first + most_bytes)) for first in range(start, end, most_bytes))
 
@@ -130,6 +153,8 @@ class ChunkHeaders:
 class Spans:
     """The valid spans in some consecutive chunks of a file."""
 
+    place: tuple[int, int]
+    """Begin and end of these chunks in the file."""
     records: _Array
     """All slots, of `RECORD_DTYPE`. Fields are copied where they are needed, since copies of whole records take long."""
     places: _Array

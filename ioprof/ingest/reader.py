@@ -4,10 +4,12 @@ A capture file may be truncated (killed process, full disk, interrupted copy) or
 kept; invalid data is counted in `CaptureRecord.damaged`. Nothing raises.
 """
 
+import threading
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ioprof.errors import CaptureError
+from ioprof.ingest.chunks import Buffers
 from ioprof.ingest.clock_alignment import ClockAlignment, best_anchors
 from ioprof.ingest.clock_messages import read_clock_messages
 from ioprof.ingest.clock_offset import Clock
@@ -26,7 +29,17 @@ from ioprof.ingest.killed_workers import killed_workers
 from ioprof.ingest.kineto import add_windows
 from ioprof.ingest.numbering import Numbering
 from ioprof.ingest.process_cpus import with_cpus
-from ioprof.ingest.rings import Capture, dense_spans, hold, open_capture, processes_of, storage_reads, survey
+from ioprof.ingest.rings import (
+    Capture,
+    Process,
+    dense_places,
+    dense_spans,
+    hold,
+    open_capture,
+    processes_of,
+    storage_reads,
+    survey,
+)
 from ioprof.ingest.sidecar_files import SidecarData, read_job_facts, read_sidecar_files
 from ioprof.run_record import CommandTimes, RunRecord, merge
 from ioprof.schema import SPAN_COLUMNS
@@ -34,6 +47,8 @@ from ioprof.trace import Trace, empty_table, table_schema
 
 _NOTHING_KNOWN: Final = RunRecord()
 _THREADS: Final = 2
+_BLOCKS_AHEAD: Final = 3
+"""Blocks that are read while others are looked at."""
 
 
 def read_spool(folder: Path, run: RunRecord = _NOTHING_KNOWN) -> Trace:
@@ -107,11 +122,25 @@ class Spool:
         return dense + self.held.num_spans
 
     def blocks(self) -> Iterator[pl.DataFrame]:
-        """The spans that are not in `held`, some of one process at a time."""
-        for process in self._processes:
-            for capture in process.captures:
-                for block in dense_spans(capture, process.rank, self._numbering):
-                    yield self._alignment.align(capture.host, self._fetches.assign(block))
+        """The spans that are not in `held`, some of one process at a time. The next ones are read while some are looked at."""
+        self._numbering.name_series()  # made once, not by each thread
+        local, waiting = threading.local(), deque[Future[pl.DataFrame | None]]()
+
+        def read(process: Process, capture: Capture, place: tuple[int, int]) -> pl.DataFrame | None:
+            if not hasattr(local, "buffers"):
+                local.buffers = Buffers()
+            found = dense_spans(capture, place, local.buffers, process.rank, self._numbering)
+            return None if found is None else self._alignment.align(capture.host, self._fetches.assign(found))
+
+        captures = ((process, capture) for process in self._processes for capture in process.captures)
+        places = ((process, capture, place) for process, capture in captures for place in dense_places(capture))
+        with ThreadPoolExecutor(_THREADS) as threads:
+            while True:
+                waiting.extend(threads.submit(read, *each) for each in islice(places, _BLOCKS_AHEAD - len(waiting)))
+                if not waiting:
+                    return
+                if (block := waiting.popleft().result()) is not None:
+                    yield block
 
     def storage_calls(self, host: str | None, pid: int | None, times_ns: npt.NDArray[Any]) -> pl.DataFrame:
         """The reads of a process from storage, those between two of these times as one, at the last of their ends."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ioprof.clock import Anchor
-from ioprof.ingest.chunks import TALLIES, ChunkHeaders, Spans, read_blocks, read_headers
+from ioprof.ingest.chunks import TALLIES, Buffers, ChunkHeaders, Spans, block_places, read_block, read_blocks, read_headers
 from ioprof.ingest.job_sums import JobSums
 from ioprof.ingest.numbering import Numbering, StringIds
 from ioprof.ingest.untrusted_values import anchor_of, damage_facts, nullable, text, valid_ids
@@ -47,6 +47,8 @@ class Capture:
     """Its spans, except for those that `dense_spans` reads."""
     num_spans: int = 0
     """All of them."""
+    storage_places: list[tuple[int, int]] = field(default_factory=list)
+    """The blocks of the file that have reads from storage."""
     first_ns: int | None = None
     last_ns: int | None = None
     """The first start and the last end; None: there are no spans."""
@@ -227,6 +229,8 @@ def survey(capture: Capture) -> Survey:
                     _add_times(capture, block)
                     capture.files.count(block.records["file"][block.places])
                     capture.names.count(block.records["name"][block.places])
+                    if _is_storage_read(block).any():
+                        capture.storage_places.append(block.place)
                     is_held = ~_IS_DENSE[block.records["kind"][block.places]]
                     found.held.append((block.records[block.places[is_held]], block.tids[is_held]))
     except OSError as error:
@@ -263,26 +267,46 @@ def _add_times(capture: Capture, block: Spans) -> None:
     capture.last_ns = last_ns if capture.last_ns is None else max(last_ns, capture.last_ns)
 
 
-def dense_spans(capture: Capture, rank: int | None, numbering: Numbering) -> Iterator[pl.DataFrame]:
-    """The spans of a capture file that was surveyed which are not in `Capture.held`, in blocks."""
+def dense_places(capture: Capture) -> list[tuple[int, int]]:
+    """The blocks of a capture file that was surveyed which may have spans that are not in `Capture.held`."""
     if len(capture.held) == capture.num_spans:
-        return
+        return []
     with open(capture.path, "rb") as file:
-        for block in read_blocks(file, capture.headers, Counter()):
-            block = _in_window(capture, block)
-            is_dense = _IS_DENSE[block.records["kind"][block.places]]
-            if is_dense.any():
-                yield _table(capture, rank, block.records, block.places[is_dense], block.tids[is_dense], numbering)
+        return list(block_places(file))
+
+
+def dense_spans(
+    capture: Capture, place: tuple[int, int], buffers: Buffers, rank: int | None, numbering: Numbering
+) -> pl.DataFrame | None:
+    """The spans of one of the `dense_places` which are not in `Capture.held`; None: there are none."""
+    with open(capture.path, "rb") as file:
+        block = read_block(file, place, buffers, capture.headers, Counter())
+    if block is None:
+        return None
+    block = _in_window(capture, block)
+    is_dense = _IS_DENSE[block.records["kind"][block.places]]
+    if not is_dense.any():
+        return None
+    return _table(capture, rank, block.records, block.places[is_dense], block.tids[is_dense], numbering)
 
 
 def storage_reads(capture: Capture) -> Iterator[_Array]:
-    """The records of its reads from storage, in blocks."""
-    read, storage = KINDS.index("read") + 1, SOURCES.index("storage") + 1
+    """The records of the reads from storage of a capture file that was surveyed, in blocks."""
+    if not capture.storage_places:
+        return
+    buffers = Buffers()
     with open(capture.path, "rb") as file:
-        for block in read_blocks(file, capture.headers, Counter()):
-            block = _in_window(capture, block)
-            kinds, sources = block.records["kind"][block.places], block.records["source"][block.places]
-            yield block.records[block.places[(kinds == read) & (sources == storage)]]
+        for place in capture.storage_places:
+            if (block := read_block(file, place, buffers, capture.headers, Counter())) is not None:
+                block = _in_window(capture, block)
+                yield block.records[block.places[_is_storage_read(block)]]
+
+
+def _is_storage_read(block: Spans) -> _Array:
+    """Which of the spans are reads from storage."""
+    kinds, sources = block.records["kind"][block.places], block.records["source"][block.places]
+    found: _Array = (kinds == KINDS.index("read") + 1) & (sources == SOURCES.index("storage") + 1)
+    return found
 
 
 def _header(data: bytes, damage: Counter[str]) -> Any:
