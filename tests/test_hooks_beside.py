@@ -61,7 +61,7 @@ def test_batches_of_processes(place: str, name: str, tmp_path: Path) -> None:
         assert tied.select(length).item() >= 0.9 * waits.select(length).item() > 0
 
 
-@pytest.mark.parametrize("what", ["pool", "executor"])
+@pytest.mark.parametrize("what", ["pool", "executor", "pool_arrays", "map_arrays", "executor_arrays"])
 def test_processes_that_make_no_batches(what: str, tmp_path: Path) -> None:
     """A metric of each step has no wait and no fetch."""
     trace = beside_training(what, 12, tmp_path)

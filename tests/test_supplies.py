@@ -10,7 +10,7 @@ import torch
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks import losses
 from ioprof.instrument.hooks.losses import LossWatch
-from ioprof.instrument.hooks.supplies import may_be_batch
+from ioprof.instrument.hooks.supplies import holds_values, may_be_batch
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,26 @@ def test_results_without_data_are_no_batches(value: Any) -> None:
 def test_results_with_data_may_be_batches(value: Any) -> None:
     """Arrays, however they are packed, and what is not known."""
     assert may_be_batch(value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "computed"),
+    [
+        (([3, 4, 5] * 20,), False),
+        ((np.arange(64),), False),
+        ((torch.randperm(64),), False),
+        ((["a.jpg"] * 32, b"bytes" * 100), False),
+        ((np.zeros((8, 8, 3), np.uint8),), False),
+        ((3, 0.5, 0.25), False),
+        ((np.ones(3),), False),
+        ((torch.ones(4, 8), torch.arange(4)), True),
+        (({"scores": np.ones(32, np.float32)},), True),
+        (([0.5] * 8, "auc"), True),
+    ],
+)
+def test_tasks_that_are_given_what_a_model_computed(arguments: Any, computed: bool) -> None:
+    """Floating-point numbers; a loader's tasks are given none, or few."""
+    assert computed is holds_values((arguments, {}))
 
 
 def test_the_time_in_torch_is_counted_with_operators() -> None:

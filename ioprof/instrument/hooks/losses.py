@@ -3,8 +3,8 @@
 A loss that is no module has no call that the hooks could observe. So some of these times are looked at in detail: torch calls a
 mode for whatever it computes with tensors (`torch.overrides.TorchFunctionMode`), which costs some 2 us per call, and the mode
 counts how long that takes. Only times that are long (`compute.SMALL_SHARE`) are counted here: the second to fourth of them are
-observed, then one of `SELDOM`. Where the thread did not wait meanwhile, its CPU time counts: of a loss of 2 ms the time that another
-program had the core may be most. Where torch's compiler is in use none is: compiled code would be compiled again for the mode.
+observed, then one of `SELDOM`. Where the thread did not wait meanwhile, its CPU time counts: another program may have the core for
+longer than a loss takes. Where torch's compiler is in use none is: compiled code would be compiled again for the mode.
 """
 
 import resource
@@ -89,7 +89,7 @@ def _may_observe() -> bool:
 
 
 def _num_waits() -> int:
-    """How often this thread has given the core away of its own accord (man 2 getrusage): to sleep, for a lock, for another thread."""
+    """How often this thread has waited: slept, or for a lock or another thread (voluntary context switches, man 2 getrusage)."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
