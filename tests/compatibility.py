@@ -33,11 +33,14 @@ from ioprof.trace import Trace
 NEWEST: Final = "newest"
 TRIED: Final = {"2.1.2": (3, 11), "2.4.1": (3, 11), "2.7.1": (3, 12), NEWEST: (3, 13)}
 """Versions of torch, and the Python that each is tried with, if this machine has it; else with this one."""
-TESTS: Final = ("test_hooks_start.py", "test_hooks_loader.py", "test_hooks_training.py", "test_hooks_compute.py")
+TESTS: Final = (
+    "test_hooks_start.py", "test_hooks_loader.py", "test_hooks_training.py", "test_hooks_compute.py", "test_hooks_beside.py",
+    "test_hooks_other_loaders.py", "test_libraries.py::test_webdataset_shards",
+)  # fmt: skip
 NUMPY_1_BEFORE: Final = (2, 3)
 """Older versions of torch were built for NumPy 1."""
-LIBRARIES: Final = ("lmdb", "msgspec", "nvidia-ml-py", "plotly", "polars", "psutil", "rich", "simplejpeg", "typer")
-"""What `ioprof.profile` needs in the job's environment; `ioprof record` needs nothing there."""
+LIBRARIES: Final = ("lmdb", "msgspec", "nvidia-ml-py", "plotly", "polars", "psutil", "rich", "simplejpeg", "typer", "webdataset")
+"""What `ioprof.profile` needs in the job's environment, which `ioprof record` does not, and a library whose hooks are tested."""
 RANKS: Final = 2
 PARTS: Final = (
     "steps", "waits", "fetches", "decodes", "forward", "backward", "optimizer", "gradients", "collectives", "checkpoints",
@@ -51,10 +54,10 @@ parameters and random numbers are the same to the bit as without a recording. GP
 
 """
 TESTS_LINE: Final = """
-Tests: {tests}, with the recorded programs under that torch. One of DALI, which is not in its environment, is skipped. What
-differs: where `torch.compile(fullgraph=True)` refuses a collective, which it does in torch 2.1 with and without ioprof, the
-text of the exception is another one with ioprof. DDP's last exchange of gradients is recorded only if the model still exists
-when the recording ends.
+Tests: {tests}, with the recorded programs under that torch. Those of DALI, torchdata and SPDL, which are not in its
+environment, are skipped. What differs: where `torch.compile(fullgraph=True)` refuses a collective, which it does in torch 2.1
+with and without ioprof, the text of the exception is another one with ioprof. DDP's last exchange of gradients is recorded only
+if the model still exists when the recording ends.
 """
 PYTHONS_HEADER: Final = """
 # Versions of Python without torch

@@ -1,5 +1,6 @@
 """Whether what a pool returns may be a batch, and how much of a time is spent in torch."""
 
+import time
 from typing import Any
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 import torch
 
 from ioprof.clock import monotonic_ns
+from ioprof.instrument.hooks import losses
 from ioprof.instrument.hooks.losses import LossWatch
-from ioprof.instrument.hooks.supplies import may_be_batch
+from ioprof.instrument.hooks.supplies import holds_values, may_be_batch
 
 
 @pytest.mark.parametrize(
@@ -28,11 +30,31 @@ def test_results_with_data_may_be_batches(value: Any) -> None:
     assert may_be_batch(value)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "computed"),
+    [
+        (([3, 4, 5] * 20,), False),
+        ((np.arange(64),), False),
+        ((torch.randperm(64),), False),
+        ((["a.jpg"] * 32, b"bytes" * 100), False),
+        ((np.zeros((8, 8, 3), np.uint8),), False),
+        ((3, 0.5, 0.25), False),
+        ((np.ones(3),), False),
+        ((torch.ones(4, 8), torch.arange(4)), True),
+        (({"scores": np.ones(32, np.float32)},), True),
+        (([0.5] * 8, "auc"), True),
+    ],
+)
+def test_tasks_that_are_given_what_a_model_computed(arguments: Any, computed: bool) -> None:
+    """Floating-point numbers; a loader's tasks are given none, or few."""
+    assert computed is holds_values((arguments, {}))
+
+
 def test_the_time_in_torch_is_counted_with_operators() -> None:
     """Methods, functions and operators of tensors are computation; Python that takes as long is not."""
     for computes in (True, False):
         watch, tensor = LossWatch(), torch.ones(400, 400, requires_grad=True)
-        watch.begin(monotonic_ns())
+        watch.begin()
         assert watch.is_on
         loss = ((tensor - 1) * 2).square().mean()
         if not computes:
@@ -44,6 +66,22 @@ def test_the_time_in_torch_is_counted_with_operators() -> None:
         assert computes == watch.is_computation
 
 
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_time_in_which_others_had_the_core_does_not_count(sleeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preemption is longer than many a loss; what the thread slept is the loop's own."""
+    watch, tensor, elsewhere_ns = LossWatch(), torch.ones(400, 400, requires_grad=True), 0
+    monkeypatch.setattr(losses, "monotonic_ns", lambda: monotonic_ns() + elsewhere_ns)
+    watch.begin()
+    loss = (tensor - 1).square().mean()
+    if sleeps:
+        time.sleep(0.1)
+    else:
+        elsewhere_ns = 100_000_000
+    assert (loss * 2).requires_grad
+    watch.end(monotonic_ns() + elsewhere_ns)
+    assert watch.is_computation is not sleeps
+
+
 def test_only_some_times_are_observed() -> None:
     """The second to fourth, then seldom; none without gradients."""
     watch, wanted = LossWatch(), []
@@ -52,5 +90,5 @@ def test_only_some_times_are_observed() -> None:
         wanted.append(watch.wanted)
     assert [0, 1, 2, 255, 511] == [place for place, is_wanted in enumerate(wanted) if is_wanted]
     with torch.no_grad():
-        watch.begin(0)
+        watch.begin()
         assert not watch.is_on

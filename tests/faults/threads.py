@@ -79,6 +79,16 @@ CASES = (
         most_unexplained=1.0,
     ),
     Case(
+        name="a ProcessPoolExecutor that returns a value for each sample",
+        program="beside_training.py",
+        arguments=("executor_arrays", 60),
+        bound_by="host",
+        says=("host-bound", "waiting for other threads or processes"),
+        never_says=("Loader-bound",),
+        names=(_line("arrays"),),
+        most_unexplained=1.0,
+    ),
+    Case(
         name="a ProcessPoolExecutor that writes checkpoints",
         program="beside_training.py",
         arguments=("saving", 150),

@@ -5,7 +5,8 @@ beside_training.py WHAT STEPS
 WHAT: "none"; "lock", a thread that computes in Python and so holds the interpreter's lock; "loss" and "operators", a loss of
 methods and of operators of tensors that takes a large part of a step; "metric", a metric in Python between the forward and the
 backward pass; "array_metric", the same by NumPy; "pool", "executor", "saving" and "epochs", processes of a multiprocessing.Pool
-or of concurrent.futures that compute a metric of each step, write checkpoints, or compute what the loop takes once per epoch.
+or of concurrent.futures that compute a metric of each step, write checkpoints, or compute what the loop takes once per epoch;
+"pool_arrays", "map_arrays" and "executor_arrays", those that return a value for each sample of each step.
 """
 
 import json
@@ -43,6 +44,11 @@ def scores(number: int) -> np.ndarray[Any, Any]:
     return np.tile([score([]) for _ in range(3)], 40) + number
 
 
+def score_each(output: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A value for each sample."""
+    return output.mean(axis=1) + score([])
+
+
 def save(values: list[float]) -> None:
     """A checkpoint, slowly."""
     time.sleep(0.03)
@@ -68,8 +74,8 @@ class Beside:
     """The pool, and what the loop does with it after a step."""
 
     def __init__(self) -> None:
-        self.pool = multiprocessing.Pool(1) if what in ("pool", "epochs") else None
-        self.executor = ProcessPoolExecutor(1) if what in ("executor", "saving") else None
+        self.pool = multiprocessing.Pool(1) if what in ("pool", "epochs", "pool_arrays", "map_arrays") else None
+        self.executor = ProcessPoolExecutor(1) if what in ("executor", "saving", "executor_arrays") else None
         self.pending: list[Callable[[], Any]] = []
 
     def _send(self, function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
@@ -85,6 +91,13 @@ class Beside:
             self.pending.append(self._send(score, output[:4].flatten().tolist()))
             if len(self.pending) > 1:
                 self.pending.pop(0)()  # pool
+        elif what in ("pool_arrays", "executor_arrays"):
+            self.pending.append(self._send(score_each, output.numpy()))
+            if len(self.pending) > 1:
+                self.pending.pop(0)()  # arrays
+        elif what == "map_arrays":
+            assert self.pool is not None
+            self.pool.map(score_each, [output.numpy()])
         elif what == "saving":
             if number % 10 == 9:
                 self._send(save, output[:4].flatten().tolist())()  # saving

@@ -66,7 +66,7 @@ class Loop:
             self.emit_pending()
         self.pending, self.forward_begin_ns = (self.forward_begin_ns, now_ns, self.step), 0
         if self.loss.wanted:
-            self.loss.begin(now_ns)
+            self.loss.begin()
 
     def begin_backward(self, now_ns: int) -> None:
         """A backward pass begins, perhaps within a forward pass; a loss function before it belongs to the forward pass."""

@@ -3,13 +3,15 @@
 A loss that is no module has no call that the hooks could observe. So some of these times are looked at in detail: torch calls a
 mode for whatever it computes with tensors (`torch.overrides.TorchFunctionMode`), which costs some 2 us per call, and the mode
 counts how long that takes. Only times that are long (`compute.SMALL_SHARE`) are counted here: the second to fourth of them are
-observed, then one of `SELDOM`. Where torch's compiler is in use none is: compiled code would be compiled again for the mode.
+observed, then one of `SELDOM`. Where the thread did not wait meanwhile, its CPU time counts: another program may have the core for
+longer than a loss takes. Where torch's compiler is in use none is: compiled code would be compiled again for the mode.
 """
 
+import resource
 import sys
 from typing import Any, Final
 
-from ioprof.clock import monotonic_ns
+from ioprof.clock import monotonic_ns, thread_cpu_ns
 
 LEAST_RATIO: Final = 0.75
 """Part of the time that must be spent in torch, from which on all of it counts as computation."""
@@ -29,7 +31,7 @@ class LossWatch:
         self._count = 0
         self._torch_ns = self._whole_ns = 0
         self._mode: Any = None
-        self._began_ns = 0
+        self._began_ns = self._began_cpu_ns = self._began_waits = 0
 
     @property
     def is_computation(self) -> bool:
@@ -41,12 +43,15 @@ class LossWatch:
         """Whether one is being observed."""
         return self._mode is not None
 
-    def begin(self, now_ns: int) -> None:
+    def begin(self) -> None:
         """The forward pass has ended, and the next time is wanted."""
         self.wanted = False
         if _may_observe():
-            self._mode, self._began_ns = _mode_class()(), now_ns
+            self._mode = _mode_class()()
             self._mode.__enter__()
+            self._began_waits = _num_waits()
+            self._began_cpu_ns = thread_cpu_ns()
+            self._began_ns = monotonic_ns()  # and not before: the class of the mode may just have been made
 
     def end(self, now_ns: int | None) -> None:
         """The backward pass begins; None: something else does, and what was seen does not count.
@@ -55,9 +60,12 @@ class LossWatch:
         """
         mode = self._mode
         if now_ns is not None and not mode.is_over:
-            whole_ns = now_ns - self._began_ns - mode.calls * _CALL_NS
-            self._torch_ns = self._torch_ns // 2 + mode.torch_ns
-            self._whole_ns = self._whole_ns // 2 + max(whole_ns, mode.torch_ns)
+            if _num_waits() == self._began_waits:
+                whole_ns, torch_ns = thread_cpu_ns() - self._began_cpu_ns, mode.torch_cpu_ns
+            else:
+                whole_ns, torch_ns = now_ns - self._began_ns, mode.torch_ns
+            self._torch_ns = self._torch_ns // 2 + torch_ns
+            self._whole_ns = self._whole_ns // 2 + max(whole_ns - mode.calls * _CALL_NS, torch_ns)
         mode.is_over = True
         if _is_innermost(mode):  # and not within a mode of the user's, which has not ended yet
             self._mode = None
@@ -78,6 +86,11 @@ def _may_observe() -> bool:
         return bool(is_free and not has_compiled and _torch().is_grad_enabled())
     except (AttributeError, KeyError):  # another version of torch
         return False
+
+
+def _num_waits() -> int:
+    """How often this thread has waited: slept, or for a lock or another thread (voluntary context switches, man 2 getrusage)."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def _torch() -> Any:
@@ -101,14 +114,15 @@ def _mode_class() -> Any:
 
             def __init__(self) -> None:
                 super().__init__()
-                self.torch_ns = self.calls = 0
+                self.torch_ns = self.torch_cpu_ns = self.calls = 0
                 self.is_over = False
 
             def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                start_ns = monotonic_ns()
+                start_ns, start_cpu_ns = monotonic_ns(), thread_cpu_ns()
                 try:
                     return function(*args, **(kwargs or {}))
                 finally:
+                    self.torch_cpu_ns += thread_cpu_ns() - start_cpu_ns
                     self.torch_ns += monotonic_ns() - start_ns
                     self.calls += 1
 

@@ -37,6 +37,7 @@ def _observe_submit(original: Function, state: HookState) -> Function:
             supply = supply_of(self)
             if not supply.workers:
                 supply.pipe, supply.workers = pipe_of(getattr(self, "_result_queue", None)), getattr(self, "_max_workers", 0)
+            supply.give((args, kwargs))
             vars(future)[_TASK] = supply, number
             if supply.feeds_loop and state.is_on:
                 _reach(supply, state, number)

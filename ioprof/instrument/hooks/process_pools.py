@@ -9,6 +9,7 @@ made is held back until its worker finds numbers.
 import multiprocessing
 import os
 from collections import deque
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from ioprof.instrument.span import emit
 LOADER: Final = "multiprocessing Pool"
 _AHEAD: Final = 512
 """Tasks of a job that may have been sent before the loop waits for the next result."""
+_NO_KEYWORDS: Final[dict[str, Any]] = {}
 _LOOK_AGAIN_NS: Final = 10_000_000
 """Time after which a task without a number is looked for again: most pools never get any."""
 _SERIES: Final = "_ioprof_series"
@@ -35,6 +37,9 @@ def observe(module: ModuleType, state: HookState) -> None:
     """Observe `multiprocessing.pool`."""
     require(module, "Pool", "ApplyResult", "MapResult", "IMapIterator", "IMapUnorderedIterator", "worker")
     state.wrap(module, "worker", _observe_worker)
+    require(module.Pool, "apply_async", "_guarded_task_generation")
+    state.wrap(module.Pool, "apply_async", _observe_apply)
+    state.wrap(module.Pool, "_guarded_task_generation", _observe_tasks)
     for result in (module.ApplyResult, module.IMapIterator):
         state.wrap(result, "__init__", _observe_start)
     for result in (module.ApplyResult, module.MapResult, module.IMapUnorderedIterator):
@@ -42,6 +47,26 @@ def observe(module: ModuleType, state: HookState) -> None:
     state.wrap(module.ApplyResult, "get", _observe_get)
     for name in ("next", "__next__"):
         state.wrap(module.IMapIterator, name, _observe_next)
+
+
+def _observe_apply(original: Function, _state: HookState) -> Function:
+    def apply_async(self: Any, func: Any, args: Any = (), kwds: Any = _NO_KEYWORDS, *more: Any, **others: Any) -> Any:
+        supply_of(self).give((args, kwds))
+        return original(self, func, args, kwds, *more, **others)
+
+    return apply_async
+
+
+def _observe_tasks(original: Function, _state: HookState) -> Function:
+    """Of a map: the pool's thread asks for the tasks one by one."""
+
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        supply = supply_of(self)
+        for task in original(self, *args, **kwargs):
+            supply.give(task[3:])
+            yield task
+
+    return generate
 
 
 def _observe_start(original: Function, state: HookState) -> Function:

@@ -1,8 +1,8 @@
 """Whether what processes of a pool return are the batches of the training loop, or something else: metrics, checkpoints.
 
-They are batches if they may hold data, and if the loop waits for them in most of its steps. Until that is known, in the third
-such step, waits are held back. A pool of which it never becomes known is left alone: nothing is said of its tasks, and a wait for
-them is Python of the loop, at the line that waits.
+They are batches if they may hold data, if the tasks were not given results of computation (`holds_values`), and if the loop waits
+for them in most of its steps. Until that is known, in the third such step, waits are held back. A pool of which it never becomes
+known is left alone: nothing is said of its tasks, and a wait for them is Python of the loop, at the line that waits.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,6 +24,8 @@ _MOST_ENTRIES: Final = 64
 _DEEPEST: Final = 4
 """and levels of containers."""
 _MOST_HELD: Final = 64
+_MOST_TASKS: Final = 64
+"""Tasks of a pool whose arguments are looked at."""
 _SUPPLY: Final = "_ioprof_supply"
 _NUMBERS: Final = (bool, int, float, complex)
 
@@ -40,10 +42,19 @@ class Supply:
         """Its processes."""
         self.series: Series | None = None
         """The numbers of its tasks, where these are not numbered by job."""
+        self.evaluates = False
+        """Its tasks are given results of computation, so they compute metrics, or write what the loop made."""
+        self._num_tasks = 0
         self._first = self._last = -1
         self._count = 0
         self._held: list[tuple[Callable[[], int], int, int, int]] = []
         """Waits whose number is not known yet: what takes it, start, end and step."""
+
+    def give(self, arguments: Any) -> None:
+        """A task with these arguments is sent to the pool."""
+        if self._num_tasks < _MOST_TASKS and not self.evaluates:
+            self._num_tasks += 1
+            self.evaluates = holds_values(arguments)
 
     def end_wait(
         self, state: HookState, number: Callable[[], int], result: Any, start_ns: int, end_ns: int, name: str
@@ -54,6 +65,8 @@ class Supply:
             return
         if thread.takes_part:
             self.feeds_loop = True
+        elif self.evaluates and not self.feeds_loop:
+            return
         if not self.feeds_loop:
             step = state.steps.number
             self._count_step(step)
@@ -88,6 +101,23 @@ def is_fed(state: HookState) -> bool:
     """Whether this thread is in a training loop to which no loader gives batches: else the pool works on something else."""
     thread = state.per_thread.current
     return is_loop(state, thread) and (thread.num_waits == 0 or thread.takes_part)
+
+
+def holds_values(arguments: Any, depth: int = 0) -> bool:
+    """Whether arguments hold what a model may have computed: floating-point numbers, at least `_FEWEST_VALUES` in one container.
+
+    What a loader's tasks get are indices, names, encoded files and pixels.
+    """
+    if isinstance(arguments, Mapping):
+        arguments = list(arguments.values())
+    if isinstance(arguments, list | tuple):
+        entries = arguments[:_MOST_ENTRIES]
+        num_values = sum(isinstance(entry, float) for entry in entries)
+        return num_values >= _FEWEST_VALUES or (depth < _DEEPEST and any(holds_values(entry, depth + 1) for entry in entries))
+    shape = getattr(arguments, "shape", None)
+    if not isinstance(shape, tuple) or "float" not in str(getattr(arguments, "dtype", "")):
+        return False
+    return all(isinstance(length, int) for length in shape) and prod(shape) >= _FEWEST_VALUES
 
 
 def may_be_batch(result: Any, depth: int = 0) -> bool:
