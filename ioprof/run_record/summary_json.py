@@ -314,6 +314,9 @@ class Demand(Record, frozen=True):
     mean_bytes_per_s: float | None = None
     """The mean, where `bytes_per_s` is what the tenth of the batches needs that takes most. Null: all need about as much. Low
     against it: early batches fetched by readahead what later ones read, which a dataset larger than memory does not have."""
+    tenths_bytes_per_s: tuple[float, ...] | None = None
+    """The same in each tenth of the batches, in their order; the largest of them is `bytes_per_s`. Storage that delivers less holds
+    up the batches of those tenths alone that need more. Null: as `mean_bytes_per_s`."""
     reason: Reason | None = None
 
 
