@@ -89,7 +89,7 @@ def test_without_workers_the_range_has_all_that_collating_may_take() -> None:
 @pytest.mark.parametrize(
     ("workers", "cores", "others", "expected"),
     [
-        (4, 2.0, 0.5, 8 / 1.5),  # it wants less than a fair part, and has it
+        (4, 2.0, 0.25, 8 / 1.75),  # it wants less than a fair part, and has it
         (1, 2.0, 0.5, 8.0),  # there are cores for both
         (4, 2.0, 1.0, 8 / 1.6),  # one of five that always compute
         (1, 1.0, 1.5, 24.0),  # two threads, of which each wants more than a third of a core
