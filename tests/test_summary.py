@@ -182,6 +182,10 @@ def test_demand_is_that_of_the_first_batches_where_it_falls(
     trace = Trace(record, pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS)))
     found = demand(trace, by_kernel={(None, pid(0, 0)): sum(sizes)}, least_reads=5)
     assert pytest.approx(expected) == (found.bytes_per_s, found.mean_bytes_per_s)
+    tenths = found.tenths_bytes_per_s
+    assert (tenths is None) == (found.mean_bytes_per_s is None)
+    if tenths is not None:  # of 4 batches each, in their order
+        assert pytest.approx([sum(sizes[begin : begin + 4]) / 4 * 1e7 for begin in range(0, 40, 4)]) == tenths
     assert found.devices_fed == pytest.approx(4000 / 3950)  # by the mean
 
 

@@ -46,8 +46,10 @@ class Tenths:
     def __add__(self, other: "Tenths") -> "Tenths":
         return Tenths(self.batches + other.batches, self.stored + other.stored, self.reads + other.reads)
 
-    def most(self) -> tuple[float, float] | None:
-        """Bytes and reads per batch in the tenth with most bytes, over those per batch of all; None: they do not fall."""
+    def most(self) -> tuple[NDArray[np.float64], float] | None:
+        """Bytes per batch in each tenth, and reads per batch in the one with most bytes, over those per batch of all; None: they do
+        not fall.
+        """
         batches, stored, reads = int(self.batches.sum()), int(self.stored.sum()), int(self.reads.sum())
         if batches < _FEWEST_BATCHES or not self.batches.all() or not stored:
             return None
@@ -56,7 +58,7 @@ class Tenths:
         half = TENTHS // 2
         if ratios[place] < _UNEVEN or ratios[:half].sum() < _FALLEN * ratios[half:].sum():
             return None
-        return float(ratios[place]), float(self.reads[place] / self.batches[place] * (batches / reads))
+        return ratios, float(self.reads[place] / self.batches[place] * (batches / reads))
 
 
 @dataclass(frozen=True)
@@ -167,10 +169,11 @@ def demand(
     wall_s, needed = _made_s(trace), per_sample * rate
     got = per_sample * samples / wall_s if wall_s else None
     most = found.tenths.most() if found.tenths and delivered is not None and is_least else None
-    more_bytes, more_reads = most or (1.0, 1.0)
+    tenths, more_reads = most or (np.ones(1), 1.0)
     return Demand(
-        bytes_per_s=more_bytes * needed,
+        bytes_per_s=float(tenths.max()) * needed,
         mean_bytes_per_s=needed if most else None,
+        tenths_bytes_per_s=tuple((tenths * needed).tolist()) if most else None,
         reads_per_s=more_reads * found.reads / samples * rate,
         at_samples_per_s=rate,
         basis=basis,

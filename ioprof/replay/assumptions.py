@@ -49,6 +49,13 @@ def check_change(recorded: Pipeline, change: Change) -> None:
         raise CommandError("--storage: no read of this run needed storage, so faster storage changes nothing")
 
 
+def loses_workers(recorded: Pipeline, change: Change) -> bool:
+    """Whether the loop is to make batches that workers made."""
+    return change.workers == 0 and any(
+        each.workers and not each.is_validation for rank in recorded.ranks for each in rank.iterations
+    )
+
+
 def _is_sampled(rank: Rank) -> bool:
     return rank.worker_cpu.is_measured or rank.loop_cpu.is_measured
 
@@ -96,6 +103,12 @@ def _assumptions(recorded: Pipeline, change: Change) -> Iterator[Assumption]:
         )
     if change.workers and not all(each.workers for each in iterations):
         yield Assumption("no_start", "this run started no workers, so the time to start them is not included")
+    if loses_workers(recorded, change):
+        yield Assumption(
+            "collate_by_loop",
+            "batches are collated in half of the time, since workers also make shared memory for them; the range goes from no time "
+            "to all of it",
+        )
     if change.batch is not None:
         yield Assumption(
             "batch",

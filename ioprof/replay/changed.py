@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 
 from ioprof.replay.changes import Change
 from ioprof.replay.other_costs import NONE, Grounds, with_batches_of, with_device
-from ioprof.replay.pipeline import OWN, STAGES, Iteration, Op, Pipeline, Program, Rank, Seconds
+from ioprof.replay.pipeline import OWN, STAGES, Iteration, Op, Pipeline, Program, Rank, Seconds, Tasks
 
 PER_BATCH: Final = ("host", "exchange", "gc")
 """Causes of the loop's time that a batch of another size takes as long for; all others are proportional to its size."""
+COLLATE_BY_LOOP: Final = 0.5
+"""Of the time of `collate` in a worker. There it also makes shared memory for the batch (torch's `default_collate`), which may be
+nearly all of its time or nothing of it: a run with workers does not show that."""
 _ALWAYS_BUSY: Final = 0.9
 """Of a worker's time without storage, from which on it did not sleep for other reasons."""
 _MOST_WAKING: Final = 0.5
@@ -37,9 +40,8 @@ def changed(pipeline: Pipeline, change: Change, grounds: Grounds = NONE) -> Pipe
     if change.workers is not None or change.prefetch is not None:
         found = _each_iteration(found, lambda each: _with_workers(each, change.workers, change.prefetch))
     if change.workers is not None:
-        found = replace(
-            found, ranks=tuple(_with_spawning(rank, before) for rank, before in zip(found.ranks, pipeline.ranks, strict=True))
-        )
+        pairs = zip(found.ranks, pipeline.ranks, strict=True)
+        found = replace(found, ranks=tuple(_with_spawning(new, old, pipeline.cores.get(old.host, 1.0)) for new, old in pairs))
     if change.persistent_workers:
         found = replace(found, ranks=tuple(_with_kept_workers(rank) for rank in found.ranks))
     if change.ranks is not None:
@@ -119,7 +121,7 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
         transit_s=tasks.transit_s * delivery * whole,
         take_s=tasks.take_s * delivery * whole,
     )
-    return replace(each, tasks=scaled, startup_s=each.startup_s * loader * whole)
+    return replace(each, tasks=scaled, startup_s=each.startup_s * loader * whole, first_s=each.first_s * loader * whole)
 
 
 def _scaled_rank(rank: Rank, own: Seconds, factors: Mapping[str, float]) -> Rank:
@@ -218,21 +220,29 @@ def _with_workers(each: Iteration, workers: int | None, prefetch: int | None) ->
         number = np.arange(workers)
         apart = (startup[-1] - startup[0]) / (len(startup) - 1) if len(startup) > 1 else 0.0
         startup = startup[0] + number * apart if len(startup) else np.zeros(0)
-    none = np.zeros(len(each.tasks))
-    tasks = each.tasks if workers or not each.workers else replace(each.tasks, lag_s=none, take_s=none)  # nothing is sent
+    tasks = each.tasks if workers or not each.workers else _by_loop(each.tasks)
     return replace(
         each, workers=workers, prefetch=prefetch or each.prefetch, startup_s=startup, tasks=tasks,
         starts_workers=each.starts_workers and workers > 0,
+        first_s=np.resize(each.first_s, workers) if len(each.first_s) else each.first_s,
     )  # fmt: skip
 
 
-def _with_spawning(rank: Rank, before: Rank) -> Rank:
-    """Starting and stopping workers takes the loop as long for each as it did."""
-    scale = np.array(
-        [new.workers / old.workers if old.workers else 1.0 for new, old in zip(rank.iterations, before.iterations, strict=True)]
-    )
+def _by_loop(tasks: Tasks) -> Tasks:
+    """Tasks of workers as the loop does them: nothing is sent, and batches are not made in shared memory."""
+    stages, none = tasks.stages_s.copy(), np.zeros(len(tasks))
+    stages[:, STAGES.index("collate")] *= COLLATE_BY_LOOP
+    return replace(tasks, stages_s=stages, lag_s=none, take_s=none)
+
+
+def _with_spawning(rank: Rank, before: Rank, cores: float) -> Rank:
+    """Workers are started one after the other, which takes as long for each as it did, and end at the same time, on `cores`."""
+    pairs = [(new.workers, old.workers) for new, old in zip(rank.iterations, before.iterations, strict=True)]
+    starts = np.array([new / old if old else 1.0 for new, old in pairs])
+    ends = np.array([max(1.0, new / cores) / max(1.0, old / cores) if new and old else float(not old) for new, old in pairs])
     program = rank.program
-    factors = scale[list(program.iterations)]
+    is_end, of_iteration = np.array([op is Op.END for op in program.ops]), list(program.iterations)
+    factors = np.where(is_end, ends[of_iteration], starts[of_iteration])
     factors[0] = 1.0 if rank.starts_early else factors[0]
     return replace(rank, program=replace(program, spent_s=program.spent_s * factors))
 
@@ -249,7 +259,8 @@ def _with_kept_workers(rank: Rank) -> Rank:
             lag = each.tasks.lag_s.copy()
             lag[: each.workers] = np.nan
             tasks = replace(each.tasks, lag_s=lag)
-            iterations[number] = replace(each, tasks=tasks, group=group, starts_workers=False, startup_s=np.zeros(0))
+            none = np.zeros(0)
+            iterations[number] = replace(each, tasks=tasks, group=group, starts_workers=False, startup_s=none, first_s=none)
             keeps.add(number)
     program = rank.program
     ends = [

@@ -20,8 +20,8 @@ from ioprof.trace import Trace
 _SERIES: Final = ("process.cpu_user", "process.cpu_system", "process.run_delay")
 _LEAST_BUSY_S: Final = 0.1
 """Busy time of which sampled CPU time says something."""
-_FORK_NS: Final = 50_000_000
-"""A process that is busy so soon after it began did nothing else before."""
+_MOST_START_S: Final = 0.05
+"""Processes of which one can make a batch so soon after it began were forked: none of them has done anything else before."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Worked:
     """When it began. A process that began within the recording counts from zero."""
     reading: Intervals = field(default_factory=lambda: np.empty((0, 2), np.int64))
     """When it waited for storage."""
+    once_s: float = 0.0
+    """What its first batch took beyond a usual one. It is computation, within `busy`."""
 
 
 def cpu_use(processes: Sequence[Worked], most_threads: int | None = None) -> CpuUse:
@@ -72,23 +74,25 @@ def cpu_use(processes: Sequence[Worked], most_threads: int | None = None) -> Cpu
     time, it did while it waited for storage: it ran in system calls, and waited for a core when a read was done.
     """
     busy_s = cpu_s = delay_s = reads_s = 0.0
+    start_s = _start_s(processes)
     for each in processes:
         counts, busy, since_ns = each.counts, each.busy, each.since_ns
         if counts is None or not len(busy):
             continue
         first, last = int(busy[:, 0].min()), int(busy[:, 1].max())
         # From one sample to another: what it did before, such as imports, or after, such as its exit, is not of its work.
-        is_new = since_ns >= first - _FORK_NS
+        is_new = start_s <= _MOST_START_S
         times = np.concatenate(([since_ns], counts.times_ns)) if is_new else counts.times_ns
         within = np.flatnonzero((times >= (since_ns if is_new else first)) & (times <= last))
         if len(within) < 2:
             continue
         begin, end = within[0], within[-1]
-        busy_s += total(np.clip(busy, times[begin], times[end])) / 1e9
+        from_start = is_new and begin == 0
+        busy_s += max(0.0, total(np.clip(busy, times[begin], times[end])) / 1e9 - (each.once_s if from_start else 0.0))
         reads_s += total(np.clip(each.reading, times[begin], times[end])) / 1e9
         none = np.zeros(len(times) - len(counts.times_ns))  # it began with nothing
         cpu, delay = np.concatenate((none, counts.cpu_s)), np.concatenate((none, counts.delay_s))
-        cpu_s += float(cpu[end] - cpu[begin])
+        cpu_s += max(0.0, float(cpu[end] - cpu[begin]) - (start_s + each.once_s if from_start else 0.0))
         delay_s += float(delay[end] - delay[begin])
     if busy_s < _LEAST_BUSY_S or not cpu_s > 0:
         return CpuUse()
@@ -103,6 +107,14 @@ def cpu_use(processes: Sequence[Worked], most_threads: int | None = None) -> Cpu
         return CpuUse(min(1.0, runnable), dilation, 1.0, cpu_s, 0.0, reads_s, ran_s / reads_s, waited_s / reads_s)
     runnable = min(runnable, float(most_threads)) if most_threads else runnable
     return CpuUse(min(1.0, runnable), (cpu_s + delay_s) / cpu_s, max(1.0, runnable), cpu_s)
+
+
+def _start_s(processes: Sequence[Worked]) -> float:
+    """What a new process computes until it can make a batch: the shortest time from its begin to its first one.
+
+    The others also waited for their task.
+    """
+    return min((max(0, int(each.busy[:, 0].min()) - each.since_ns) / 1e9 for each in processes if len(each.busy)), default=0.0)
 
 
 def usable_cores(trace: Trace) -> dict[str, float]:

@@ -85,7 +85,8 @@ class Resource:
     most_per_user: float = 1.0
     """What one user gets at most."""
     background: float = 0.0
-    """Users that are always there, such as other programs."""
+    """What others want of it, such as threads of other programs: each of them one core at most, in equal parts. One that wants less
+    than its fair part gets all of it, as schedulers favour threads that sleep much."""
     burst: float = 0.0
     """What it gives at once after it was idle for long enough (a token bucket)."""
 
@@ -133,8 +134,13 @@ class _Shared:
         self._waiting: list[tuple[float, int, float, Any]] = []
 
     def _rate(self) -> float:
-        users = self._users + self._background
-        return min(self._most, self._capacity / users) if users > 0 else self._most
+        if not self._users:
+            return self._most
+        others = math.ceil(self._background)
+        fair = self._capacity / (self._users + others)
+        if others and self._background <= fair * others:
+            fair = (self._capacity - self._background) / self._users
+        return min(self._most, fair)
 
     def _advance(self, now_s: float) -> None:
         if self._users:

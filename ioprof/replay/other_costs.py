@@ -109,6 +109,7 @@ def with_batches_of(pipeline: Pipeline, like: Pipeline) -> Pipeline:
 
 def _with_batches_of(rank: Rank, like: Rank, ratio: float) -> Rank:
     first, others = _batches(like)
+    first_s = np.concatenate([np.zeros(0), *(each.first_s for each in like.iterations)])
     iterations, num_first, num_others = list[Iteration](), 0, 0
     for each in rank.iterations:
         if each.is_validation:
@@ -120,7 +121,8 @@ def _with_batches_of(rank: Rank, like: Rank, ratio: float) -> Rank:
         made = _joined([first.at(of_first % max(1, len(first))), others.at(of_others % len(others))])
         names = ("stages_s", "reads", "read_bytes", "open_s", "reads_cpu_s", "reads_delay_s")
         costs = {name: ratio * getattr(made, name) for name in names}
-        iterations.append(replace(each, tasks=replace(each.tasks, **costs)))
+        more_s = np.resize(first_s, each.workers) if len(first_s) and each.starts_workers else np.zeros(0)
+        iterations.append(replace(each, tasks=replace(each.tasks, **costs), first_s=more_s))
     return replace(
         rank,
         iterations=tuple(iterations),

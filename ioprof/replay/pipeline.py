@@ -8,7 +8,7 @@ A task is one batch of one iteration over a loader. The loop sends `workers` × 
 more for each batch that it takes. It takes batches in the order of their tasks, whichever is ready first.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
@@ -91,6 +91,8 @@ class Iteration:
     startup_s: Seconds
     """Of each worker that it starts: from the beginning of START until it can begin its first task."""
     is_validation: bool = False
+    first_s: Seconds = field(default_factory=lambda: np.zeros(0))
+    """Of each worker that it starts: what its first task took beyond a usual one, such as imports. Not in that task's stages."""
 
 
 @dataclass(frozen=True)

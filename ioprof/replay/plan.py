@@ -51,8 +51,8 @@ def _rank(rank: Rank, host: int, pipeline: Pipeline, shares: bool) -> RankPlan:
     program = rank.program
     if rank.depth is not None:
         return _rank_with_device(rank, host, pipeline, shares)
-    loaders = [_loader(each, rank, pipeline.storage, shares) for each in rank.iterations]
     cpu = _loop_cpu(rank, pipeline)
+    loaders = [_loader(each, rank, cpu, pipeline.storage, shares) for each in rank.iterations]
     without = WITHOUT_CORES + (("compute",) if pipeline.on_device else ())
     works = np.array([cause not in without for cause in OWN])
     arrived = np.where(np.isnan(program.arrive_s), math.inf, program.arrive_s)
@@ -86,7 +86,7 @@ def _rank_with_device(rank: Rank, host: int, pipeline: Pipeline, shares: bool) -
     none: list[tuple[Segment, ...]] = [_NOTHING] * len(program)
     return RankPlan(
         host=host,
-        loaders=[_loader(each, rank, pipeline.storage, shares) for each in rank.iterations],
+        loaders=[_loader(each, rank, rank.loop_cpu, pipeline.storage, shares) for each in rank.iterations],
         ops=[int(op) for op in program.ops],
         loader_of=program.iterations,
         spent=[_delay(seconds) for seconds in program.spent_s.tolist()],
@@ -134,17 +134,26 @@ def _cores(seconds: float, cpu: CpuUse) -> tuple[Segment, ...]:
     return (Segment(CORES, float(seconds), cpu.threads),) if seconds > 0 else _NOTHING
 
 
-def _loader(each: Iteration, rank: Rank, storage: StorageUse, shares: bool) -> LoaderPlan:
+def _loader(each: Iteration, rank: Rank, loop_cpu: CpuUse, storage: StorageUse, shares: bool) -> LoaderPlan:
     tasks = each.tasks
     # What was measured in workers is shortened by their delay, also where the loop does it in the changed job.
     cpu = rank.worker_cpu if rank.worker_cpu.is_measured or each.workers else rank.loop_cpu
+    segments = _task_segments(tasks, cpu, storage, shares)
+    lag_s = tasks.lag_s
+    if shares and cpu.is_measured:  # taking a task is work as making its batch is
+        segments = [(*_cores(each_s * cpu.cores_ratio, cpu), *work) for each_s, work in zip(lag_s.tolist(), segments, strict=True)]
+        lag_s = lag_s * _waiting_ratio(cpu)
+    if each.starts_workers:
+        for number, more_s in enumerate(each.first_s[: len(segments)].tolist()):
+            more = _cores(more_s, cpu) if shares and cpu.is_measured else _delay(more_s)
+            segments[number] = (*more, *segments[number])
     return LoaderPlan(
         workers=each.workers,
         prefetch=each.prefetch,
-        tasks=_task_segments(tasks, cpu, storage, shares),
-        lag_s=tasks.lag_s.tolist(),
+        tasks=segments,
+        lag_s=lag_s.tolist(),
         transit_s=tasks.transit_s.tolist(),
-        take=[_delay(seconds) for seconds in tasks.take_s.tolist()],
+        take=[_loop_segments(seconds, 0.0, loop_cpu, shares) for seconds in tasks.take_s.tolist()],
         num_tasks=len(tasks),
         startup_s=each.startup_s.tolist() if each.starts_workers else (),
         group=each.group,

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from ioprof.replay.accuracy import changes_competition, error_of, kinds
-from ioprof.replay.assumptions import Assumption, assumptions, check_change
-from ioprof.replay.changed import changed, resampled, shortened
+from ioprof.replay.assumptions import Assumption, assumptions, check_change, loses_workers
+from ioprof.replay.changed import COLLATE_BY_LOOP, changed, resampled, shortened, with_factors
 from ioprof.replay.changes import Change
 from ioprof.replay.other_costs import NONE, Grounds, grounds
 from ioprof.replay.pace import Pace, measured, replayed
@@ -90,6 +90,10 @@ def predict(recorded: Pipeline, change: Change, found: Grounds = NONE) -> Predic
     speedup = larger * without.step_s / after.step_s
     ratios = [speedup, *_ratios(recorded, change, found, larger)]
     low, high = (float(each) for each in np.quantile(ratios, QUANTILES))
+    if loses_workers(recorded, change):  # what collating takes without shared memory is not known
+        extremes = [with_factors(new, {"collate": factor}) for factor in (0.0, 1 / COLLATE_BY_LOOP)]
+        ends = [larger * without.step_s / replayed(each).step_s for each in extremes]
+        low, high = min(low, *ends), max(high, *ends)
     kind_error = error_of(kinds(change, recorded))
     wide = (1 + abs(error)) * (1 + (kind_error or 0.0))
     samples = recorded.batch_size * len(recorded.ranks) / before.step_s if recorded.batch_size else None

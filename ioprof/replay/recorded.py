@@ -33,6 +33,10 @@ _LEAST_KNOWN_RATIO: Final = 0.9
 """Batches whose making must have been recorded."""
 _OWN_PART: Final = 0.6
 """Of the time from when a worker had made a batch until the loop had it: what the loop itself spends on receiving it."""
+_LEAST_FIRST: Final = 8
+"""First tasks of workers from which on it is known what such a task takes beyond a usual one."""
+_ALWAYS_LONGER: Final = 0.9
+"""Part of them that must take longer than half of the other tasks."""
 _LEAST_TAKES: Final = 8
 """Takes of batches that were ready from which on they say what receiving a batch takes."""
 
@@ -52,9 +56,10 @@ def pipeline(trace: Trace) -> Pipeline:
         raise ReplayError(Refusal.NO_LOADER)
     per_byte, has_memory_reads = _memory_reads(trace)
     beside = others(trace, counts)
+    cores = usable_cores(trace)
     whole = Pipeline(
         ranks=_with_common_collectives(ranks),
-        cores=usable_cores(trace),
+        cores=cores,
         storage=replace(storage_use(reads), served_s_per_read=_served_s_per_read(trace, reads, beside)),
         batch_size=trace.run.config.batch_size,
         others={},
@@ -65,7 +70,10 @@ def pipeline(trace: Trace) -> Pipeline:
         copy_s=_copy_s(trace),
         copy=trace.run.config.copy or "overlapped",
     )
-    return with_depth(trace, with_others(whole, {host: each.cores for host, each in beside.items()}))
+    # Others first use the cores that the job may not use.
+    spare = {host.name or "": (host.online_cpus or 0) - cores[host.name or ""] for host in trace.run.hosts}
+    used = {host: max(0.0, each.cores - max(0.0, spare.get(host, 0.0))) for host, each in beside.items()}
+    return with_depth(trace, with_others(whole, used))
 
 
 def _with_common_collectives(ranks: list[Rank]) -> tuple[Rank, ...]:
@@ -95,7 +103,10 @@ def _served_s_per_read(trace: Trace, reads: pl.DataFrame, beside: Mapping[str, O
     waits = trace.rows(kinds=["wait"])
     first, last = (int(each) for each in (waits["end_ns"].min(), waits["end_ns"].max()))  # type: ignore[arg-type]
     count = len(reads.filter(pl.col("end_ns") >= first, pl.col("end_ns") <= last))
-    return sum(each.serving for each in beside.values()) * (last - first) / 1e9 / count if count else 0.0
+    if not count:
+        return 0.0
+    took_s = float((reads["end_ns"] - reads["start_ns"]).to_numpy().mean()) / 1e9  # a read waits for what one thread does for it
+    return min(took_s, sum(each.serving for each in beside.values()) * (last - first) / 1e9 / count)
 
 
 def _warm_open_ratio(trace: Trace) -> float:
@@ -156,7 +167,7 @@ def _rank(
     fetches = _with_stages(spans, fetches, reads)
     prefetch = trace.run.config.prefetch or _DEFAULT_PREFETCH
     sent = _sent(spans)
-    iterations = tuple(_iteration(visit, waits, fetches, sent, prefetch) for visit in seen.visits)
+    iterations = _first_apart(tuple(_iteration(visit, waits, fetches, sent, prefetch) for visit in seen.visits))
     steps = spans.filter(pl.col("kind") == "step")
     program, end_ns = _program(seen.ops, seen.of_visit, waits, steps, causes, arrived)
     begin_ns, taken_ns = int(waits["start_ns"][0]), waits["end_ns"].to_numpy().astype(np.int64)
@@ -167,10 +178,17 @@ def _rank(
         begin_ns = early_ns
     waiting = [intervals(waits), *(causes[cause] for cause in WITHOUT_CORES), *([causes["compute"]] if _on_device(trace) else [])]
     busy_loop = subtract(pack(waits["start_ns"].to_numpy()[:1], np.array([end_ns])), union_all(waiting))
+    busy_loop = union_all([busy_loop, _receiving(seen.visits, iterations, waits)])
     consumer = int(waits["pid"][0] or 0)
     since_ns = next((each.first_ns for each in trace.run.processes if each.pid == consumer and each.first_ns is not None), 0)
-    made = fetches.filter(pl.col("pid") != consumer)
-    workers = cpu_use(_workers(spans, made, counts), _pool(trace, made["pid"].unique().to_list()))
+    made = fetches.with_columns(began_ns=_begun_ns(seen.visits, iterations, fetches)).filter(pl.col("pid") != consumer)
+    pids = fetches["pid"].to_list()
+    once_s = {
+        pids[row]: more_s
+        for visit, each in zip(seen.visits, iterations, strict=True)
+        for row, more_s in zip(visit.fetch_rows.tolist(), each.first_s.tolist(), strict=False)
+    }
+    workers = cpu_use(_workers(trace, spans, made, counts, once_s), _pool(trace, made["pid"].unique().to_list()))
     return Rank(
         rank=rank,
         host=str(steps["host"][0]),
@@ -216,15 +234,43 @@ def _without_cpu_of_reads(each: Iteration, cpu: CpuUse) -> Iteration:
     return replace(each, tasks=replace(tasks, stages_s=stages, reads_cpu_s=ran, reads_delay_s=waited))
 
 
-def _workers(spans: pl.DataFrame, fetches: pl.DataFrame, counts: Mapping[int, Counted]) -> list[Worked]:
-    """For `cpu_use`: the worker processes, and when they made batches without waiting for storage."""
+def _workers(
+    trace: Trace, spans: pl.DataFrame, fetches: pl.DataFrame, counts: Mapping[int, Counted], once_s: Mapping[int, float]
+) -> list[Worked]:
+    """For `cpu_use`: the worker processes, and when they made batches without waiting for storage. `fetches`: with `began_ns`.
+
+    `once_s`: by process, what its first batch took beyond a usual one.
+    """
+    began = {each.pid: each.first_ns for each in trace.run.processes if each.first_ns is not None}
     found = []
     for (pid,), part in fetches.partition_by("pid", as_dict=True).items():
         reading = union(intervals(spans.filter(WORK["storage"], pl.col("pid") == pid)))
-        making, since_ns = intervals(part), int(part["start_ns"].to_numpy().min())
+        making = union(pack(part["began_ns"].to_numpy(), part["end_ns"].to_numpy()))
+        first_ns = int(part["start_ns"].to_numpy().min())
+        since_ns = min(first_ns, began.get(int(str(pid)), first_ns))
         reading = subtract(making, subtract(making, reading))
-        found.append(Worked(counts.get(int(str(pid))), subtract(making, reading), since_ns, reading))
+        worked = subtract(making, reading)
+        found.append(Worked(counts.get(int(str(pid))), worked, since_ns, reading, once_s.get(int(str(pid)), 0.0)))
     return found
+
+
+def _begun_ns(visits: tuple[Visit, ...], iterations: tuple[Iteration, ...], fetches: pl.DataFrame) -> pl.Series:
+    """Of each batch that was made: when its worker had the task and began to take it, if it was not busy or new."""
+    begun = fetches["start_ns"].to_numpy().astype(np.int64).copy()
+    for visit, each in zip(visits, iterations, strict=True):
+        begun[visit.fetch_rows] -= (np.nan_to_num(each.tasks.lag_s) * 1e9).astype(np.int64)
+    return pl.Series(begun)
+
+
+def _receiving(visits: tuple[Visit, ...], iterations: tuple[Iteration, ...], waits: pl.DataFrame) -> Intervals:
+    """When the loop received batches of workers, which ends its waits for them."""
+    begins, ends, found = waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy(), [np.empty((0, 2), np.int64)]
+    for visit, each in zip(visits, iterations, strict=True):
+        if visit.num_workers:
+            took_ns = (np.nan_to_num(each.tasks.take_s[visit.taken_rows]) * 1e9).astype(np.int64)
+            end = ends[visit.wait_rows]
+            found.append(pack(np.maximum(begins[visit.wait_rows], end - took_ns), end))
+    return union(np.concatenate(found))
 
 
 def _fetches(spans: pl.DataFrame) -> pl.DataFrame:
@@ -293,6 +339,32 @@ def _iteration(visit: Visit, waits: pl.DataFrame, fetches: pl.DataFrame, sent: p
     )
 
 
+def _first_apart(iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
+    """The iterations without what the first task of each worker took beyond a usual one; and that, as `first_s`.
+
+    They stay as they are where few workers were started, or where their first tasks do not always take longer.
+    """
+    work = np.array([stage not in ("storage", "page_cache") for stage in STAGES])
+    starting = [each for each in iterations if each.starts_workers and len(each.tasks) > each.workers]
+    took = [each.tasks.stages_s[:, work].sum(1) for each in starting]
+    first = np.concatenate([np.zeros(0), *(part[: each.workers] for each, part in zip(starting, took, strict=True))])
+    others = np.concatenate([np.zeros(0), *(part[each.workers :] for each, part in zip(starting, took, strict=True))])
+    if len(first) < _LEAST_FIRST or np.quantile(first, 1 - _ALWAYS_LONGER) <= np.median(others):
+        return iterations
+    usual = float(np.median(others))
+
+    def apart(each: Iteration) -> Iteration:
+        if not each.starts_workers or len(each.tasks) <= each.workers:
+            return each
+        stages, rows = each.tasks.stages_s.copy(), slice(0, each.workers)
+        whole = stages[rows][:, work].sum(1)
+        more = np.maximum(0.0, whole - usual)
+        stages[rows] *= np.where(work, (1 - more / np.maximum(whole, 1e-12))[:, None], 1.0)
+        return replace(each, tasks=replace(each.tasks, stages_s=stages), first_s=more)
+
+    return tuple(map(apart, iterations))
+
+
 def _padded(times: NDArray[np.int64], visit: Visit, length: int) -> Seconds:
     """Times of the waits for each fetch; NaN for those that the loop did not take."""
     found = np.full(length, np.nan)
@@ -308,8 +380,12 @@ def _tasks(rows: pl.DataFrame, lag: Seconds, asked: Seconds, got: Seconds, ready
         own = np.maximum(0.0, took - (ready - rows["start_ns"].to_numpy()) / 1e9)
         transit, most, take = np.zeros(len(rows)), np.zeros(len(rows)), own
     else:
-        typical = _receiving_s(took[(asked - ready > 0) & ~np.isnan(took)], late[waited & ~np.isnan(late)])
+        # A batch that was ready before one that comes earlier may have been received while the loop waited for that one.
+        in_turn = ready > np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], ready[:-1])))
+        was_ready = (asked - ready > 0) & ~np.isnan(took)
+        typical = _receiving_s(took[was_ready & in_turn], late[waited & ~np.isnan(late)])
         take = np.where(waited | np.isnan(took), np.nan, took)
+        take = np.where(was_ready & ~in_turn, np.maximum(took, typical), take)
         transit = np.where(waited, np.maximum(0.0, late - typical), np.nan)
         most = np.where(waited | np.isnan(asked), np.inf, (asked - ready) / 1e9)
         take = np.where(np.isnan(take) & waited, np.minimum(np.maximum(late, 0.0), typical), take)
@@ -321,13 +397,13 @@ def _tasks(rows: pl.DataFrame, lag: Seconds, asked: Seconds, got: Seconds, ready
 def _receiving_s(took: Seconds, late: Seconds) -> float:
     """What the loop itself spends on receiving a batch.
 
-    `took`: its takes of batches that were ready. In the shorter half of these the batch had been received before, while the loop
-    asked for another one. `late`: from the end of the worker's fetch until the loop had a batch for which it waited.
+    `took`: its takes of batches that were ready, and had not been received before. `late`: from the end of the worker's fetch until
+    the loop had a batch for which it waited.
     """
     whole = float(np.median(late)) if len(late) else np.inf
     if len(took) < _LEAST_TAKES:
         return _OWN_PART * whole if len(late) else float(np.median(took)) if len(took) else 0.0
-    return min(whole, float(np.median(np.sort(took)[len(took) // 2 :])))
+    return min(whole, float(np.median(took)))
 
 
 def _program(

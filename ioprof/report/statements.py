@@ -352,7 +352,7 @@ def _demand(summary: Summary) -> Statement:
         f"{'at least ' if demand.is_least else ''}{amount(demand.bytes_per_s)}/s {'of storage ' if demand.is_delivered else ''}"
     )
     mean = demand.mean_bytes_per_s
-    uneven = "" if mean is None else f" (in the tenth of the batches that need most; {amount(mean)}/s on average)"
+    uneven = "" if mean is None else f" (in the tenth of the batches that need most; {amount(mean)}/s on average{_later(demand)})"
     text = (
         f"{needed}in {rate(demand.reads_per_s)} reads/s{uneven} keep the devices busy at {rate(demand.at_samples_per_s)} samples/s"
     )
@@ -360,6 +360,15 @@ def _demand(summary: Summary) -> Statement:
         fed = f"{demand.devices_fed:.2g} of such devices"
         text += f"; this run got {amount(demand.got_bytes_per_s)}/s, which feeds {fed}"
     return Statement("demand", f"{text}{_cores(demand)}", demand.basis)
+
+
+def _later(demand: Demand) -> str:
+    """What batches need after those that need most, as the end of a clause: less storage holds up the first ones alone."""
+    tenths = demand.tenths_bytes_per_s
+    if tenths is None or max(tenths) != tenths[0]:
+        return ""
+    second, last = tenths[1], tenths[-1]
+    return f"; {amount(second)}/s in the second tenth and {amount(last)}/s in the last, so less holds up the first batches alone"
 
 
 def _cores(demand: Demand) -> str:

@@ -312,8 +312,9 @@ class Demand(Record, frozen=True):
     cores: float | None = None
     """Cores that make batches at that rate, by the workers' time without waits for storage."""
     mean_bytes_per_s: float | None = None
-    """The mean, where `bytes_per_s` is what the tenth of the batches needs that takes most. Null: all need about as much. Low
-    against it: early batches fetched by readahead what later ones read, which a dataset larger than memory does not have."""
+    """The mean, where `bytes_per_s` is what the tenth of the batches needs that takes most. Null: all need about as much."""
+    tenths_bytes_per_s: tuple[float, ...] | None = None
+    """What each tenth of the batches needs, in order: readahead by early ones serves later ones. Null: as `mean_bytes_per_s`."""
     reason: Reason | None = None
 
 
@@ -337,8 +338,7 @@ class Capture(Record, frozen=True):
     """What the capture library added to one call that reads or opens, measured likewise. Null: it was not loaded, or see
     `overhead_reason`."""
     overhead_ratio_most: float | None = None
-    """The same with the cost of a single span and call after other work, whose data the caches then hold: an upper estimate, since
-    spans and calls often follow each other."""
+    """The same with the cost of a single span and call after other work, whose data caches then hold: an upper estimate."""
     overhead_reason: Reason | None = None
     """Why `overhead_ratio` is null, as a code."""
     native: bool | None = None

@@ -1,0 +1,122 @@
+"""What the replay says of workers that are started, end, receive and send, and of others that use the cores."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from simulated_loader import Job, seconds, simulate
+
+from ioprof.replay.changed import changed, filled, with_factors
+from ioprof.replay.changes import Change
+from ioprof.replay.cpu_use import Counted, Worked, cpu_use
+from ioprof.replay.engine import CORES, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
+from ioprof.replay.pace import replayed
+from ioprof.replay.pipeline import Op, Pipeline, Rank
+from ioprof.replay.plan import plan
+from ioprof.replay.prediction import whatif
+from ioprof.replay.recorded import pipeline
+from ioprof.trace import Trace
+
+MS = 1_000_000
+EPOCHS, BATCHES = 5, 10
+FIRST, USUAL = {"decode": 30 * MS}, {"decode": 10 * MS}
+
+
+def epochs_job(workers: int = 2) -> Job:
+    """Epochs of which the first batch of each new worker takes three times as long as another one."""
+    epoch = (FIRST,) * workers + (USUAL,) * (BATCHES - workers)
+    own = ({"compute": 1 * MS},) * (EPOCHS * BATCHES)
+    return Job(workers, 2, epoch * EPOCHS, own, start=4 * MS, end=2 * MS, batches_per_epoch=BATCHES)
+
+
+def taken_s(recorded: Pipeline) -> list[float]:
+    """When the replayed loop had each batch."""
+    times = Simulation(plan(filled(recorded))).run()[0]
+    takes = [ended for op, ended in zip(recorded.ranks[0].program.ops, times.ended_s, strict=True) if op is Op.TAKE]
+    return (np.array(takes) + recorded.ranks[0].begin_ns / 1e9).tolist()
+
+
+def spent_s(rank: Rank, op: Op) -> float:
+    """Of the first such action."""
+    return float(rank.program.spent_s[rank.program.ops.index(op)])
+
+
+def test_kept_workers_do_once_what_new_ones_do_first() -> None:
+    """What the first batch of a process takes beyond others is not repeated in the next epoch."""
+    job = epochs_job()
+    recorded = pipeline(simulate(job).trace)
+    np.testing.assert_allclose(taken_s(recorded), seconds(simulate(job).got), atol=1e-7)
+    stages = (FIRST,) * job.workers + (USUAL,) * (EPOCHS * BATCHES - job.workers)
+    truth = simulate(replace(job, stages=stages, persistent=True, end=0))
+    np.testing.assert_allclose(taken_s(changed(recorded, Change(persistent_workers=True))), seconds(truth.got), atol=1e-7)
+
+
+def test_each_other_worker_has_a_first_batch() -> None:
+    """Of four workers instead of two, four begin with such a batch, and of larger batches it takes no more."""
+    recorded = pipeline(simulate(epochs_job()).trace)
+    [more], [larger] = (changed(recorded, change).ranks for change in (Change(workers=4), Change(batch=16)))
+    for each in more.iterations:
+        np.testing.assert_allclose(each.first_s, 0.02)
+    for each in larger.iterations:
+        np.testing.assert_allclose(each.first_s, 0.02)
+        np.testing.assert_allclose(each.tasks.stages_s.sum(1), 0.02)
+
+
+def test_workers_start_in_turn_and_end_together() -> None:
+    """Each start takes the loop as long; ends overlap as far as there are cores."""
+    recorded = pipeline(simulate(epochs_job()).trace)
+    on_two = replace(recorded, cores=dict.fromkeys(recorded.cores, 2.0))
+    found = {number: changed(on_two, Change(workers=number)).ranks[0] for number in (0, 1, 2, 4)}
+    assert {number: spent_s(rank, Op.START) for number, rank in found.items()} == pytest.approx(
+        {0: 0, 1: 0.002, 2: 0.004, 4: 0.008}
+    )
+    assert {number: spent_s(rank, Op.END) for number, rank in found.items()} == pytest.approx({0: 0, 1: 0.002, 2: 0.002, 4: 0.004})
+
+
+def test_without_workers_the_range_has_all_that_collating_may_take() -> None:
+    """A run with workers does not show what collating takes without shared memory: between nothing and all of its time."""
+    stages = ({"decode": 10 * MS, "collate": 10 * MS},) * 40
+    trace = simulate(Job(1, 2, stages, ({"compute": 5 * MS},) * 40)).trace
+    change = Change(workers=0)
+    found, recorded = whatif(trace, change), pipeline(trace)
+    half = changed(recorded, change)
+    none, whole = (replayed(recorded).step_s / replayed(with_factors(half, {"collate": factor})).step_s for factor in (0.0, 2.0))
+    assert found.speedup_range.low <= whole < found.speedup < none <= found.speedup_range.high
+    assert "collate_by_loop" in {each.code for each in found.assumptions}
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores", "others", "expected"),
+    [
+        (4, 2.0, 0.25, 8 / 1.75),  # it wants less than a fair part, and has it
+        (1, 2.0, 0.5, 8.0),  # there are cores for both
+        (4, 2.0, 1.0, 8 / 1.6),  # one of five that always compute
+        (1, 1.0, 1.5, 24.0),  # two threads, of which each wants more than a third of a core
+    ],
+)
+def test_others_have_what_they_want_up_to_a_fair_part(workers: int, cores: float, others: float, expected: float) -> None:
+    """Threads that sleep most of the time get all of the little that they want, however many compute."""
+    none: list[tuple[Segment, ...]] = [()] * 9
+    loader = LoaderPlan(workers, 2, [(Segment(CORES, 1.0),)] * 8, [0.0] * 8, [0.0] * 8, [()] * 8, 8, [0.0] * workers, 0)
+    rank = RankPlan(0, [loader], [int(Op.START), *[int(Op.TAKE)] * 8], [0] * 9, none, none, [-1] * 9, none)
+    assert Simulation(Plan([rank], [Resource(cores, 1.0, others)], Resource(1.0))).run()[0].end_s == pytest.approx(expected)
+
+
+def test_what_starts_a_worker_is_not_its_work() -> None:
+    """CPU time of a forked process until its first batch, and what that one took beyond a usual one, is no part of the others'."""
+    busy = np.array([[10 * MS, 110 * MS], [120 * MS, 320 * MS]])
+    counts = Counted(np.array([320 * MS]), np.array([0.01 + 0.04 + 0.13]), np.array([0.0]))
+    found = cpu_use([Worked(counts, busy, 0, once_s=0.04)], 1)
+    assert found.cpu_s == pytest.approx(0.13)
+    assert found.busy_ratio == pytest.approx(0.13 / 0.26)
+
+
+def test_receiving_a_batch_takes_time_also_where_the_loop_waited_for_another_one() -> None:
+    """Of two workers the second one is ready first: its batches are received in the waits for those of the first one."""
+    stages = ({"decode": 40 * MS}, {"decode": 10 * MS}) * 20
+    trace = simulate(Job(2, 2, stages, ({"compute": 1 * MS},) * 40, take=2 * MS)).trace
+    is_second = (pl.col("kind") == "wait") & (pl.col("batch") % 2 == 1)
+    at_once = pl.when(is_second).then(pl.col("start_ns") + MS // 10).otherwise(pl.col("end_ns"))
+    received = Trace(trace.run, trace.spans.with_columns(end_ns=at_once))
+    assert float(pipeline(received).ranks[0].iterations[0].tasks.take_s.min()) > 0.001
