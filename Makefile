@@ -21,7 +21,7 @@ NATIVE := $(wildcard setup.py ioprof/native/*.c ioprof/native/*/*.c ioprof/nativ
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo notebook test test-gpu check bench wheel compat trace-processor clean
+.PHONY: help install environment demo notebook test test-gpu check bench wheel compat trace-processor clean
 
 help:  ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -86,13 +86,17 @@ clean:  ## remove what make made: the environment, built libraries, caches, the 
 	rm -f ioprof/*.so ioprof/native/*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# A half-made environment (interrupted, or of an interpreter that is gone) has no working pip, and is made anew. torch comes
-# first and alone: it is by far the largest, and may have to come from an index of its own.
-$(INSTALLED): pyproject.toml $(wildcard $(CONSTRAINTS)) $(NATIVE)
+# A half-made environment (interrupted, or of an interpreter that is gone) has no working pip, and is made anew.
+environment:
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { $(MAKE_ENVIRONMENT); }
+
+# torch comes first and alone: it is by far the largest, and may have to come from an index of its own. EXTRAS are further extras of
+# ioprof, such as `,libraries`.
+$(INSTALLED): pyproject.toml $(wildcard $(CONSTRAINTS)) $(NATIVE)
+	@$(MAKE) --no-print-directory environment
 	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '$(TORCH)'
 	rm -f ioprof/_*.cpython-*.so  # of builds for one version of Python, which would be found before those for all
-	$(PIP) -e '.[test,check]'
+	$(PIP) -e '.[test,check$(EXTRAS)]'
 	@if $(BIN)/python -c 'import ioprof._native' 2>/dev/null; \
 	then echo 'capture library: built'; \
 	else echo 'capture library: not built (needs a C compiler and the headers of Python): spans use the slower Python writer'; fi

@@ -1,5 +1,6 @@
 """Hypothesis strategies for the analysis tests: sets of intervals, and whole jobs on a simulated clock."""
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,12 @@ from ioprof.analysis.intervals import Intervals
 from ioprof.run_record import RunRecord
 from ioprof.schema import SPAN_COLUMNS
 from ioprof.trace import Trace, table_schema
+
+
+def examples(number: int, in_ci: int) -> int:
+    """How many examples of a property to make; fewer in continuous integration where each takes some tenths of a second."""
+    return in_ci if os.environ.get("CI") else number
+
 
 HORIZON = 40
 """Upper limit of drawn intervals, so that a bitmap can represent them."""

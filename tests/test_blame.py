@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from oracle import Oracle
-from strategies import shifted, shuffled, split, traces
+from strategies import examples, shifted, shuffled, split, traces
 from timeline import TICK_NS, charged, details, timeline
 
 from ioprof.analysis.blame import blame, charges, exposed
@@ -18,7 +18,9 @@ from ioprof.run_record import Reason, RunRecord
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
 
-JOBS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+JOBS = settings(
+    max_examples=examples(40, in_ci=20), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 COLUMNS = [f"{cause}_ns" for cause in CAUSES]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_simulator import Pipeline
-from strategies import shifted, shuffled, traces
+from strategies import examples, shifted, shuffled, traces
 
 from ioprof.analysis.blame import blame
 from ioprof.analysis.ceilings import ceilings
@@ -17,7 +17,7 @@ from ioprof.trace import Trace
 STEPS = 60
 MARGIN = 1.1
 """Between ceilings that are closer than this the bound is not certain."""
-PIPELINES = settings(max_examples=40, deadline=None)
+PIPELINES = settings(max_examples=examples(40, in_ci=20), deadline=None)
 MS = 1_000_000
 
 

@@ -7,7 +7,7 @@ know, values that did not fit, and the order of the keys are kept in `Record.kep
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, cast
 
@@ -198,16 +198,35 @@ class _Spec(Struct, frozen=True):
 @cache
 def _specs(cls: type[Record]) -> dict[str, _Spec]:
     """The fields of a record by attribute name, without `kept`."""
-    info = inspect.type_info(cls)
-    assert isinstance(info, inspect.StructType)
     found = {}
-    for field in info.fields:
+    for field in _described(cls).fields:
         if field.name == "kept":
             continue
         kind, essential = _without_metadata(field.type)
         is_optional = isinstance(kind, inspect.UnionType | inspect.AnyType)
         found[field.name] = _Spec(field.name, field.encode_name, kind, essential, is_optional, field.default, field.default_factory)
     return found
+
+
+_descriptions: Final[dict[type[Record], inspect.StructType]] = {}
+
+
+def _described(cls: type[Record]) -> inspect.StructType:
+    """What msgspec knows of a record. It describes all records within it too, each time; so all that are not known are asked for at
+    once.
+    """
+    if cls not in _descriptions:
+        classes = [each for each in {cls: None, **dict.fromkeys(_subclasses(Record))} if each not in _descriptions]
+        for each, info in zip(classes, inspect.multi_type_info(classes), strict=True):
+            assert isinstance(info, inspect.StructType)
+            _descriptions[each] = info
+    return _descriptions[cls]
+
+
+def _subclasses(cls: type[Record]) -> Iterator[type[Record]]:
+    for each in cls.__subclasses__():
+        yield each
+        yield from _subclasses(each)
 
 
 def _without_metadata(kind: inspect.Type) -> tuple[inspect.Type, bool]:
