@@ -77,13 +77,16 @@ def make_steps(numbers: range, zero_ns: int) -> None:
 
 @pytest.fixture(scope="module")
 def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two threads of a rank, 36,000 spans, of which the chunks that are full are flushed."""
+    """Two threads of a rank, 36,000 spans, of which the chunks that are full are flushed.
+
+    One thread after the other: a chunk that both wrote in turn would hold the last steps beside the first.
+    """
     folder = tmp_path_factory.mktemp("full")
     with recorded(folder, True, rank=0):
         zero_ns = clock.monotonic_ns()
         other = threading.Thread(target=make_steps, args=(range(STEPS, 2 * STEPS), zero_ns))
-        other.start()
         make_steps(range(STEPS), zero_ns)
+        other.start()
         other.join()
     return folder
 
