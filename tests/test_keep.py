@@ -79,7 +79,8 @@ def make_steps(numbers: range, zero_ns: int) -> None:
 def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two threads of a rank, 36,000 spans, of which the chunks that are full are flushed.
 
-    One thread after the other: a chunk that both wrote in turn would hold the last steps beside the first.
+    The thread with the later steps comes last: a thread that ends leaves its chunk to the next one, and nothing could be dropped of
+    a chunk that begins with the last steps.
     """
     folder = tmp_path_factory.mktemp("full")
     with recorded(folder, True, rank=0):
