@@ -6,8 +6,6 @@ JPEGs are generated; with FOLDER every second one is a file of it. Most are dama
 same pixels, warnings and errors as where libjpeg decodes the codes. Standard error ends with the number of the case.
 """
 
-import importlib.machinery
-import importlib.util
 import io
 import random
 import sys
@@ -15,20 +13,12 @@ import time
 from pathlib import Path
 from types import ModuleType
 
+from extension import loaded
 from PIL import Image, ImageFile
 
 ImageFile.MAXBLOCK = 1 << 22  # of the encoder's buffer, which has to hold a noisy image where it optimises its codes
 MOST_PIXELS = 2_000_000  # of a damaged header, so that a case takes milliseconds
 MARKERS = bytes((0, 0xC0, 0xC1, 0xC2, 0xC3, 0xC4, 0xC9, 0xD0, 0xD3, 0xD7, 0xD8, 0xD9, 0xDA, 0xDB, 0xDD, 0xE0, 0xEE, 0xFE, 0xFF))
-
-
-def loaded(name: str, path: str) -> ModuleType:
-    loader = importlib.machinery.ExtensionFileLoader(name, path)
-    spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
 
 
 def side(source: random.Random) -> int:

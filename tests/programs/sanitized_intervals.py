@@ -5,26 +5,16 @@ python sanitized_intervals.py INTERVALS_SO CASES
 Results of normal sets are compared with NumPy's. Buffers for results are too small, as large as needed, or larger.
 """
 
-import importlib.machinery
-import importlib.util
 import random
 import sys
 from typing import Any
 
 import numpy as np
+from extension import loaded
 
 from ioprof.analysis import intervals
 
 EXTREMES = (-(2**63), 2**63 - 1, 0, 1, -1, 5)
-
-
-def loaded(name: str, path: str) -> Any:
-    loader = importlib.machinery.ExtensionFileLoader(name, path)
-    spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
 
 
 def random_set(chance: random.Random) -> intervals.Intervals:

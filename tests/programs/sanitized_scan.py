@@ -5,31 +5,20 @@ python sanitized_scan.py SCAN_SO FOLDER CASES SEED
 FOLDER is written to. The last line of standard error is the number of the case.
 """
 
-import importlib.machinery
-import importlib.util
 import random
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import damaged_darshan
 import damaged_dftracer
 import damaged_kineto
+from extension import loaded
 
 from ioprof.ingest.kineto import events
 from ioprof.interchange import darshan_reads, dftracer_events
-
-
-def loaded(name: str, path: str) -> ModuleType:
-    loader = importlib.machinery.ExtensionFileLoader(name, path)
-    spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
 
 
 def main(scan_path: str, folder: str, cases: str, seed: str) -> None:
