@@ -47,6 +47,7 @@ class Compared:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("pandas", reason="pandas is not installed (pip install 'ioprof[libraries]')")
     folder = tmp_path_factory.mktemp("data")
     run([PROGRAM, "make", folder], None)
     return folder
