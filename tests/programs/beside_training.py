@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from descent import Descent
 
 what, num_steps = sys.argv[1], int(sys.argv[2])
 WIDTH, BATCH, EPOCH = 256, 256, 20
@@ -120,7 +121,7 @@ def main() -> None:
     torch.set_num_threads(1)
     layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(6)]
     model = torch.nn.Sequential(*layers)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    optimizer = Descent(model.parameters(), lr=1e-4)
     samples = torch.randn(BATCH, WIDTH)
     beside = Beside()
     if what == "lock":

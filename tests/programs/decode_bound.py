@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from descent import Descent
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -98,7 +99,7 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = nn.Linear(8, 1)
-    optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+    optimizer = Descent(model.parameters(), 1e-9)
     for batch in DataLoader(Samples(sys.argv[1], 2 * int(sys.argv[2])), batch_size=2, num_workers=1):
         loss = model(batch).mean()
         optimizer.zero_grad()

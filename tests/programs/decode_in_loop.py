@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from descent import Descent
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader
@@ -30,7 +31,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     paths = sorted(Path(sys.argv[1]).glob("*/*.JPEG"))
     model = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = Descent(model.parameters(), 0.1)
     began = time.perf_counter()
     decoding = 0.0
     for batch in indices(int(sys.argv[2]) * BATCH, int(sys.argv[3])):

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from descent import Descent
 from PIL import Image
 from torch import nn
 
@@ -234,7 +235,7 @@ def main() -> None:
     torch.manual_seed(3)
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = Descent(model.parameters(), 0.1)
     digest = hashlib.sha256()
     batches = globals()[name](sorted(Path(root).glob("*/*.JPEG")), float(rest[0]) if rest else 0.0)
     for images in itertools.islice(batches, int(steps)):

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import torch
+from descent import Descent
 from torch.utils.data import DataLoader, Dataset
 
 place, num_steps, num_workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -132,7 +133,7 @@ def batches() -> Iterable[torch.Tensor]:
 def main() -> None:
     """Train."""
     model = torch.nn.Linear(8, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    optimizer = Descent(model.parameters(), lr=1e-4)
     if place == "compute":
         model = torch.nn.Sequential(torch.nn.Linear(8, 512), *(torch.nn.Linear(512, 512) for _ in range(8)))
     began = time.perf_counter()

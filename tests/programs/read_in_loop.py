@@ -9,6 +9,7 @@ import sys
 import time
 
 import torch
+from descent import Descent
 from torch import nn
 
 RECORD_BYTES = 1 << 14
@@ -19,7 +20,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     order = random.Random(0)
     model = nn.Linear(RECORD_BYTES // 4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), 0.001)
+    optimizer = Descent(model.parameters(), 0.001)
     file = os.open(sys.argv[1], os.O_RDONLY)
     places = list(range(os.fstat(file).st_size // RECORD_BYTES))
     order.shuffle(places)

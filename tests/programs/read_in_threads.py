@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from descent import Descent
 from PIL import Image
 from torch import nn
 
@@ -29,7 +30,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     paths, steps, ahead = sorted(Path(sys.argv[1]).glob("*/*.JPEG")), int(sys.argv[2]), int(sys.argv[3])
     model = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = Descent(model.parameters(), 0.1)
     batches: deque[list[Future[torch.Tensor]]] = deque()
     began = time.perf_counter()
     waiting, submitted = 0.0, 0

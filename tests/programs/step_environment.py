@@ -8,6 +8,7 @@ from multiprocessing import Pipe, Process
 from multiprocessing.connection import Connection
 
 import torch
+from descent import Descent
 from torch import nn
 
 
@@ -26,7 +27,7 @@ def main(steps: int, numbers: int) -> None:
     environment = Process(target=simulate, args=(there, numbers))
     environment.start()
     policy = nn.Linear(8, 2)
-    optimizer = torch.optim.SGD(policy.parameters(), lr=1e-6)
+    optimizer = Descent(policy.parameters(), lr=1e-6)
     state = torch.zeros(8)
     for _ in range(steps):
         values = policy(state)

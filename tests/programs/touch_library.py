@@ -10,6 +10,7 @@ import sys
 import time
 
 import torch
+from descent import Descent
 from torch import nn
 
 BLOCK_BYTES = 1 << 18
@@ -49,7 +50,7 @@ if __name__ == "__main__":
     addresses, steps = blocks(sys.argv[1]), int(sys.argv[2])
     random.Random(0).shuffle(addresses)
     model = Model()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = Descent(model.parameters(), 0.1)
     began = time.perf_counter()
     for step in range(steps):
         loss = nn.functional.cross_entropy(model(torch.ones(8, 64), addresses[step::steps]), torch.arange(8) % 2)

@@ -14,6 +14,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from descent import Descent
 from torch import nn
 
 STEPS, MICROBATCHES, SLOW_S, BATCH, WIDTH = 8, 4, 0.03, 16, 64
@@ -42,7 +43,7 @@ def train_stages(rank: int) -> tuple[list[float], list[int]]:
 
     layer = Timed(SLOW_S if rank == 0 else 0.0)
     schedule = ScheduleGPipe(PipelineStage(layer, rank, 2, torch.device("cpu")), MICROBATCHES, loss_fn=nn.functional.mse_loss)
-    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    optimizer = Descent(layer.parameters(), 0.1)
     samples, targets = torch.randn(BATCH, WIDTH), torch.zeros(BATCH, WIDTH)
     losses, waits = [], []
     for _ in range(STEPS):
@@ -69,7 +70,7 @@ def train_sharded(rank: int) -> tuple[list[float], list[int]]:
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = Descent(model.parameters(), 0.1)
     samples, losses = torch.randn(2, BATCH, WIDTH)[rank], []
     for _ in range(STEPS):
         loss = model(samples).square().mean()

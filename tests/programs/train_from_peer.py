@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 import torch
+from descent import Descent
 from torch.utils.data import DataLoader, IterableDataset
 
 SAMPLE_BYTES: Final = 250_000
@@ -63,7 +64,7 @@ class Samples(IterableDataset[torch.Tensor]):
 
 if __name__ == "__main__":
     model = torch.nn.Linear(1000, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    optimizer = Descent(model.parameters(), lr=0.001)
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
         for batch in DataLoader(Samples(*sys.argv[1:4], Path(folder)), 4, num_workers=int(sys.argv[4])):

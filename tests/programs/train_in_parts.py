@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+from descent import Descent
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -63,7 +64,7 @@ def train_stages(what: str, rank: int, steps: int) -> None:
     part = Part(repeats)
     stage = PipelineStage(part, rank, 2, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, 2 if what == "stage-alone" else 8, loss_fn=nn.functional.mse_loss)
-    optimizer = torch.optim.SGD(part.parameters(), 0.01)
+    optimizer = Descent(part.parameters(), 0.01)
     targets = torch.zeros(BATCH, WIDTH)
     for samples in batches(what, rank, steps) if rank == 0 else range(steps):
         schedule.step(samples) if rank == 0 else schedule.step(target=targets)
@@ -79,7 +80,7 @@ def train_sharded(what: str, rank: int, steps: int) -> None:
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    optimizer = Descent(model.parameters(), 0.01)
     for samples in batches(what, rank, steps):
         model(samples).square().mean().backward()
         optimizer.step()

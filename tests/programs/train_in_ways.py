@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import torch
+from descent import Descent
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -81,7 +82,7 @@ def main() -> None:
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
     critic = nn.Linear(256, 1)
-    optimizers = [torch.optim.SGD(model.parameters(), 1e-4)] if way != "inference" else []
+    optimizers = [Descent(model.parameters(), 1e-4)] if way != "inference" else []
     if way == "two_optimizers":
         optimizers.append(torch.optim.Adam(critic.parameters(), 1e-4))
     found = loaders(way, batches, workers)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from descent import Descent
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -68,7 +69,7 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = Model(8, 2)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = Descent(model.parameters(), 0.1)
     dataset = Mapped(folder / how, how)
     collate = stack if PASSED_ON else None
     for _, found in zip(range(steps), DataLoader(dataset, batch_size=2, num_workers=workers, collate_fn=collate), strict=False):

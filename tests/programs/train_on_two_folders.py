@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from descent import Descent
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -82,7 +83,7 @@ def main() -> None:
     if ranks > 1:
         torch.distributed.init_process_group("gloo")
         model = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    optimizer = Descent(model.parameters(), 1e-4)
     times = 4000 if fault == "slow_rank_compute" and rank == 1 else 1
     began = time.perf_counter()
     epochs = 5 if fault == "cold_epoch" else 1

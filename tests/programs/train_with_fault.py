@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from descent import Descent
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -144,7 +145,7 @@ def main(folder: str) -> None:
     )  # fmt: skip
     held_out = DataLoader(Samples("none", 0, 4 * BATCH), BATCH)
     model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1))
-    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    optimizer = Descent(model.parameters(), 1e-4)
     began, done = time.perf_counter(), 0
     while done < steps:
         for batch in loader:

@@ -8,6 +8,7 @@ import sys
 import time
 
 import torch
+from descent import Descent
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
@@ -78,7 +79,7 @@ def main() -> None:
     if ranks > 1:
         torch.distributed.init_process_group("gloo")
         model = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    optimizer = Descent(model.parameters(), 1e-4)
     is_whole = fault in ("large_messages", "large_tensors")
     dataset = Samples(fault, steps if is_whole else steps * BATCH, rank)
     collate = slow_collate if fault == "collate" else None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from descent import Descent
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -60,7 +61,7 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = Descent(model.parameters(), 0.1)
     loader = DataLoader(Tree(sys.argv[1]), batch_size=4, num_workers=int(sys.argv[2]), worker_init_fn=limit_worker)
     steps, end = 0, time.monotonic() + float(sys.argv[3])
     for images, labels in loader:

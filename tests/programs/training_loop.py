@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from descent import Descent
 from PIL import Image
 from torch import nn
 
@@ -60,7 +61,7 @@ def say(*numbers: float) -> None:
 def train(epoch: Iterable, steps: int) -> None:
     """Train for that many steps; `epoch` gives images and labels, and is iterated again and again."""
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = Descent(model.parameters(), 0.1)
     seen, done = 0.0, 0
     while done < steps:
         for pictures, labels in epoch:
