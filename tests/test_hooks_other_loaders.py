@@ -146,9 +146,10 @@ QUEUES = """
 import queue, sys, threading
 from ioprof.instrument.hooks.queues import MAX_ITEMS
 others = queue.Queue()
+items = [object() for number in range(2 * MAX_ITEMS)]  # all at once: one that is gone leaves its identity to a later one
 def produce():
-    for number in range(2 * MAX_ITEMS):
-        others.put(object())
+    for item in items:
+        others.put(item)
 threading.Thread(target=produce).start()
 for _ in range(2 * MAX_ITEMS):
     others.get()
