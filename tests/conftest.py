@@ -1,4 +1,4 @@
-"""What every test gets: nothing may be left behind, and two folders of images."""
+"""What every test gets: nothing may be left behind, and three folders of images."""
 
 import fcntl
 import json
@@ -130,6 +130,16 @@ def small_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pixels = random.integers(0, 256, (height // 4, width // 4, 3), dtype=np.uint8)
             Image.fromarray(pixels).resize((width, height)).save(root / wnid / f"{wnid}_{number}.JPEG", quality=90)
     return root
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """72 generated photographs in two classes; for reading only, since all tests share it."""
+    from ioprof.converters import GenerateOptions, generate
+
+    folder = tmp_path_factory.mktemp("images") / "images"
+    generate(folder, GenerateOptions(images=72, classes=2, workers=1))
+    return folder
 
 
 def _is_recording() -> bool:

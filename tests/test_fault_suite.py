@@ -18,16 +18,6 @@ pytestmark = needs_library
 CASES = [pytest.param(case, id=f"{subject}: {case.name}") for subject, case in all_cases() if not (case.like or case.unsettled)]
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """72 generated photographs in two classes."""
-    from ioprof.converters import GenerateOptions, generate
-
-    folder = tmp_path_factory.mktemp("images") / "images"
-    generate(folder, GenerateOptions(images=72, classes=2, workers=1))
-    return folder
-
-
 def test_cases_that_are_left_out_are_shown_by_others() -> None:
     """What a case is like is a case that is made here."""
     made = {param.values[0].name for param in CASES}

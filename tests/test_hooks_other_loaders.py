@@ -33,16 +33,6 @@ LOADERS = {
 """What the run says of each, None: nothing."""
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """72 generated photographs in two classes."""
-    from ioprof.converters import GenerateOptions, generate
-
-    folder = tmp_path_factory.mktemp("images") / "images"
-    generate(folder, GenerateOptions(images=72, classes=2, workers=1))
-    return folder
-
-
 @pytest.mark.parametrize("name", LOADERS)
 def test_waits_lead_to_the_work_for_their_batch(name: str, images: Path, tmp_path: Path) -> None:
     """Batches, order, loss and random numbers are those of the job alone; at least 99 % of the time of the waits has a `fetch`."""

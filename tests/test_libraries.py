@@ -42,16 +42,6 @@ class Job:
         return self.run.trace
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """72 generated photographs in two classes."""
-    from ioprof.converters import GenerateOptions, generate
-
-    folder = tmp_path_factory.mktemp("tree") / "images"
-    generate(folder, GenerateOptions(images=72, classes=2, workers=1))
-    return folder
-
-
 def need(*libraries: str) -> None:
     for library in libraries:
         if importlib.util.find_spec(library) is None:
@@ -59,15 +49,15 @@ def need(*libraries: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def arrow(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def arrow(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The images as `datasets` keeps them."""
     need("datasets")
-    return prepared("datasets", tree, tmp_path_factory.mktemp("arrow"))
+    return prepared("datasets", images, tmp_path_factory.mktemp("arrow"))
 
 
-def prepared(library: str, tree: Path, folder: Path) -> Path:
+def prepared(library: str, images: Path, folder: Path) -> Path:
     """The images in the library's format."""
-    run([PROGRAMS / f"train_with_{library}.py", "prepare", tree, folder / "data"], None)
+    run([PROGRAMS / f"train_with_{library}.py", "prepare", images, folder / "data"], None)
     return folder / "data"
 
 
@@ -131,10 +121,10 @@ def assert_library_is_named(found: Job, name: str) -> None:
     assert [name] == [text.split()[0] for text in found.run.summary.run.libraries]
 
 
-def test_webdataset(tree: Path, tmp_path: Path) -> None:
+def test_webdataset(images: Path, tmp_path: Path) -> None:
     """A pipeline in workers: its stages are transforms, its own batches are collated, and each sample has its shard."""
     need("webdataset")
-    data = prepared("webdataset", tree, tmp_path)
+    data = prepared("webdataset", images, tmp_path)
     found = job("webdataset", data, tmp_path)
     assert found.alone == found.recorded
     assert_library_is_named(found, "webdataset")
@@ -206,10 +196,10 @@ def test_datasets_formatting(arrow: Path, tmp_path: Path) -> None:
         assert covered > 0.85 * seconds(of_kind(steady, "fetch"))
 
 
-def test_litdata(tree: Path, tmp_path: Path) -> None:
+def test_litdata(images: Path, tmp_path: Path) -> None:
     """Chunks in a local folder."""
     need("litdata")
-    found = job("litdata", prepared("litdata", tree, tmp_path), tmp_path)
+    found = job("litdata", prepared("litdata", images, tmp_path), tmp_path)
     assert found.alone == found.recorded
     assert_library_is_named(found, "litdata")
     assert_waits_are_tied(found.trace)
@@ -217,10 +207,10 @@ def test_litdata(tree: Path, tmp_path: Path) -> None:
     assert_transform_is_the_cause(found, "StreamingDataset")
 
 
-def test_tfrecord(tree: Path, tmp_path: Path) -> None:
+def test_tfrecord(images: Path, tmp_path: Path) -> None:
     """A file of records with an index, as the package tfrecord reads it."""
     need("tfrecord")
-    found = job("tfrecord", prepared("tfrecord", tree, tmp_path), tmp_path)
+    found = job("tfrecord", prepared("tfrecord", images, tmp_path), tmp_path)
     assert found.alone == found.recorded
     assert_library_is_named(found, "tfrecord")
     assert_waits_are_tied(found.trace)
@@ -229,12 +219,12 @@ def test_tfrecord(tree: Path, tmp_path: Path) -> None:
     assert "extract_feature_dict" in names(of_kind(found.trace, "transform"))
 
 
-def test_streaming(tree: Path, tmp_path: Path) -> None:
+def test_streaming(images: Path, tmp_path: Path) -> None:
     """MDS shards in a local folder; the `__getitem__` of the user's class is the transform."""
     need("streaming")
     if importlib.util.find_spec("torchvision") is None and not (EXAMPLES / "torchvision").exists():
         pytest.skip("streaming imports torchvision, which is not installed; .ci/run puts it beside the packages")
-    found = job("streaming", prepared("streaming", tree, tmp_path), tmp_path)
+    found = job("streaming", prepared("streaming", images, tmp_path), tmp_path)
     assert found.alone == found.recorded
     assert_library_is_named(found, "streaming")
     assert_waits_are_tied(found.trace)
@@ -242,11 +232,11 @@ def test_streaming(tree: Path, tmp_path: Path) -> None:
     assert_transform_is_the_cause(found, "Pictures")
 
 
-def test_lightning(tree: Path, tmp_path: Path) -> None:
+def test_lightning(images: Path, tmp_path: Path) -> None:
     """A loader of unknown length is fetched one batch ahead: steps have the batch that they use. Validation has its name."""
     if importlib.util.find_spec("lightning") is None:
         need("pytorch_lightning")
-    found = job("lightning", tree, tmp_path, "stream")
+    found = job("lightning", images, tmp_path, "stream")
     assert found.alone == found.recorded
     assert_library_is_named(found, "Lightning")
     assert_waits_are_tied(found.trace, STEPS + 3)
@@ -257,20 +247,20 @@ def test_lightning(tree: Path, tmp_path: Path) -> None:
     assert 5 <= names(of_kind(found.trace, "wait"))["validate"] <= 6
 
 
-def test_accelerate_waits_ahead(tree: Path, tmp_path: Path) -> None:
+def test_accelerate_waits_ahead(images: Path, tmp_path: Path) -> None:
     """A loader waits one batch ahead: steps have the batch that they use."""
     need("accelerate")
-    found = job("accelerate", tree, tmp_path, "shard")
+    found = job("accelerate", images, tmp_path, "shard")
     assert found.alone == found.recorded
     assert_library_is_named(found, "accelerate")
     assert_waits_are_tied(found.trace)
     assert [*range(STEPS)] == of_kind(found.trace, "step")["batch"].to_list()
 
 
-def test_accelerate_dispatches(tree: Path, tmp_path: Path) -> None:
+def test_accelerate_dispatches(images: Path, tmp_path: Path) -> None:
     """Rank 0 loads for all: the report says so, and only rank 0 waits for a loader."""
     need("accelerate")
-    found = job("accelerate", tree, tmp_path, "dispatch", launcher=LAUNCH)
+    found = job("accelerate", images, tmp_path, "dispatch", launcher=LAUNCH)
     assert sorted(found.alone) == sorted(found.recorded)
     assert 0 == found.run.summary.run.loading_rank
     waited = of_kind(found.trace, "wait").drop_nulls("batch")
