@@ -21,7 +21,7 @@ import polars as pl
 
 from ioprof.analysis.blocked_sends import late_arrivals
 from ioprof.analysis.gpu_windows import observed
-from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack, subtract, total, union
+from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack, subtract, total, union, union_all
 from ioprof.analysis.lineage import Sending, sending_of, with_worker
 from ioprof.analysis.selection import COMPUTE, by_rank, intervals, kind_in, on_stream
 from ioprof.analysis.steps import steps, warmup
@@ -31,7 +31,7 @@ from ioprof.trace import Trace
 
 RESIDUALS: Final = ("epoch starts", "imbalance of workers", "blocked sends", "delivery", "variation")
 """What the two ceilings do not explain, in the order in which it is named; the last is what remains. `blocked sends`: batches that
-were made, and that reads of a worker kept from being sent (`blocked_sends`); blame charges these times to storage."""
+were made, and that a worker kept from being sent (`blocked_sends`); blame charges these times to what it did."""
 _KINDS: Final = (*COMPUTE, "step", "wait", "fetch", "sampler")
 
 
@@ -114,7 +114,7 @@ def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame, sending: Cal
     ready = waits.join(fetches.group_by("batch").agg(ready_ns=pl.col("end_ns").max()), on="batch")
     sent = pack(np.maximum(ready["start_ns"].to_numpy(), ready["ready_ns"].to_numpy()), ready["end_ns"].to_numpy())
     delivering, late = overlaps(union(sent), steady), late_arrivals(ready)
-    blocking = overlaps(delivering, sending().blocked) if len(late) else EMPTY
+    blocking = overlaps(delivering, _kept_back(sending())) if len(late) else EMPTY
     parts = {
         "epoch starts": _epoch_starts(waits, steady),
         "imbalance of workers": (slowest - per_batch) * batches / workers,
@@ -130,6 +130,10 @@ def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame, sending: Cal
     sums.is_serial &= is_serial
     for name, took_ns in parts.items():
         sums.parts[name] = sums.parts.get(name, 0.0) + took_ns
+
+
+def _kept_back(found: Sending) -> Intervals:
+    return found.blocked if found.held is None else union_all([found.blocked, intervals(found.held)])
 
 
 def _most_at_once(lives: Intervals) -> int:
