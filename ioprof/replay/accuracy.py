@@ -75,10 +75,11 @@ SHOWN: Final[dict[Kind, Accuracy | None]] = {
     Kind.COPY: None,
 }
 """2026-11-24, by `python benchmarks/what_if.py --again FOLDER ... --shown` over all runs that its earlier calls kept: 11 jobs with
-changes, four of them recorded twice, and 7 jobs without a cause (`--removals`), on two cores (`benchmarks/results/what_if.md`). Left
-out are predictions from runs of which `why_none` predicts nothing. An error is that of the step's time, rounded up to a whole percent. Up to
-20 runs it is the largest, so that of a kind with two or three runs says little. LIKE is by `benchmarks/what_if_layouts.py`. The same
-job twice differed by up to 4.4 %; all jobs keep their memory, as users' jobs need not."""
+changes, four of them recorded twice, and 7 jobs without a cause (`--removals`), on two cores (`benchmarks/results/what_if.md`).
+Predictions from runs of which `why_none` predicts nothing are left out. An error is that of the step's time, rounded up to a whole
+percent. Up to 20 runs it is the largest, so that of a kind with two or three runs says little. LIKE is by
+`benchmarks/what_if_layouts.py`. The same job twice differed by up to 4.4 %. All jobs keep their memory, as users' jobs need not.
+"""
 
 
 def kinds(change: Change, recorded: Pipeline) -> tuple[Kind, ...]:
