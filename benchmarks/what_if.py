@@ -2,7 +2,7 @@
 
     IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/what_if.py [--only WORD] [--json FILE] [--keep FOLDER]
     python benchmarks/what_if.py --removals
-    python benchmarks/what_if.py --again FOLDER
+    python benchmarks/what_if.py --again FOLDER [FOLDER ...] [--shown]
 
 For each scenario a job is recorded, all of its changes are predicted, and then the job is recorded again with each change. The
 error is that of the time of a steady step: predicted over measured, less one. The first job is also recorded a second time without
@@ -14,7 +14,9 @@ without it: from memory instead of from storage, without decoding, without the m
 made already, a run without storage and the first one, this is also the differential method of three runs.
 
 `--keep` keeps the run folders, and `--again` predicts them anew, so that two versions of the replay can be compared on the
-same runs.
+same runs. With `--shown` it takes the runs of both kinds of scenarios, and prints the errors by kind of change, as the lines of
+`replay/accuracy.py:SHOWN`: those constants are made so. Predictions from first runs of which reports predict nothing, since
+other programs competed with them, are left out, and named with the reason.
 
 With its default thresholds glibc returns the memory of large tensors to the kernel at each step, in some processes: the same
 computation then takes 63 instead of 58 ms, or 10.7 instead of 7.2 ms, and differs by 10 % from one process to the next. So all
@@ -28,6 +30,7 @@ jobs (not their imports, and not the recording's own launcher) the real-time cla
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -51,6 +54,7 @@ import slow_storage  # noqa: E402
 from what_if_scenarios import REMOVALS, SCENARIOS, Scenario, Storage, Variant  # noqa: E402
 
 from ioprof.errors import IoprofError  # noqa: E402
+from ioprof.replay.accuracy import Kind, kinds, why_none  # noqa: E402
 from ioprof.replay.changed import changed, with_factors  # noqa: E402
 from ioprof.replay.gains import gains_of  # noqa: E402
 from ioprof.replay.pace import measured, replayed  # noqa: E402
@@ -157,6 +161,10 @@ class Result:
     """What is predicted if other programs compete for the cores as they did in the changed run, and not as in the first one."""
     others: tuple[float, float]
     """Threads of other programs that competed with the job: in the first run, and in the changed one."""
+    kind: str
+    """The name of the kind of change, one of `accuracy.Kind`; empty: of several causes."""
+    refused: str
+    """Why a report predicts nothing from the first run; empty: it does."""
 
     @property
     def error(self) -> float:
@@ -202,7 +210,16 @@ def results(bench: Bench | KeptRuns, scenario: Scenario) -> Iterator[Result]:
             scenario.name, found.change, found.baseline_error,
             base_s, base_s * found.factor, base_s * found.low, base_s * found.high,
             measured(second).step_s, noise, base_s * at_load, (sum(first.others.values()), sum(second.others.values())),
+            kind_of(variant, first), (why_none(first) or ("", ""))[1],
         )  # fmt: skip
+
+
+def kind_of(variant: Variant, recorded: Pipeline) -> str:
+    """The kind of a change; of a cause that is taken away, that of a change of its cost."""
+    if variant.removed:
+        one = Kind.STORAGE if variant.removed == ("storage",) else Kind.STAGE
+        return one.name if len(variant.removed) == 1 else ""
+    return " ".join(kind.name for kind in kinds(variant.change, recorded))
 
 
 def predicted(trace: Trace, recorded: Pipeline, variant: Variant) -> Predicted | None:
@@ -238,14 +255,22 @@ def main() -> None:
         "--real-time", action="store_true", help="loops and workers come before all other programs of the machine (SCHED_RR; root)"
     )
     parser.add_argument("--keep", type=Path, help="keep the run folders in this folder")
-    parser.add_argument("--again", type=Path, help="predict the runs that an earlier call kept in this folder; nothing is run")
+    parser.add_argument(
+        "--again",
+        type=Path,
+        nargs="+",
+        default=(),
+        help="predict the runs that earlier calls kept in these folders",
+    )
+    parser.add_argument("--shown", action="store_true", help="with --again: print the errors by kind of change, for accuracy.py")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args()
-    chosen = [scenario for scenario in (REMOVALS if options.removals else SCENARIOS) if options.only in scenario.name]
+    known = (*SCENARIOS, *REMOVALS) if options.shown else REMOVALS if options.removals else SCENARIOS
+    chosen = [scenario for scenario in known if options.only in scenario.name]
     if options.again:
         found = list[Result]()
-        for scenario in chosen:
-            if (kept := options.again / scenario.name.replace(" ", "-")).is_dir():
+        for folder, scenario in itertools.product(options.again, chosen):
+            if (kept := folder / scenario.name.replace(" ", "-")).is_dir():
                 print(f"{scenario.name}: {json.dumps(scenario.settings)}", flush=True)
                 found += told(results(KeptRuns(kept), scenario))
     else:
@@ -257,6 +282,8 @@ def main() -> None:
             )
         )
     say(found)
+    if options.shown:
+        say_shown(found)
 
 
 def told(found: Iterator[Result]) -> Iterator[Result]:
@@ -332,6 +359,17 @@ def say(found: list[Result]) -> None:
         most = errors[math.ceil(0.95 * len(errors)) - 1]
         print(f"{what}: median {statistics.median(errors):.1%}, 95 % within {most:.1%}, worst {errors[-1]:.1%}")
     print(f"the same job twice: median {statistics.median(noise):.1%}, worst {noise[-1]:.1%}")
+
+
+def say_shown(found: list[Result]) -> None:
+    """The errors by kind, as `accuracy.SHOWN` has them: rounded up to whole percents."""
+    for kind in Kind:
+        errors = sorted(abs(result.error) for result in found if result.kind == kind.name and not result.refused)
+        if errors:
+            most = math.ceil(100 * errors[math.ceil(0.95 * len(errors)) - 1]) / 100
+            print(f"Kind.{kind.name}: Accuracy({len(errors)}, {most:.2f}),  # median {statistics.median(errors):.3f}")
+    for result in (each for each in found if each.refused):
+        print(f"left out: {result.scenario}, {result.change}, {result.error:+.1%}: {result.refused}")
 
 
 if __name__ == "__main__":

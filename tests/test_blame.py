@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from oracle import Oracle
 from strategies import examples, shifted, shuffled, split, traces
-from timeline import TICK_NS, charged, details, timeline
+from timeline import charged, details, timeline
 
 from ioprof.analysis.blame import blame, charges, exposed
 from ioprof.analysis.intervals import total
@@ -222,37 +222,6 @@ def test_mapped_data_that_is_read_when_a_batch_is_sent_is_storage() -> None:
     found = charged(blame(timeline(drawing.format("."))))[0, 0]
     assert (4, 5) == (found["storage"], found["delivery"])
     assert 9 == charged(blame(timeline(drawing.replace("...####", "##.####").format("."))))[0, 0]["delivery"]
-
-
-def test_a_batch_that_cannot_be_sent_because_its_worker_waits_for_a_page_is_late_for_storage() -> None:
-    """A page fault keeps the interpreter lock, without which no thread of the worker sends: the batch comes when the fault ends.
-
-    One that comes later than that, or while the fault goes on, was not waiting for it.
-    """
-    drawing = "step 000000000000000\nwait 00000000000000.\nfetch w0 00.111111111111\nfault w0 ...{}\ncompute ..............0"
-    held, before, after = "##########..", "####........", "############"
-    assert [(10, 2), (0, 12), (0, 12)] == [_storage_and_delivery_ms(drawing.format(bar)) for bar in (held, before, after)]
-
-
-def test_the_queue_that_workers_share_is_blocked_by_each_of_them() -> None:
-    """The batch of one worker waits while another faults."""
-    drawing = """
-        step       000000000000000
-        wait       00000000000000.
-        fetch w0   00.............
-        fetch w1   .1111111111111.
-        fault w1   .############..
-        compute    ..............0
-    """
-    assert (11, 1) == _storage_and_delivery_ms(drawing)
-
-
-def _storage_and_delivery_ms(drawing: str) -> tuple[int, int]:
-    """What the first step is charged with, where each character is 1 ms."""
-    trace = timeline(drawing)
-    spans = trace.spans.with_columns(pl.col("start_ns", "end_ns") * (10**6 // TICK_NS))
-    row = blame(Trace(trace.run, spans)).row(0, named=True)
-    return row["storage_ns"] // 10**6, row["delivery_ns"] // 10**6
 
 
 def test_a_copy_that_nothing_hides_is_h2d() -> None:

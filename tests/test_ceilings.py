@@ -2,11 +2,13 @@
 
 import random
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_simulator import Pipeline
 from strategies import examples, shifted, shuffled, traces
+from timeline import TICK_NS, timeline
 
 from ioprof.analysis.blame import blame
 from ioprof.analysis.ceilings import ceilings
@@ -80,6 +82,24 @@ def test_a_slow_delivery_is_a_bound_only_where_workers_are_idle() -> None:
     slow = summarise(Pipeline([5 * MS] * STEPS, [2 * MS] * STEPS, 1, prefetch=1, deliver=50 * MS).trace()).verdict
     busy = summarise(Pipeline([50 * MS] * STEPS, [2 * MS] * STEPS, 1, deliver=30 * MS).trace()).verdict
     assert ("delivery", "decode") == (slow.bound_by, busy.bound_by)
+
+
+@pytest.mark.parametrize(("fault", "name"), [("#########...", "blocked sends"), ("............", "delivery")])
+def test_a_send_that_a_read_blocks_is_no_slow_delivery(fault: str, name: str) -> None:
+    """Each batch comes 11 ms after it was made, at the end of a page fault of its worker, which keeps the interpreter lock."""
+    number = "0123456789abcdef"
+    rows = {
+        "step": "".join(one * 14 for one in number),
+        "wait": "".join(one * 13 + "." for one in number),
+        "compute": "".join("." * 13 + one for one in number),
+        "fetch w0": number[0] * 2 + "".join(".." + one * 12 for one in number[1:]),
+        "fault w0": "." * 4 + "".join(f"{fault}.." for _ in number[1:]),
+    }
+    trace = timeline("\n".join(f"{kind} {row}" for kind, row in rows.items()))
+    found = ceilings(Trace(trace.run, trace.spans.with_columns(pl.col("start_ns", "end_ns") * (MS // TICK_NS))))
+    assert found is not None
+    assert name == max(found.residuals, key=lambda part: part.seconds).name
+    assert found.step_s == pytest.approx(found.predicted_s + sum(part.seconds for part in found.residuals))
 
 
 @settings(max_examples=30, deadline=None)

@@ -1,9 +1,13 @@
-"""Finished batches that arrive late because a worker waits for storage and keeps its interpreter lock.
+"""Finished batches that arrive late because a worker keeps its interpreter lock: it waits for storage, or makes its next batch.
 
 A batch is sent by a thread of its worker. A page fault keeps the interpreter lock while it waits, and so do reads of some
 libraries. Until it ends, that thread does not run, nor the one that hands the memory of a batch over to the rank (`multiprocessing.
 resource_sharer`). The workers of a loader share one queue, so what blocks one of them blocks all. The sign of it: the batch arrives
 just after a series of such reads has ended that began with the wait.
+
+Python code keeps the lock too: a thread that wants it gets it after 5 ms (`sys.getswitchinterval`), and needs it several times a
+message. The sign of that: other batches of the run arrive at once, and this one comes later than those by at least that interval,
+while its worker made another one. Where all batches take long, it is the message that is slow.
 """
 
 from typing import Final
@@ -20,6 +24,9 @@ _MOST_AFTER_NS: Final = 15_000_000
 """Time from the end of the last such read to the arrival of the batch: 1 to 12 ms in measurements."""
 _LEAST_COVERED: Final = 0.75
 """Part of the wait that the reads of one thread must cover. That of several together would be covered by chance."""
+
+_QUICK: Final = 0.1
+"""Quantile of the times from when a batch was made to its arrival, at which it was waited for: what a message itself takes."""
 
 may_block: Final = WORK["storage"] & ~from_peer
 """Reads that may keep the interpreter lock."""
@@ -43,3 +50,25 @@ def blocked(late: Intervals, reads: pl.DataFrame) -> Intervals:
         is_blocked = has_ended & ~is_running & (covered(late, reading) >= _LEAST_COVERED * lasted)
         found.append(overlaps(reading, late[is_blocked]))
     return union_all(found)
+
+
+def held(known: pl.DataFrame, fetches: pl.DataFrame) -> pl.DataFrame:
+    """Times at which a rank waited for a batch that was made while its worker made another one, and only that explains the delay:
+    `start_ns`, `end_ns`, `worker`.
+
+    `known` are waits for workers that are processes, with `ready_ns` and `worker`; `fetches` are those of all workers.
+    """
+    columns = ["start_ns", "end_ns", "worker"]
+    direct = known.filter(pl.col("start_ns") <= pl.col("ready_ns"))
+    if direct.is_empty():
+        return direct.select(columns)
+    quick_ns = int(np.quantile((direct["end_ns"] - direct["ready_ns"]).to_numpy(), _QUICK, method="lower"))
+    since = pl.max_horizontal("start_ns", "ready_ns") + quick_ns
+    late = known.select(since.alias("start_ns"), "end_ns", "worker").filter(pl.col("end_ns") - pl.col("start_ns") >= LEAST_LATE_NS)
+    if quick_ns >= LEAST_LATE_NS:
+        return late.clear()
+    found = [late.clear()]
+    for (worker,), part in late.group_by("worker", maintain_order=True):
+        times, fetching = intervals(part), union(intervals(fetches.filter(pl.col("worker") == worker)))
+        found.append(part.filter(pl.Series(covered(times, fetching) >= _LEAST_COVERED * (times[:, 1] - times[:, 0]))))
+    return pl.concat(found)

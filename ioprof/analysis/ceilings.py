@@ -7,26 +7,31 @@ Per step, over steady steps only (after the warm-up):
                 computes, if that is longer
 
 The loop cannot be faster than the slower of the two; without workers it takes both, one after the other. What remains is the
-residual: epochs that begin, workers that are slower than the mean, batches on their way, and variation from batch to batch.
+residual: epochs that begin, workers that are slower than the mean, batches that cannot be sent, batches on their way, and
+variation from batch to batch. No `fetch` contains the time in which its worker waits for a place in a full queue.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
 import polars as pl
 
+from ioprof.analysis.blocked_sends import late_arrivals
 from ioprof.analysis.gpu_windows import observed
-from ioprof.analysis.intervals import Intervals, covered, overlaps, pack, subtract, total, union
-from ioprof.analysis.lineage import with_worker
+from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack, subtract, total, union, union_all
+from ioprof.analysis.lineage import Sending, sending_of, with_worker
 from ioprof.analysis.selection import COMPUTE, by_rank, intervals, kind_in, on_stream
 from ioprof.analysis.steps import steps, warmup
 from ioprof.analysis.training_process import main_threads
 from ioprof.run_record import Ceilings, Residual
 from ioprof.trace import Trace
 
-RESIDUALS: Final = ("epoch starts", "imbalance of workers", "delivery", "variation")
-"""What the two ceilings do not explain, in the order in which it is named; the last is what remains."""
+RESIDUALS: Final = ("epoch starts", "imbalance of workers", "blocked sends", "delivery", "variation")
+"""What the two ceilings do not explain, in the order in which it is named; the last is what remains. `blocked sends`: batches that
+were made, and that a worker kept from being sent (`blocked_sends`); blame charges these times to what it did."""
 _KINDS: Final = (*COMPUTE, "step", "wait", "fetch", "sampler")
 
 
@@ -51,7 +56,7 @@ def ceilings(trace: Trace) -> Ceilings | None:
     sums = _Sums()
     for rank, spans in by_rank(trace, _KINDS, ("pid", "tid", "stream", "batch", "name")):
         own, known = table.filter(pl.col("rank") == rank), with_worker(spans)
-        _add_rank(sums, _whole_rounds(intervals(own[warmup(len(own)) :]), known), known)
+        _add_rank(sums, _whole_rounds(intervals(own[warmup(len(own)) :]), known), known, partial(sending_of, trace, rank))
     if not sums.steps:
         return None
     scale = 1e9 * sums.steps
@@ -85,7 +90,8 @@ def _whole_rounds(windows: Intervals, spans: pl.DataFrame) -> Intervals:
     return windows[len(windows) % workers :] if len(windows) > 2 * workers else windows
 
 
-def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame) -> None:
+def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame, sending: Callable[[], Sending]) -> None:
+    """`sending`: how the batches of the rank were sent. It is only called where batches came late, since it may take long."""
     steady, wall_ns = union(windows), total(windows)
     waits = spans.filter(pl.col("kind") == "wait")
     received = waits.filter(pl.Series(covered(_ends(waits), steady) > 0), pl.col("batch").is_not_null())
@@ -107,10 +113,13 @@ def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame) -> None:
     slowest = max(busy / count for busy, count in by_worker.select("busy", "batches").iter_rows())
     ready = waits.join(fetches.group_by("batch").agg(ready_ns=pl.col("end_ns").max()), on="batch")
     sent = pack(np.maximum(ready["start_ns"].to_numpy(), ready["ready_ns"].to_numpy()), ready["end_ns"].to_numpy())
+    delivering, late = overlaps(union(sent), steady), late_arrivals(ready)
+    blocking = overlaps(delivering, _kept_back(sending())) if len(late) else EMPTY
     parts = {
         "epoch starts": _epoch_starts(waits, steady),
         "imbalance of workers": (slowest - per_batch) * batches / workers,
-        "delivery": total(overlaps(union(sent), steady)),
+        "blocked sends": total(blocking),
+        "delivery": total(subtract(delivering, blocking)),
     }
     sums.steps += len(windows)
     sums.wall += wall_ns
@@ -121,6 +130,10 @@ def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame) -> None:
     sums.is_serial &= is_serial
     for name, took_ns in parts.items():
         sums.parts[name] = sums.parts.get(name, 0.0) + took_ns
+
+
+def _kept_back(found: Sending) -> Intervals:
+    return found.blocked if found.held is None else union_all([found.blocked, intervals(found.held)])
 
 
 def _most_at_once(lives: Intervals) -> int:

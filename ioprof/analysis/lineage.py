@@ -4,6 +4,7 @@ At an instant of the wait for batch k, whose worker ended fetch(k) at `ready`:
 
     at or after ready    `storage`, `page_cache`: a thread of the worker that only sends batches read what is in one, see `_sent`;
                          `storage`: a read of a worker kept the batch from being sent, see `blocked_sends`;
+                         what the worker did for another batch, where that kept the batch from being sent;
                          else `delivery`: the batch was made, and on its way or queued
     before ready         what that worker did: `storage`, `page_cache`, `decode`, `transform`, `collate`
                          (before fetch(k) began the same worker was busy with an earlier batch, or was starting up)
@@ -24,7 +25,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ioprof.analysis.blocked_sends import blocked, late_arrivals, may_block
+from ioprof.analysis.blocked_sends import blocked, held, late_arrivals, may_block
 from ioprof.analysis.intervals import EMPTY, Intervals, charge, covered, overlaps, pack, subtract, total, union, union_all
 from ioprof.analysis.selection import READS, TIMES, WORK, Activity, by_rank, from_peer, intervals, kind_in, of_kind, of_work
 from ioprof.analysis.training_process import has_processes, likely_waits, main_threads, threads_work
@@ -88,6 +89,8 @@ class Sending:
     """Threads of the workers that only send the batches that others made."""
     blocked: Intervals = field(default_factory=lambda: EMPTY)
     """When a batch that was made came late because a worker read, see `blocked_sends`."""
+    held: pl.DataFrame | None = None
+    """The same because its worker made another batch: `start_ns`, `end_ns`, `worker`."""
 
 
 def wait_leaves(spans: pl.DataFrame, measured: Collection[str] = LEAVES, sending: Sending | None = None) -> list[Activity]:
@@ -99,9 +102,12 @@ def wait_leaves(spans: pl.DataFrame, measured: Collection[str] = LEAVES, sending
     spans = with_worker(of_kind(spans, *KINDS).select(*TIMES, "finish_ns", *COLUMNS))  # each filter copies all columns
     waits = _with_fetch(spans)
     known = waits.filter(pl.col("ready_ns").is_not_null())
-    found = [Activity(cause, times) for cause, times in _work(spans, known).items()]
+    held_up = _held(spans, known) if sending is None or sending.held is None else sending.held
+    work, making = _work(spans, known, held_up)
+    found = [Activity(cause, times) for cause, times in work.items()]
     found += [Activity(cause, times) for cause, times in _sent(spans, known, None if sending is None else sending.threads).items()]
     found.append(Activity("storage", _blocked(spans, known) if sending is None else sending.blocked))
+    found.append(Activity("loader", making))
     found.append(
         Activity(
             "delivery", pack(np.maximum(known["start_ns"].to_numpy(), known["ready_ns"].to_numpy()), known["end_ns"].to_numpy())
@@ -134,7 +140,7 @@ def sending_of(trace: Trace, rank: int) -> Sending:
     threads, blocking = (
         with_worker(pl.concat([structure, found]).with_columns(finish_ns="end_ns")) for found in (reads, pl.concat(near))
     )
-    return Sending(_senders(*_sent_reads(threads, known)), _blocked(blocking, known))
+    return Sending(_senders(*_sent_reads(threads, known)), _blocked(blocking, known), _held(with_worker(structure), known))
 
 
 def _overlap(spans: pl.DataFrame, normal: Intervals) -> pl.Series:
@@ -153,6 +159,10 @@ def _of_processes(known: pl.DataFrame) -> pl.DataFrame:
 def _blocked(spans: pl.DataFrame, known: pl.DataFrame) -> Intervals:
     late = late_arrivals(_of_processes(known))
     return blocked(late, spans.filter(pl.col("worker") % 2**32 == 0, may_block)) if len(late) else EMPTY
+
+
+def _held(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    return held(_of_processes(known), of_kind(spans, "fetch"))
 
 
 def _sent_reads(spans: pl.DataFrame, known: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -261,10 +271,11 @@ def _with_fetch(spans: pl.DataFrame) -> pl.DataFrame:
     return waits.join(first, on="batch", how="left")
 
 
-def _work(spans: pl.DataFrame, known: pl.DataFrame) -> dict[str, Intervals]:
-    """What the workers did while the rank waited for a batch of theirs."""
+def _work(spans: pl.DataFrame, known: pl.DataFrame, held_up: pl.DataFrame) -> tuple[dict[str, Intervals], Intervals]:
+    """What the workers did while the rank waited for a batch of theirs; and when they made others, which held that one up."""
     axis = Axis.of(known["worker"].to_numpy(), intervals(known))
-    windows = union(axis.place(known.with_columns(until=pl.min_horizontal("end_ns", "ready_ns")), "until"))
+    later = axis.place(held_up.filter(pl.col("worker").is_in(pl.Series(axis.workers).implode())))
+    windows = union(np.concatenate([axis.place(known.with_columns(until=pl.min_horizontal("end_ns", "ready_ns")), "until"), later]))
     is_there = pl.col("worker").is_in(pl.Series(axis.workers).implode()), pl.col("end_ns") > axis.origin_ns
     there = spans.select(*TIMES, "source", "worker").filter(*is_there)
     fetching = union(axis.place(of_kind(there, "fetch")))
@@ -273,4 +284,4 @@ def _work(spans: pl.DataFrame, known: pl.DataFrame) -> dict[str, Intervals]:
         work = of_work(there, cause)
         placed = axis.place(work.filter(~from_peer)), overlaps(axis.place(work.filter(from_peer)), fetching)
         found[cause] = axis.times(overlaps(np.concatenate(placed), windows))
-    return found
+    return found, axis.times(overlaps(fetching, union(later)))

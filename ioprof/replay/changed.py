@@ -100,7 +100,10 @@ def _without_wake_ups(pipeline: Pipeline) -> Pipeline:
         ]
         return replace(rank, iterations=tuple(iterations), worker_cpu=replace(use, wake_ratio=0.0))
 
-    return replace(pipeline, ranks=tuple(awake(rank) for rank in pipeline.ranks))
+    ranks = tuple(awake(rank) for rank in pipeline.ranks)
+    if all(rank.worker_cpu.busy_ratio >= _ALWAYS_BUSY for rank in ranks):
+        return replace(pipeline, ranks=ranks, scattered={})  # the scheduler balances threads that go on computing
+    return replace(pipeline, ranks=ranks)
 
 
 def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:

@@ -2,12 +2,14 @@
 
 The run-queue delay of the job's processes says by how much waiting for a core stretched their work. A part of that is their own
 competition, which the replay has. The rest is as many other threads as it takes for the replay to have the measured delay, but not
-more than the CPU time that other programs used can be of. Delay that neither explains is the time until a thread that was woken
-runs, which processes that sleep often have on an idle machine too: `CpuUse.wake_ratio`. Without the waits it would not be there. Of
-the delay after reads, which is a part of their time, that which is not explained stays in it.
+more than the CPU time that other programs used can be of. Then threads may have shared a core while another one was idle
+(`engine.Resource.scattered`), as far as that explains the delay, and if the replay comes closer to the run with it. Delay that
+nothing of this explains is the time until a thread that was woken runs, which processes that sleep often have on an idle machine
+too: `CpuUse.wake_ratio`. Without the waits it would not be there. Of the delay after reads, which is a part of their time, that
+which is not explained stays in it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -34,21 +36,37 @@ def with_others(recorded: Pipeline, used_cores: Mapping[str, float]) -> Pipeline
 
     `used_cores`: by host, the cores that other programs used on average; a host whose value is not known is not there.
     """
-    found = recorded
+    found = spread = recorded
     for host in dict.fromkeys(rank.host for rank in recorded.ranks):
         wanted = _measured([rank for rank in recorded.ranks if rank.host == host])
         most = _MOST_THREADS
         if (used := used_cores.get(host)) is not None:  # they compete as long as the job does, without its wake-ups
             most = used * min(wanted, _simulated(recorded, host, used)) if used else 0.0
         if wanted <= _LEAST_DELAY:  # there were cores for all; with a change there may not be
-            found = replace(found, others={**found.others, host: most}) if used else found
+            if used:
+                found, spread = _with_threads(found, host, most), _with_threads(spread, host, most)
             continue
         threads = _fitted(recorded, host, wanted)
-        found = replace(found, others={**found.others, host: min(threads, most)})
+        found, spread = (_with_threads(each, host, min(threads, most)) for each in (found, spread))
         if threads > most:
-            explained = _simulated(recorded, host, most)
-            found = _with_delay(found, host, max(0.0, min(1.0, (explained - 1) / (wanted - 1))))
-    return found if found is recorded else _better(found)
+            scattered = _scattered(recorded, host, most, wanted)
+            spread = replace(spread, scattered={**spread.scattered, host: scattered})
+            found, spread = (
+                _with_delay(each, host, max(0.0, min(1.0, (_simulated(recorded, host, most, part) - 1) / (wanted - 1))))
+                for each, part in ((found, 0.0), (spread, scattered))
+            )
+    return found if found is recorded else _better(found, spread)
+
+
+def _with_threads(recorded: Pipeline, host: str, threads: float) -> Pipeline:
+    return replace(recorded, others={**recorded.others, host: threads})
+
+
+def _scattered(recorded: Pipeline, host: str, threads: float, wanted: float) -> float:
+    """How far the job's threads were scattered over the cores, beside so many threads of other programs."""
+    if recorded.cores.get(host, 1.0) <= 1:
+        return 0.0
+    return _bisected(lambda part: _simulated(recorded, host, threads, part), 1.0, wanted)
 
 
 def _with_delay(recorded: Pipeline, host: str, part: float) -> Pipeline:
@@ -72,16 +90,23 @@ def _with_delay(recorded: Pipeline, host: str, part: float) -> Pipeline:
     return replace(recorded, ranks=tuple(of_rank(rank) if rank.host == host else rank for rank in recorded.ranks))
 
 
-def _better(shared: Pipeline) -> Pipeline:
-    """The pipeline with cores that are shared, or with the times as measured if only those reproduce the run.
+def _better(shared: Pipeline, spread: Pipeline) -> Pipeline:
+    """The pipeline with cores that are shared, with threads `spread` over them if that reproduces the run better, or with the
+    times as measured if only those reproduce it.
 
     The delays are known per process, not per stage: where a few long ones count, such as those of a thread beside the loop's own,
     shared cores spread them over work that was not delayed.
     """
     short = shortened(shared, MOST_COMPARED)
     step_s = measured(short).step_s
-    error = abs(replayed(short).step_s / step_s - 1)
-    if error <= _GOOD_ERROR or error <= abs(replayed(replace(short, shares_cores=False)).step_s / step_s - 1):
+
+    def error(each: Pipeline) -> float:
+        return abs(replayed(each).step_s / step_s - 1)
+
+    least = error(short)
+    if any(spread.scattered.values()) and (other := error(shortened(spread, MOST_COMPARED))) < least:
+        shared, short, least = spread, shortened(spread, MOST_COMPARED), other
+    if least <= _GOOD_ERROR or least <= error(replace(short, shares_cores=False)):
         return shared
     return replace(shared, shares_cores=False)
 
@@ -94,16 +119,21 @@ def _measured(ranks: list[Rank]) -> float:
 
 
 def _fitted(recorded: Pipeline, host: str, wanted: float) -> float:
-    low, high = 0.0, _MOST_THREADS
+    return _bisected(lambda threads: _simulated(recorded, host, threads), _MOST_THREADS, wanted)
+
+
+def _bisected(dilation: Callable[[float], float], most: float, wanted: float) -> float:
+    """The value up to `most` at which a dilation that rises with it is what is wanted."""
+    low, high = 0.0, most
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
-        low, high = (middle, high) if _simulated(recorded, host, middle) < wanted else (low, middle)
+        low, high = (middle, high) if dilation(middle) < wanted else (low, middle)
     return (low + high) / 2
 
 
-def _simulated(recorded: Pipeline, host: str, threads: float) -> float:
-    """The dilation in a replay with so many threads of other programs."""
-    short = replace(shortened(recorded, _MOST_ACTIONS), others={host: threads})
+def _simulated(recorded: Pipeline, host: str, threads: float, scattered: float = 0.0) -> float:
+    """The dilation in a replay with so many threads of other programs, and threads that are so far scattered over the cores."""
+    short = replace(shortened(recorded, _MOST_ACTIONS), others={host: threads}, scattered={host: scattered})
     simulation = Simulation(plan(filled(short)))
     simulation.run()
     return simulation.dilation(list(dict.fromkeys(rank.host for rank in recorded.ranks)).index(host))

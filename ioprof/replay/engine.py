@@ -89,6 +89,20 @@ class Resource:
     than its fair part gets all of it, as schedulers favour threads that sleep much."""
     burst: float = 0.0
     """What it gives at once after it was idle for long enough (a token bucket)."""
+    scattered: float = 0.0
+    """Of cores, 0 to 1: how far threads that could run are spread over them at random, some in one queue while a core is idle. 0: a
+    core is idle only if nobody waits for one."""
+
+    def usable(self, threads: float) -> float:
+        """How much so many users get together: of cores, the mean number that is not idle.
+
+        Of n threads on C cores at random, C × (1 - (1 - 1/C)^n) cores have one.
+        """
+        most = min(threads, self.capacity)
+        if not self.scattered or self.capacity <= 1 or threads <= 1:
+            return most
+        at_random: float = self.capacity * (1 - (1 - 1 / self.capacity) ** threads)
+        return most - self.scattered * (most - at_random)
 
 
 @dataclass(frozen=True)
@@ -119,6 +133,7 @@ class _Shared:
         "_credit",
         "_most",
         "_received",
+        "_resource",
         "_since_s",
         "_users",
         "_waiting",
@@ -127,6 +142,7 @@ class _Shared:
     )
 
     def __init__(self, resource: Resource) -> None:
+        self._resource = resource
         self._capacity, self._most, self._background = resource.capacity, resource.most_per_user, resource.background
         self._received = self._since_s = self._users = 0.0
         self.wanted_s = self.used_s = 0.0
@@ -137,9 +153,12 @@ class _Shared:
         if not self._users:
             return self._most
         others = math.ceil(self._background)
-        fair = self._capacity / (self._users + others)
+        usable = self._capacity
+        if self._resource.scattered:
+            usable = self._resource.usable(self._users + self._background)
+        fair = usable / (self._users + others)
         if others and self._background <= fair * others:
-            fair = (self._capacity - self._background) / self._users
+            fair = (usable - self._background) / self._users
         return min(self._most, fair)
 
     def _advance(self, now_s: float) -> None:

@@ -213,6 +213,8 @@ class Pipeline:
     batch_size: int | None
     others: dict[str, float]
     """By host: threads of other programs that could run meanwhile, on average, as far as they slowed the job down."""
+    scattered: dict[str, float] = field(default_factory=dict)
+    """By host: how far threads that could run shared a core while another one was idle, 0 to 1 (`engine.Resource.scattered`)."""
     memory_s_per_byte: float = 0.0
     """Time per byte of reads from the page cache in this run; 0: it had none."""
     has_memory_reads: bool = False

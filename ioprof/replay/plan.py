@@ -25,7 +25,10 @@ _NOTHING: Final[tuple[Segment, ...]] = ()
 def plan(pipeline: Pipeline) -> Plan:
     """What to simulate; of a pipeline whose unobserved values are drawn (`changed.filled`)."""
     hosts = list(dict.fromkeys(rank.host for rank in pipeline.ranks))
-    resources = [Resource(pipeline.cores.get(host, 1.0), 1.0, pipeline.others.get(host, 0.0)) for host in hosts]
+    resources = [
+        Resource(pipeline.cores.get(host, 1.0), 1.0, pipeline.others.get(host, 0.0), scattered=pipeline.scattered.get(host, 0.0))
+        for host in hosts
+    ]
     use = pipeline.storage
     if not pipeline.shares_cores:
         pipeline = replace(pipeline, ranks=tuple(replace(each, loop_cpu=CpuUse(), worker_cpu=CpuUse()) for each in pipeline.ranks))
@@ -44,7 +47,7 @@ def _may_compete(pipeline: Pipeline, host: str, cores: Resource) -> bool:
             )
             uses = ((_loop_cpu(rank, pipeline), 1), (rank.worker_cpu, most))
             threads += sum(use.threads * count for use, count in uses if use.is_measured)
-    return threads > cores.capacity
+    return threads > (1.0 if cores.scattered else cores.capacity)
 
 
 def _rank(rank: Rank, host: int, pipeline: Pipeline, shares: bool) -> RankPlan:

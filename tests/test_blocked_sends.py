@@ -1,0 +1,67 @@
+"""Batches that were made, and could not be sent because their workers kept the interpreter lock."""
+
+import polars as pl
+import pytest
+from timeline import TICK_NS, timeline
+
+from ioprof.analysis.blame import blame
+from ioprof.trace import Trace
+
+
+def test_a_batch_that_cannot_be_sent_because_its_worker_waits_for_a_page_is_late_for_storage() -> None:
+    """A page fault keeps the interpreter lock, without which no thread of the worker sends: the batch comes when the fault ends.
+
+    One that comes later than that, or while the fault goes on, was not waiting for it.
+    """
+    drawing = "step 000000000000000\nwait 00000000000000.\nfetch w0 00.111111111111\nfault w0 ...{}\ncompute ..............0"
+    held, before, after = "##########..", "####........", "############"
+    assert [(10, 2), (0, 12), (0, 12)] == [_storage_and_delivery_ms(drawing.format(bar)) for bar in (held, before, after)]
+
+
+def test_the_queue_that_workers_share_is_blocked_by_each_of_them() -> None:
+    """The batch of one worker waits while another faults."""
+    drawing = """
+        step       000000000000000
+        wait       00000000000000.
+        fetch w0   00.............
+        fetch w1   .1111111111111.
+        fault w1   .############..
+        compute    ..............0
+    """
+    assert (11, 1) == _storage_and_delivery_ms(drawing)
+
+
+@pytest.mark.parametrize(
+    ("first", "next_one", "charged_ms"),
+    [
+        ("00000000000.", "222222222222", {"transform": 15, "loader": 1, "delivery": 1}),
+        ("00000000000.", "...222222222", {"transform": 13, "loader": 1, "delivery": 3}),
+        ("00000000000.", "............", {"transform": 5, "loader": 0, "delivery": 12}),
+        ("00..........", "222222222222", {"transform": 5, "loader": 0, "delivery": 12}),
+    ],
+)
+def test_a_batch_that_its_worker_keeps_while_it_makes_the_next_one_is_late_for_that(
+    first: str, next_one: str, charged_ms: dict[str, int]
+) -> None:
+    """Python code keeps the interpreter lock, so the thread that sends waits. But where the worker was idle, or all batches take as
+    long, it is the message that is slow. `first` arrives after 12 ms, and the next batch 12 ms after it was made.
+    """
+    drawing = f"""
+        step      000000000000011111111111111111
+        wait      000000000000.11111111111111111
+        fetch w0  {first}.11111{next_one}
+        transform w0 {"." * 13}=====.{next_one[1:-1].replace("2", "#")}.
+        compute   ............0.................
+    """
+    trace = timeline(drawing)
+    spans = trace.spans.with_columns(pl.col("start_ns", "end_ns") * (10**6 // TICK_NS))
+    row = blame(Trace(trace.run, spans)).row(1, named=True)
+    assert charged_ms == {cause: round(row[f"{cause}_ns"] / 1e6) for cause in charged_ms}
+
+
+def _storage_and_delivery_ms(drawing: str) -> tuple[int, int]:
+    """What the first step is charged with, where each character is 1 ms."""
+    trace = timeline(drawing)
+    spans = trace.spans.with_columns(pl.col("start_ns", "end_ns") * (10**6 // TICK_NS))
+    row = blame(Trace(trace.run, spans)).row(0, named=True)
+    return row["storage_ns"] // 10**6, row["delivery_ns"] // 10**6
