@@ -7,6 +7,7 @@ from timeline import pid, timeline
 from ioprof.analysis.blame import blame
 from ioprof.report.lanes import LEAVES, MAIN_KINDS, READS
 from ioprof.report.picture import MARKS, step_picture
+from ioprof.schema import SOURCES
 from ioprof.trace import Trace
 
 JOB = """
@@ -66,6 +67,16 @@ def test_every_kind_that_has_a_lane_has_a_mark(kind):
 
     assert MARKS[kind][0] * 20 in drawn
     assert " ".join(MARKS[kind]) in drawn
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_source_of_a_read_has_a_mark(source: str) -> None:
+    """Also what came from another process."""
+    word = {"page_cache": "cache"}.get(source, source)
+    drawn = step_picture(trace := timeline(f"step {'0' * 20}\nread w0 {word} {'#' * 20}"), blame(trace))
+
+    assert MARKS[source][0] * 20 in drawn
+    assert " ".join(MARKS[source]) in drawn
 
 
 def test_an_emulated_device_is_called_so():

@@ -130,7 +130,7 @@ def why_not(recorded: Pipeline, new: Pipeline, total_s: float, found: tuple[Kind
         return NoGain.NOT_SHOWN, "its reads do not show whether the storage is bound by a rate or by latency"
     for host, cores in recorded.cores.items():
         used = _cpu_s(new, host) / total_s
-        if used > _MOST_USED * cores:
+        if used > _MOST_USED * cores and _num_processes(new, host) > 1:
             return NoGain.CONTENTION, f"the changed job would use {used:.1f} of {cores:g} cores, where predictions were far off"
     return None
 
@@ -140,6 +140,11 @@ def _storage_ratio(pipeline: Pipeline) -> float:
     stages = sum(each.tasks.stages_s.sum(0) for rank in pipeline.ranks for each in rank.iterations)
     total_s = float(np.sum(stages))
     return float(np.asarray(stages)[_STORAGE]) / total_s if total_s else 0.0
+
+
+def _num_processes(pipeline: Pipeline, host: str) -> int:
+    """Loops and their workers there, which can compete for its cores."""
+    return sum(1 + max((each.workers for each in rank.iterations), default=0) for rank in pipeline.ranks if rank.host == host)
 
 
 def why_none(recorded: Pipeline) -> tuple[NoGain, str] | None:

@@ -126,7 +126,7 @@ def ranked(
     `proposes`: changes of the loader that only a replay can propose come to it. `most_workers`: more have nothing to read.
     """
     predictor, keys = Predictor(recorded, baseline_error), list[float]()
-    more = _proposals(recorded, job, options, predictor, most_workers) if proposes else ()
+    more = _proposals(recorded, job, options, predictor, most_workers) if proposes and recorded.has_loader else ()
     known = [*found, *(each for each in more if not _is_there(each, found, recorded))]
     done = list[Advice]()
     for number, advice in enumerate(known):

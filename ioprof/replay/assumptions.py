@@ -7,7 +7,7 @@ from typing import Final
 from ioprof.errors import CommandError
 from ioprof.replay.changes import Change
 from ioprof.replay.other_costs import NONE, Grounds
-from ioprof.replay.pipeline import Pipeline, Rank
+from ioprof.replay.pipeline import OWN, Pipeline, Rank
 
 LEAST_COLD_BATCHES: Final = 8
 """Batches read from storage, from which on it is known what that costs."""
@@ -25,6 +25,8 @@ class Assumption:
 
 def check_change(recorded: Pipeline, change: Change) -> None:
     """CommandError for a change of which the run does not show the costs."""
+    if not recorded.has_loader and (option := _of_loader(change)):
+        raise CommandError(f"{option}: no loader gave this job its batches")
     iterations = [each for rank in recorded.ranks for each in rank.iterations]
     num_cold = sum(int((each.tasks.read_bytes > 0).sum()) for each in iterations)
     if change.cache == "cold" and num_cold < LEAST_COLD_BATCHES:
@@ -45,8 +47,22 @@ def check_change(recorded: Pipeline, change: Change) -> None:
         raise CommandError(
             f"--cores {change.cores:g}: the CPU time of the job's processes was not sampled long enough; record a longer run"
         )
-    if change.speeds.get("storage") and not any(each.tasks.reads.any() for each in iterations):
+    if change.speeds.get("storage") and not any(each.tasks.reads.any() for each in iterations) and not _loop_reads(recorded):
         raise CommandError("--storage: no read of this run needed storage, so faster storage changes nothing")
+
+
+def _of_loader(change: Change) -> str | None:
+    """The option of a change that is one of the loader."""
+    options = {
+        "--workers": change.workers, "--prefetch": change.prefetch, "--persistent-workers": change.persistent_workers or None,
+        "--cache": change.cache, "--like": change.like,
+    }  # fmt: skip
+    return next((option for option, value in options.items() if value is not None), None)
+
+
+def _loop_reads(recorded: Pipeline) -> bool:
+    """Whether a loop itself waited for storage."""
+    return any(rank.program.after_s[:, OWN.index("storage")].any() for rank in recorded.ranks)
 
 
 def loses_workers(recorded: Pipeline, change: Change) -> bool:

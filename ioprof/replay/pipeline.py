@@ -64,6 +64,12 @@ class Tasks:
     take_s: Seconds
     """What the loop itself spends on taking a batch that has arrived."""
 
+    @classmethod
+    def without_cost(cls, count: int) -> "Tasks":
+        """So many tasks of which nothing is to be done."""
+        none = np.zeros(count)
+        return cls(np.zeros((count, len(STAGES))), **dict.fromkeys(tuple(cls.__dataclass_fields__)[1:], none))
+
     def __len__(self) -> int:
         return len(self.lag_s)
 
@@ -93,6 +99,8 @@ class Iteration:
     is_validation: bool = False
     first_s: Seconds = field(default_factory=lambda: np.zeros(0))
     """Of each worker that it starts: what its first task took beyond a usual one, such as imports. Not in that task's stages."""
+    has_loader: bool = True
+    """False: no loader gave batches to the loop. Each task is a step, which costs nothing: all time is the loop's own."""
 
 
 @dataclass(frozen=True)
@@ -230,3 +238,8 @@ class Pipeline:
     copy: str = "overlapped"
     """How: `overlapped` with the computation of the batch before; `pinned`, between two computations; `pageable`: between two
     computations, and the loop waits for it."""
+
+    @property
+    def has_loader(self) -> bool:
+        """Whether a loader gave batches to a rank."""
+        return any(each.has_loader for rank in self.ranks for each in rank.iterations)

@@ -10,11 +10,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.blame import exposed
-from ioprof.analysis.intervals import Intervals, charge, covered, pack, subtract, union, union_all
+from ioprof.analysis.intervals import Intervals, charge, covered, overlaps, pack, subtract, total, union, union_all
 from ioprof.analysis.lineage import COLUMNS, KINDS, Axis, with_worker
 from ioprof.analysis.selection import COMPUTE, WORK, by_rank, intervals, kind_in, on_stream
 from ioprof.analysis.stragglers import arrivals
-from ioprof.analysis.training_process import in_main_thread
+from ioprof.analysis.training_process import in_main_thread, threads_work
 from ioprof.replay.asynchronous import with_depth
 from ioprof.replay.contention import with_others
 from ioprof.replay.cpu_use import Counted, Worked, counted, cpu_use, usable_cores
@@ -37,6 +37,8 @@ _LEAST_FIRST: Final = 8
 """First tasks of workers from which on it is known what such a task takes beyond a usual one."""
 _ALWAYS_LONGER: Final = 0.9
 """Part of them that must take longer than half of the other tasks."""
+_MOST_BY_THREADS: Final = 0.05
+"""Part of the steps in which other threads of a rank without a loader may read or decode."""
 _LEAST_TAKES: Final = 8
 """Takes of batches that were ready from which on they say what receiving a batch takes."""
 
@@ -46,14 +48,17 @@ def pipeline(trace: Trace) -> Pipeline:
     _check_run(trace)
     counts, arrived, reads = counted(trace), arrivals(trace), reads_of_batches(trace)
     own = {rank: causes for rank, _, causes in exposed(trace, OWN)}
-    ranks = []
+    ranks, alone = [], list[tuple[int, pl.DataFrame]]()
     for rank, spans in by_rank(trace, (*KINDS, "sampler"), ("host", *COLUMNS, "step", "bytes")):
         if rank in own:
             of_rank = reads.filter(pl.col("rank") == rank)
             found = _rank(trace, rank, spans, own[rank], arrived.filter(pl.col("rank") == rank), counts, of_rank)
             ranks += [found] if found is not None else []
+            alone += [(rank, spans)] if found is None else []
     if not ranks:
-        raise ReplayError(Refusal.NO_LOADER)
+        ranks = [_without_loader(trace, rank, spans, own[rank], arrived, counts) for rank, spans in alone]
+    if not ranks:
+        raise ReplayError(Refusal.NO_TIMES)
     per_byte, has_memory_reads = _memory_reads(trace)
     beside = others(trace, counts)
     cores = usable_cores(trace)
@@ -101,6 +106,8 @@ def _memory_reads(trace: Trace) -> tuple[float, bool]:
 def _served_s_per_read(trace: Trace, reads: pl.DataFrame, beside: Mapping[str, Others]) -> float:
     """CPU time of those that served the reads from storage, for each of these."""
     waits = trace.rows(kinds=["wait"])
+    if waits.is_empty():
+        return 0.0
     first, last = (int(each) for each in (waits["end_ns"].min(), waits["end_ns"].max()))  # type: ignore[arg-type]
     count = len(reads.filter(pl.col("end_ns") >= first, pl.col("end_ns") <= last))
     if not count:
@@ -200,6 +207,41 @@ def _rank(
         taken_ns=taken_ns,
         end_ns=end_ns,
         starts_early=starts_early,
+    )
+
+
+def _without_loader(
+    trace: Trace, rank: int, spans: pl.DataFrame, causes: Mapping[str, Intervals], arrived: pl.DataFrame, counts: dict[int, Counted]
+) -> Rank:
+    """A rank whose loop does all by itself: each step takes a batch that costs nothing."""
+    steps = spans.filter(pl.col("kind") == "step").sort("start_ns")
+    begins = steps.select(start_ns="start_ns", end_ns="start_ns")
+    if len(begins) < _LEAST_BATCHES:
+        raise ReplayError(Refusal.FEW_STEPS, str(len(begins)))
+    inside = union(intervals(steps))
+    by_threads = overlaps(union_all(list(threads_work(spans, with_peers=True).values())), inside)
+    if total(by_threads) > _MOST_BY_THREADS * total(inside):
+        raise ReplayError(Refusal.BESIDE_LOOP)
+    ops, none = (Op.TAKE,) * len(begins), np.zeros(0)
+    program, end_ns = _program(ops, (0,) * len(begins), begins, steps, causes, arrived.filter(pl.col("rank") == rank))
+    waiting = [*(causes[cause] for cause in WITHOUT_CORES), *([causes["compute"]] if _on_device(trace) else [])]
+    busy = subtract(inside, union_all(waiting))
+    loop = int(steps["pid"][0] or 0)
+    since_ns = next((each.first_ns for each in trace.run.processes if each.pid == loop and each.first_ns is not None), 0)
+    every_step = Iteration(
+        workers=0, prefetch=_DEFAULT_PREFETCH, tasks=Tasks.without_cost(len(begins)), num_taken=len(begins), is_complete=True,
+        group=0, starts_workers=False, startup_s=none, has_loader=False,
+    )  # fmt: skip
+    return Rank(
+        rank=rank,
+        host=str(steps["host"][0]),
+        iterations=(every_step,),
+        program=program,
+        loop_cpu=cpu_use([Worked(counts.get(loop), busy, since_ns)], _pool(trace, [loop])),
+        worker_cpu=CpuUse(),
+        begin_ns=int(begins["start_ns"][0]),
+        taken_ns=begins["end_ns"].to_numpy().astype(np.int64),
+        end_ns=end_ns,
     )
 
 

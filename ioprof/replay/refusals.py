@@ -8,7 +8,12 @@ from ioprof.errors import RunError
 class Refusal(Enum):
     """A reason, and its text; `{}` is what was found."""
 
-    NO_LOADER = "no rank waited for batches of a loader, and only what a loader does can be replayed"
+    NO_TIMES = "nothing but the steps themselves was recorded of its ranks"
+    FEW_STEPS = "it made only {} steps, and a replay needs 4 or more; record a longer run"
+    BESIDE_LOOP = (
+        "threads of its ranks read or decode beside the loop, and no record says when the loop waits for them; pass what gives it "
+        "batches through ioprof.batches(...)"
+    )
     NO_STEP = "it has no training steps; record a job that trains, or mark its steps"
     NOT_COMPLETE = "its status is {}: a job that did not end by itself has no end to compare with; record it again"
     FEW_BATCHES = "it took only {} batches, and a replay needs 4 or more; record a longer run"

@@ -13,7 +13,7 @@ from ioprof.replay.gains import Gains, gains_of
 from ioprof.replay.pipeline import Pipeline
 from ioprof.replay.recorded import pipeline
 from ioprof.replay.refusals import Refusal, ReplayError
-from ioprof.run_record import CauseGain, CauseShare, NoGain, ReplayRecord
+from ioprof.run_record import Advice, CauseGain, CauseShare, NoGain, ReplayRecord
 
 _FAILURES: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, PolarsError)
 
@@ -43,6 +43,7 @@ def with_gains(run: Run, is_asked: bool = True) -> Run:
         return _without(run, NoGain.NOT_REPLAYED, error.refusal.text(error.found))
     except _FAILURES as error:  # of a damaged run; what was recorded must not be lost for it
         return _without(run, NoGain.NOT_REPLAYED, Refusal.FAILED.text(f"{type(error).__name__}: {error}"[:200]))
+    advice = tuple(_bounded(each, run, recorded) for each in advice)
     run = replace(run, summary=run.summary.replace(verdict=run.summary.verdict.replace(advice=advice)))
     if refused := why_none(recorded):
         return _without(run, *refused, found.baseline_error)
@@ -74,11 +75,22 @@ def _with_gain(entry: CauseShare, found: Gains, recorded: Pipeline) -> CauseShar
     return entry.replace(gain=CauseGain(gain.seconds, gain.share, lies.low, lies.high))
 
 
+def _bounded(advice: Advice, run: Run, recorded: Pipeline) -> Advice:
+    """The advice, if it is of what a cause costs, with a range of what a cause may cost: see `Gain.range_up_to`."""
+    if not advice.is_bound or advice.low is None or advice.high is None or advice.predicted_speedup is None:
+        return advice
+    entry = next((each for each in run.summary.steps.causes if each.cause == advice.cause), None)
+    most = _most_gain(entry, recorded) if entry else 1.0
+    high = min(advice.high, 1 / (1 - most)) if most < 1 else advice.high
+    speedup = advice.predicted_speedup
+    return advice.replace(low=min(max(advice.low, 1.0), speedup), high=max(high, speedup))
+
+
 def _most_gain(entry: CauseShare, recorded: Pipeline) -> float:
     """The part of the time in which the cause was waited for or worked on, and that of the shared cores that it may have used."""
-    waited, worked = entry.share or 0.0, entry.workers_share or 0.0
+    workers = sum(max((each.workers for each in rank.iterations), default=0) for rank in recorded.ranks)
+    waited, worked = entry.share or 0.0, (entry.workers_share or 0.0) if workers else 0.0
     used = 0.0
     if recorded.shares_cores and recorded.cores:
-        workers = sum(max((each.workers for each in rank.iterations), default=0) for rank in recorded.ranks)
         used = (waited * len(recorded.ranks) + worked * workers) / sum(recorded.cores.values())
     return min(1.0, waited + worked + used)

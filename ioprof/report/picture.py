@@ -16,6 +16,8 @@ MARKS: Final = {
     "storage": ("S", "read from storage"),
     "page_cache": ("p", "read from page cache"),
     "unknown": ("?", "read, source unknown"),
+    "socket": ("n", "received from a socket"),
+    "pipe": ("r", "received from a pipe"),
     "open": ("o", "open"),
     "decode": ("d", "decode"),
     "transform": ("t", "transform"),
