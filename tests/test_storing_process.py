@@ -148,7 +148,7 @@ def test_a_recording_that_has_it_is_whole(ends_early: bool, tmp_path: Path, monk
             stored.append(super().store(spool, out, record))
             return stored[-1]
 
-    monkeypatch.setattr(lifecycle, "StoringProcess", partial(Watched, 0.05, 1))
+    monkeypatch.setattr(lifecycle, "StoringProcess", partial(Watched, 0.05, 0))
     (data := tmp_path / "data").write_bytes(bytes(1 << 20))
     command = [sys.executable, str(PROGRAMS / "read_at_rate.py"), str(data), "2000", "3", str(tmp_path / "end")]
     run = record_command(command, tmp_path / "run", dict(os.environ))
