@@ -1,6 +1,7 @@
 """Trace: everything that a run recorded. It loads, saves, merges and selects; every later stage takes this one object."""
 
 import json
+import pickle
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -138,16 +139,24 @@ class Inventory:
 
     def stored(self, path: Path) -> StoredSpans:
         """The spans in the file, with what is known of them."""
-        stored = StoredSpans(path, self.rows)
-        spans = stored.scan()
         sums = pl.concat(self._sums).group_by(_SUM_KEYS).agg(pl.exclude(_SUM_KEYS).sum())
-        parts = []
-        for number, found in enumerate(self._bounds):
+        groups = []
+        for found in self._bounds:
             firsts, lasts, ranks = zip(*found, strict=True)
-            part = spans.slice(number * ROWS_IN_GROUP, ROWS_IN_GROUP)
-            parts.append(Part(part, min(firsts), max(lasts), frozenset().union(*ranks)))
-        stored.known.update(sums=sums, structure=pl.concat(self._structure), _parts=parts)
-        return stored
+            groups.append((min(firsts), max(lasts), frozenset().union(*ranks)))
+        return _stored_spans(path, self.rows, sums, pl.concat(self._structure), groups)
+
+
+def _stored_spans(
+    path: Path, rows: int, sums: pl.DataFrame, structure: pl.DataFrame, groups: Sequence[tuple[int, int, frozenset[int | None]]]
+) -> StoredSpans:
+    """Spans in a file of which this is known: `groups` are the bounds of its row groups."""
+    stored = StoredSpans(path, rows)
+    spans = stored.scan()
+    slices = (spans.slice(number * ROWS_IN_GROUP, ROWS_IN_GROUP) for number in range(len(groups)))
+    parts = [Part(part, *group) for part, group in zip(slices, groups, strict=True)]
+    stored.known.update(sums=sums, structure=structure, _parts=parts)
+    return stored
 
 
 @dataclass(frozen=True)
@@ -179,6 +188,21 @@ class Trace:
             counters=_load_table(folder / "counters.parquet", COUNTER_COLUMNS),
             stacks=_load_table(folder / STACKS, STACK_COLUMNS) if (folder / STACKS).exists() else empty_table(STACK_COLUMNS),
         )
+
+    @classmethod
+    def load_known(cls, path: Path | str, known: bytes) -> "Trace":
+        """The run in a folder, of whose spans another process passed on what it knows: `known_of_spans`."""
+        trace = cls.load(path)
+        found = pickle.loads(known)  # noqa: S301  # from a process that this one started
+        return trace if found is None else replace(trace, spans=_stored_spans(Path(path) / SPANS, *found))
+
+    def known_of_spans(self) -> bytes:
+        """What `load_known` takes of a trace that has just been saved."""
+        held = self.__dict__["_held"]
+        if not isinstance(held, StoredSpans):
+            return pickle.dumps(None)
+        groups = [(part.first_ns, part.last_ns, part.ranks) for part in self._parts]
+        return pickle.dumps((held.rows, self.sums, self.structure, groups), protocol=5)
 
     def save(self, path: Path | str) -> None:
         """Write the tables, then `run.json`, each by rename: a folder whose `run.json` is there has its tables whole."""

@@ -109,6 +109,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "clock",
         "dataset",
         "errors",
+        "files",
         "ingest",
         "instrument",
         "process",
@@ -176,6 +177,8 @@ MAY_SPEAK: Final = {
     "ioprof/train/job.py": {"os.environ", "sys.argv", "sys.stdout", "os._exit", "SystemExit"},
     "ioprof/train/network.py": {"os.environ", "sys.argv", "sys.stdout", "os._exit", "SystemExit"},  # a program of ranks too
     "ioprof/train/rendezvous.py": {"os.environ"},  # Gloo reads there which network interface it is to use
+    # A program of its own: polars reads there how to allocate, and its answer goes to the process that started it.
+    "ioprof/recording/storing_process.py": {"os.environ", "os._exit", "sys.stdout"},
     "loaders/torch_loader.py": {"os._exit"},  # a worker that is told to stop ends as torch's own handler would end it
 }
 """What modules outside of ioprof/cli do of what is otherwise the command line's business, and why."""

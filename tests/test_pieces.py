@@ -178,7 +178,7 @@ def test_the_analysis_of_a_large_run_is_kept(tmp_path: Path, monkeypatch: pytest
     """It is that of the run; it is made again when a file of the run has changed."""
     monkeypatch.setattr("ioprof.trace.ROWS_IN_MEMORY", 10)
     store = partial(store_spool, rows_in_memory=10)
-    monkeypatch.setattr("ioprof.recording.run_writer.store_spool", store)
+    monkeypatch.setattr("ioprof.recording.stored_run.store_spool", store)
     (out := tmp_path / "run").mkdir()
     run = make_run_folder(make_spool(tmp_path / "spool"), out, RunRecord(command="x"))
     assert kept_analysis(out) is not None

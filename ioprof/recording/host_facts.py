@@ -41,14 +41,15 @@ class CpuMeter:
     def __init__(self) -> None:
         self._begin = _cpu_seconds()
 
-    def others_ratio(self) -> float:
+    def others_ratio(self, not_waited_for_s: float = 0.0) -> float:
         """Share, 0 to 1, of all CPU time since the meter was made that was neither idle nor used by this process and its children.
 
         Time that the hypervisor took away ("steal") counts as used by others. High: the run's rates depend on other programs.
         Children count once they were waited for: those of a process that was killed never are, and would count as others.
+        `not_waited_for_s` is what own children used that still run.
         """
         busy_s, own_s, all_s = (now - then for now, then in zip(_cpu_seconds(), self._begin, strict=True))
-        return max(0.0, busy_s - own_s) / all_s if all_s > 0 else 0.0
+        return max(0.0, busy_s - own_s - not_waited_for_s) / all_s if all_s > 0 else 0.0
 
 
 def _cpu_seconds() -> tuple[float, float, float]:

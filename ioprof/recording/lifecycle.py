@@ -15,6 +15,7 @@ from ioprof.recording.host_facts import CpuMeter, host_record, recorded_variable
 from ioprof.recording.keeping import Keeper
 from ioprof.recording.parts import own_part, part_folder
 from ioprof.recording.pending_run import PendingRun
+from ioprof.recording.storing_process import StoringProcess
 from ioprof.reporter import SILENT, Reporter
 from ioprof.run_record import ClockRecord, CommandTimes, Failure, HostRecord, Record, RunRecord
 
@@ -66,6 +67,7 @@ class Recording:
         self._pending = PendingRun(out if self.part is None else part_folder(out, self.part), force, own)
         self._base_environment, self._reporter = environment, reporter
         self._samplers = ExternalSamplers(stacks=stacks)
+        self._storing = StoringProcess()
         self._keep_ns = keep_ns
         self._meter, self._anchor = CpuMeter(), clock.anchor()
 
@@ -87,7 +89,7 @@ class Recording:
     @contextmanager
     def external_samplers(self) -> Iterator[None]:
         """Record page faults and samples of what this thread starts in the block, and when it began and ended."""
-        with self._samplers.recording(self.spool), self._keeping():
+        with self._storing.starting(self.spool), self._samplers.recording(self.spool), self._keeping():
             start_ns = clock.monotonic_ns()
             try:
                 yield
@@ -114,16 +116,15 @@ class Recording:
     def finish(self, *, status: str, failures: Sequence[Failure], exit_code: int | None = None) -> "Run":
         """Make the run folder, and remove the spool."""
         run = self._pending.run
-        capture = with_costs(self._samplers.add_to(run.capture), self._base_environment)
         run = run.replace(
             status=status,
             failures=tuple(failures),
             exit_code=exit_code,
             hosts=tuple(self._with_cpu_of_others(host, status) for host in run.hosts),
-            capture=with_cold_costs(capture, self._base_environment),
+            capture=self._samplers.add_to(run.capture),
             clocks=run.clocks.replace(wall_error_ns=self._wall_error_ns(run.clocks)),
         )
-        finished = self._pending.make(run)
+        finished = self._pending.make(run, self._storing, self._with_costs)
         if self.spool.exists():
             self._reporter.say(f"could not be removed, and is not needed any more: {self.spool}")
         self._reporter.say(f"run folder: {self._pending.out}")
@@ -132,7 +133,13 @@ class Recording:
             self._reporter.say(f"{which}; when all have ended: ioprof gather {shlex.quote(str(self._whole))}")
         return finished
 
+    def _with_costs(self, run: RunRecord) -> RunRecord:
+        """With the costs of recording, measured when what was recorded is stored, so that it need not wait for that."""
+        capture = with_costs(run.capture, self._base_environment)
+        return run.replace(capture=with_cold_costs(capture, self._base_environment))
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._storing.close()
         if error is not None:
             self._pending.give_up(error)
 
@@ -144,5 +151,5 @@ class Recording:
 
     def _with_cpu_of_others(self, host: HostRecord, status: str) -> HostRecord:
         if status == "complete":
-            return host.replace(others_cpu_ratio=self._meter.others_ratio())
+            return host.replace(others_cpu_ratio=self._meter.others_ratio(self._storing.cpu_s()))
         return host.replace(others_cpu_reason="killed processes of the job cannot be distinguished from other programs")

@@ -9,7 +9,7 @@ import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ioprof.dataset import write_json_atomically
 from ioprof.errors import CommandError, IoprofError
 from ioprof.recording.run_folder import MARKER, check_output, create_output, output_exists
+from ioprof.recording.storing_process import StoringProcess
 from ioprof.run_record import RunRecord
 
 if TYPE_CHECKING:
@@ -58,14 +59,20 @@ class PendingRun:
             raise
         self._began = True
 
-    def make(self, run: RunRecord) -> "Run":
-        """Make the run folder, with all that is known of the run in the end; the spool goes."""
-        from ioprof.recording.run_writer import make_run_folder  # its libraries take half a second: after the job
+    def make(
+        self, run: RunRecord, storing: StoringProcess | None = None, complete: Callable[[RunRecord], RunRecord] | None = None
+    ) -> "Run":
+        """Make the run folder, with all that is known of the run in the end; the spool goes.
 
+        `storing` stores what was recorded if it can; `complete` adds what is found out after that.
+        """
         self.run = run
         with suppress(OSError):  # what was written at the start suffices
             self._write_job(os.getpid())
-        return make_run_folder(self.spool, self.out, run)
+        known = None if storing is None else storing.store(self.spool, self.out, run)
+        from ioprof.recording.run_writer import make_run_folder  # its libraries take half a second: after the job
+
+        return make_run_folder(self.spool, self.out, run, known, complete)
 
     @contextmanager
     def kept(self) -> Iterator[None]:

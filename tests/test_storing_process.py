@@ -1,0 +1,160 @@
+"""The process that stores a long job's run: what it stores is what the recorder would store, and its loss costs nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pytest
+from captures import chunk, header_bytes, record, string
+from polars.testing import assert_frame_equal
+from repository import PROGRAMS
+
+from ioprof.recording import lifecycle
+from ioprof.recording.command import record_command
+from ioprof.recording.stored_run import store_run
+from ioprof.recording.storing_process import PROGRAM, StoringProcess
+from ioprof.run_record import RunRecord
+from ioprof.schema import KINDS
+from ioprof.trace import ROWS_IN_MEMORY, SPANS, Trace
+from ioprof.wire_format import SLOTS
+
+CHUNKS: Final = 500
+RECORD: Final = RunRecord(name="out", command="x", status="complete")
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """Reads and a step, more than are held in memory."""
+    read, step = (KINDS.index(kind) + 1 for kind in ("read", "step"))
+    reads = [
+        record(kind=read, start_ns=at * 50, end_ns=at * 50 + at % 40, bytes=64, source=1 + at % 2, offset=0, file=0)
+        for at in range(SLOTS)
+    ]
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    first = chunk(string(0, b"/a"), record(kind=step, start_ns=0, end_ns=90, step=0))
+    (folder / "7.ring").write_bytes(header_bytes(writer=1, rank=0, rank_source=1) + first + CHUNKS * chunk(*reads))
+    return folder
+
+
+@pytest.fixture
+def storing(spool: Path) -> Iterator[StoringProcess]:
+    """A process that was started."""
+    found = StoringProcess(after_s=0.01, least_bytes=1)
+    with found.starting(spool):
+        until = time.monotonic() + 30
+        while found._process is None and time.monotonic() < until:
+            time.sleep(0.01)
+    assert found._process is not None
+    yield found
+    found.close()
+
+
+def test_what_the_process_stores_is_what_its_recorder_would_store(spool: Path, storing: StoringProcess, tmp_path: Path) -> None:
+    """All files are the same, and what is known of the spans."""
+    (out := tmp_path / "out").mkdir()
+    (own := tmp_path / "own").mkdir()
+    known = storing.store(spool, out, RECORD)
+    assert known is not None
+    expected, found = store_run(spool, own, RECORD), Trace.load_known(out, known)
+    assert {path.name: path.read_bytes() for path in own.iterdir()} == {path.name: path.read_bytes() for path in out.iterdir()}
+    assert CHUNKS * SLOTS + 1 == expected.num_spans == found.num_spans > ROWS_IN_MEMORY
+    assert {"sums", "structure", "_parts"} <= found.__dict__.keys()
+    assert_frame_equal(expected.sums, found.sums, check_row_order=False)
+    assert_frame_equal(expected.structure, found.structure)
+    bounds = [[(part.first_ns, part.last_ns, part.ranks) for part in trace._parts] for trace in (expected, found)]
+    assert bounds[0] == bounds[1]
+    assert_frame_equal(expected.spans, found.spans)
+
+
+def test_a_process_that_is_killed_leaves_nothing(spool: Path, storing: StoringProcess, tmp_path: Path) -> None:
+    """Then the recorder stores the run."""
+    (out := tmp_path / "out").mkdir()
+    assert storing._process is not None
+    storing._process.kill()
+    (out / f".{SPANS}.{storing._process.pid}.tmp").write_bytes(b"half")
+    assert storing.store(spool, out, RECORD) is None
+    assert [] == list(out.iterdir())
+
+
+def test_a_full_disk_is_said_by_the_recorder(
+    spool: Path, storing: StoringProcess, small_disk: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The process leaves nothing there."""
+    out = small_disk(64 << 10) / "run"
+    out.mkdir()
+    assert storing.store(spool, out, RECORD) is None
+    assert [] == list(out.iterdir())
+
+
+RECORDER: Final = """
+import sys, time
+from pathlib import Path
+from ioprof.recording.storing_process import StoringProcess
+storing = StoringProcess(0.01, 1)
+with storing.starting(Path(sys.argv[1])):
+    while storing._process is None:
+        time.sleep(0.01)
+    print(storing._process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("after_s", [0, 3])
+def test_it_ends_with_its_recorder(spool: Path, after_s: float) -> None:
+    """Also if that is killed, while the process loads or waits."""
+    with subprocess.Popen([sys.executable, "-c", RECORDER, str(spool)], stdout=subprocess.PIPE) as recorder:
+        assert recorder.stdout is not None
+        pid = int(recorder.stdout.readline())
+        assert PROGRAM in psutil.Process(pid).cmdline()
+        time.sleep(after_s)
+        recorder.kill()
+    until = time.monotonic() + 20
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_little_is_stored_without_it(spool: Path) -> None:
+    """A job that ends soon, or that recorded little, has no such process."""
+    for storing in (StoringProcess(after_s=60), StoringProcess(after_s=0.01, least_bytes=1 << 40)):
+        with storing.starting(spool):
+            time.sleep(0.1)
+        assert storing._process is None
+        assert storing.store(spool, spool, RECORD) is None
+        assert 0 == storing.cpu_s()
+
+
+@pytest.mark.parametrize("ends_early", [False, True])
+def test_a_recording_that_has_it_is_whole(ends_early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run folder has all that the command did, with the costs of recording, whether the process lives on or not.
+
+    The process is no part of the job: it is not recorded.
+    """
+    stored: list[bytes | None] = []
+
+    class Watched(StoringProcess):
+        def store(self, spool: Path, out: Path, record: RunRecord) -> bytes | None:
+            assert self._process is not None
+            if ends_early:
+                os.kill(self._process.pid, signal.SIGKILL)
+            stored.append(super().store(spool, out, record))
+            return stored[-1]
+
+    monkeypatch.setattr(lifecycle, "StoringProcess", partial(Watched, 0.05, 0))
+    (data := tmp_path / "data").write_bytes(bytes(1 << 20))
+    command = [sys.executable, str(PROGRAMS / "read_at_rate.py"), str(data), "2000", "3", str(tmp_path / "end")]
+    run = record_command(command, tmp_path / "run", dict(os.environ))
+    assert [ends_early] == [known is None for known in stored]
+    found = Trace.load(tmp_path / "run")
+    assert 6000 == len(found.spans.filter(kind="read", bytes=64))
+    assert run.trace.run == found.run
+    assert found.run.capture.ns_per_cold_span is not None
+    assert 1 == len(found.run.processes)
