@@ -123,6 +123,14 @@ setup(
             **STABLE_ABI,
         ),
         Extension(
+            "ioprof._bins",
+            [str(NATIVE / "bins.c")],
+            extra_compile_args=RESIZE_FLAGS,
+            libraries=["m"],
+            optional=True,
+            **STABLE_ABI,
+        ),
+        Extension(
             "ioprof._scan",
             files("*.c", "scan"),
             depends=files("*.h", "scan"),

@@ -33,10 +33,13 @@ same job, alone, once: exited after 1.0 s, recorded after 4.0 s, folder after 20
 followed by a thread that logged memory: exited after 1.2 s, recorded after 4.5 s, folder after 25.6 s, 265 MB; while two processes
 lived they had 60 and 194 MB.
 
-CPU time, of 10 M events (2 cores, which other programs used too, each measured once): 5 s to decode and compress the spans, 13
-s for the analysis, 2 s for the page; it was 31 s in all. 100 M events: 54 s, 205 s and 8 s, at a peak of 1.6 GB, so the target
-of 60 s is out of reach without an analysis that is several times as fast. 1,000 ranks with 2 M events are gathered in 55 s, at
-531 MB: 0.05 s per rank, whatever it recorded.
+Since runs of more than 8 M events are analysed in larger pieces and the page's bins are filled in C, 10 M events, alone on 2 cores,
+once: 14.5 s (stored 3.1 s, pieces 3.6 s, rest of the summary 3.7 s, page 4.1 s), CPU time 21.1 s, 873 MB.
+
+CPU time, of 10 M events before that (2 cores, which other programs used too, each measured once): 5 s to decode and compress the
+spans, 13 s for the analysis, 2 s for the page; it was 31 s in all. 100 M events: 54 s, 205 s and 8 s, at a peak of 1.6 GB, so the
+target of 60 s is out of reach without an analysis that is several times as fast. 1,000 ranks with 2 M events are gathered in 55
+s, at 531 MB: 0.05 s per rank, whatever it recorded.
 
 What helped: all analyses look at the same pieces, which are loaded once instead of five times (12 s); times of accesses are
 counted by class (3 s); what is known of spans while they are written is kept (1.5 s); memory for blocks is reused (0.7 s). What

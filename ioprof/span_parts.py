@@ -36,6 +36,11 @@ class Where:
     since_ns: int
     until_ns: int
 
+    @classmethod
+    def of_rank(cls, rank: int) -> "Where":
+        """All of a rank's time."""
+        return cls(frozenset([rank]), FIRST_NS, LAST_NS)
+
     def may_be_in(self, part: Part) -> bool:
         """Whether a part may have spans of these ranks that reach into that time."""
         is_then = part.first_ns < self.until_ns and part.last_ns >= self.since_ns

@@ -254,12 +254,12 @@ class Trace:
 
     def found(self, query: Query, where: Where | None = None) -> pl.DataFrame:
         """What a query that looks at single spans finds, in the parts that may have spans `where`; never all spans in memory."""
-        parts = [part for part in self._parts if where is None or where.may_be_in(part)] or self._parts[:1]
-        return pl.concat(list(collected(parts, query)))
+        return pl.concat(list(self.in_parts(query, where)))
 
-    def in_parts(self, query: Query) -> Iterator[pl.DataFrame]:
-        """What a query that looks at single spans finds, in pieces of bounded size; the next is read while one is looked at."""
-        return collected(self._parts, query)
+    def in_parts(self, query: Query, where: Where | None = None) -> Iterator[pl.DataFrame]:
+        """The same, in pieces of bounded size, at least one; the next is read while one is looked at."""
+        parts = [part for part in self._parts if where is None or where.may_be_in(part)] or self._parts[:1]
+        return collected(parts, query)
 
     def near(self, query: Query, ranks: frozenset[int]) -> Nearby:
         """What a query that looks at single spans finds, to be asked for stretch by stretch of time."""

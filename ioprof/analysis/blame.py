@@ -117,14 +117,14 @@ class Charging:
     kinds = _KINDS
     columns = _COLUMNS
 
-    def __init__(self, trace: Trace, listener: Listener | None = None) -> None:
+    def __init__(self, trace: Trace, listener: Listener | None = None, arrived: pl.DataFrame | None = None) -> None:
         self._trace, self._listener = trace, listener
         self._table, self._missing = steps(trace), unmeasured(trace)
         self._seen = observed(trace, self._table)
         self._charged = np.zeros((len(self._table), len(CAUSES)), np.int64)
         lengths = (self._table["end_ns"] - self._table["start_ns"]).to_numpy()
         self._charged[self._seen, CAUSES.index("host")] = lengths[self._seen]  # where a rank has nothing else
-        arrived = arrivals(trace)
+        arrived = arrivals(trace) if arrived is None else arrived
         self._no_arrivals = arrived.clear()
         self._arrived = {rank: part for (rank,), part in arrived.partition_by("rank", as_dict=True).items()}
         self._late = {rank: late_windows(arrived, rank) for rank in arrived["late_rank"].unique().to_list()}

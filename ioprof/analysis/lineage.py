@@ -29,6 +29,7 @@ from ioprof.analysis.blocked_sends import blocked, held, late_arrivals, may_bloc
 from ioprof.analysis.intervals import EMPTY, Intervals, charge, covered, overlaps, pack, subtract, total, union, union_all
 from ioprof.analysis.selection import READS, TIMES, WORK, Activity, by_rank, from_peer, intervals, kind_in, of_kind, of_work
 from ioprof.analysis.training_process import has_processes, likely_waits, main_threads, threads_work
+from ioprof.span_parts import Where
 from ioprof.trace import Trace
 
 LEAVES: Final = ("storage", "page_cache", "decode", "transform", "collate", "delivery", "loader")
@@ -128,18 +129,20 @@ def sending_of(trace: Trace, rank: int) -> Sending:
     known = _known(with_worker(structure.with_columns(finish_ns="end_ns")))
     late = late_arrivals(_of_processes(known))
     is_read = kind_in(READS), pl.col("rank") == rank, ~from_peer
-    near = [
-        part.filter(_overlap(part, late)) for part in trace.in_parts(lambda part: part.filter(*is_read, may_block).select(columns))
-    ]
+    where = Where.of_rank(rank)
+    near = [structure.clear()]
+    if len(late):
+        found = trace.in_parts(lambda part: part.filter(*is_read, may_block).select(columns), where)
+        near += [part.filter(_overlap(part, late)) for part in found]
     thread, mine = ["pid", "tid"], trace.sums.filter(pl.col("rank") == rank)
     fetching = mine.filter(pl.col("kind") == "fetch").select(thread).unique()
     reading = mine.filter(kind_in(READS), ~from_peer).join(fetching, on="pid", how="semi")
     others = reading.join(fetching, on=thread, how="anti").select(thread).unique()
     is_theirs = pl.col("tid").is_in(others["tid"].implode())
-    reads = structure.clear() if others.is_empty() else trace.found(lambda part: part.filter(*is_read, is_theirs).select(columns))
-    threads, blocking = (
-        with_worker(pl.concat([structure, found]).with_columns(finish_ns="end_ns")) for found in (reads, pl.concat(near))
-    )
+    reads = structure.clear()
+    if not others.is_empty():
+        reads = trace.found(lambda part: part.filter(*is_read, is_theirs).select(columns), where)
+    threads, blocking = (with_worker(pl.concat([structure, *parts]).with_columns(finish_ns="end_ns")) for parts in ([reads], near))
     return Sending(_senders(*_sent_reads(threads, known)), _blocked(blocking, known), _held(with_worker(structure), known))
 
 

@@ -54,9 +54,13 @@ _KIND: Final = pl.Enum(KINDS)
 _FEW_ROWS: Final = 5000
 """Rows that are filtered in less time than it takes to look for those of a kind."""
 _ROWS_AT_ONCE: Final = 100_000
-_MOST_ROWS: Final = 250_000
 _PIECES: Final = 64
-"""Of a run with more spans than so many pieces hold the pieces are larger, up to `_MOST_ROWS`: each takes time of its own."""
+"""Of a run with more spans than so many pieces hold the pieces are larger: each takes time of its own."""
+_LARGE_RUN: Final = 8_000_000
+"""Spans from which on a run is analysed in `_LARGE_PIECES` pieces, or more. It may take more memory than a job of five minutes."""
+_LARGE_PIECES: Final = 8
+_MOST_ROWS: Final = 1_250_000
+"""Spans of the largest piece."""
 _THREADS: Final = 2
 _OF_WHOLE_RANK: Final = ("step", "wait", "fetch")
 _ALWAYS: Final = (-(1 << 62), 1 << 62)
@@ -178,7 +182,9 @@ def pieces_by_rank(trace: Trace, kinds: Sequence[str], columns: Sequence[str]) -
     All of a rank's time is in one of its pieces. A rank is not divided where one piece does not tell what holds in another: where
     threads of the training process work for it, see `training_process`.
     """
-    yield from _pieces(trace, kinds, columns, max(_ROWS_AT_ONCE, min(_MOST_ROWS, trace.num_spans // _PIECES)))
+    number = trace.num_spans
+    rows_at_once = min(_MOST_ROWS, number // (_PIECES if number < _LARGE_RUN else _LARGE_PIECES))
+    yield from _pieces(trace, kinds, columns, max(_ROWS_AT_ONCE, rows_at_once))
 
 
 def _pieces(trace: Trace, kinds: Sequence[str], columns: Sequence[str], rows_at_once: int | None) -> Iterator[Piece]:

@@ -5,24 +5,22 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.stragglers import arrivals
 from ioprof.run_record import RankSkew
-from ioprof.trace import Trace
 
 _PARTS: Final = 20
 _FEWEST_STEPS: Final = 4
 
 
-def skew(trace: Trace) -> tuple[RankSkew, ...]:
+def skew(arrived: pl.DataFrame, uncertainty_ns: int) -> tuple[RankSkew, ...]:
     """One per rank, latest first; none for a job of one rank, or with fewer than four steps with an exchange of all ranks.
 
-    What is closer than the clocks' uncertainty counts as simultaneous.
+    `arrived` is `stragglers.arrivals(trace)`. What is closer than the clocks' uncertainty counts as simultaneous.
     """
-    first = arrivals(trace).filter(~pl.col("is_message")).group_by("rank", "step").agg(pl.col("own_ns").min())
+    first = arrived.filter(~pl.col("is_message")).group_by("rank", "step").agg(pl.col("own_ns").min())
     ranks = first["rank"].n_unique()
     complete = first.filter(pl.len().over("step") == ranks)
     behind = pl.col("own_ns") - pl.col("own_ns").min().over("step")
-    clear = pl.when(behind > trace.run.uncertainty_ns).then(behind).otherwise(0)
+    clear = pl.when(behind > uncertainty_ns).then(behind).otherwise(0)
     table = complete.with_columns(behind_ns=clear).with_columns(
         is_last=(pl.col("behind_ns") > 0) & (pl.col("behind_ns") == pl.col("behind_ns").max().over("step"))
     )

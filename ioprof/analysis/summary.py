@@ -1,6 +1,7 @@
 """Everything that a report says about a run."""
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
@@ -48,14 +49,14 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     """The summary of a run, complete or not; the same for the same trace. `found` is `totals(trace)`, if known already."""
     found = totals(trace) if found is None else found
     charged, made, hidden = found.charged, found.fetched, found.overlaps
-    table = charged.steps
-    work, received = found.work, batches(trace)
+    table, work, received = charged.steps, found.work, batches(trace)
     by_kernel = {process: counts.kernel - counts.during_imports for process, counts in by_process(trace).items()}
-    steps, seen = _steps(trace, charged, work), storage(trace)
-    need = demand(trace, made, found.computed_ns, work.stages, by_kernel, received)
-    wall_s, cpu = _span_s(table) or 0.0, cpu_evidence(trace)
-    more = findings(trace, table, received, work)
-    code, whole, limits = unexplained(trace, table, found.samples), ledger(trace), ceilings(trace)
+    with ThreadPoolExecutor(2) as threads:  # each of both reads all spans, which needs no interpreter
+        reading = threads.submit(findings, trace, table, received, work, found.arrived)
+        storing = threads.submit(storage, trace)
+        need = demand(trace, made, found.computed_ns, work.stages, by_kernel, received)
+        code, whole, limits = unexplained(trace, table, found.samples), ledger(trace), ceilings(trace)
+        steps, cpu, more, seen = _steps(trace, charged, work), cpu_evidence(trace), reading.result(), storing.result()
     run = _with_device(trace)
     evidence = Evidence(
         run,
@@ -64,7 +65,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         demand=need,
         overlap=hidden,
         fetched=made,
-        wall_s=wall_s,
+        wall_s=_span_s(table) or 0.0,
         warmup_ratio=_warmup_ratio(table),
         making_ns=work.stages,
         own=_own(charged),

@@ -10,6 +10,7 @@ from ioprof.analysis.interpreter_lock import of_main_threads
 from ioprof.analysis.overlap import Overlaps
 from ioprof.analysis.selection import analyse
 from ioprof.analysis.stacks import ChargedSamples
+from ioprof.analysis.stragglers import arrivals
 from ioprof.analysis.workers_time import Making, MakingSums
 from ioprof.run_record import Overlap
 from ioprof.trace import Trace
@@ -31,13 +32,16 @@ class Totals:
     """See `stacks.ChargedSamples`."""
     unnamed_samples: pl.DataFrame
     """See `workers_time.MakingSums`."""
+    arrived: pl.DataFrame
+    """See `stragglers.arrivals`."""
 
 
 def totals(trace: Trace) -> Totals:
     """The sums over all spans of a trace."""
     samples = None if trace.stacks.is_empty() else ChargedSamples(trace)
+    arrived = arrivals(trace)
     charging, work, overlaps = (
-        Charging(trace, samples),
+        Charging(trace, samples, arrived),
         MakingSums(None if trace.stacks.is_empty() else of_main_threads(trace.stacks)),
         Overlaps(trace),
     )
@@ -45,4 +49,4 @@ def totals(trace: Trace) -> Totals:
     analyse(trace, charging, work, overlaps, fetching, computing)
     found = (charging.charges(), work.found(), overlaps.by_activity(), fetching.found, computing.computed_ns)
     charged_samples = ChargedSamples(trace).found() if samples is None else samples.found()
-    return Totals(*found, charged_samples, work.unnamed_samples())
+    return Totals(*found, charged_samples, work.unnamed_samples(), arrived)

@@ -1,6 +1,7 @@
 """The report as one HTML file that opens anywhere, offline: scripts and all data inside, no request ever."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -49,10 +50,12 @@ def page(
     trace: Trace, steps: pl.DataFrame, summary: Summary, wanted: tuple[int, int] | None = None, probed: ProbedPath | None = None
 ) -> str:
     """The text of the page."""
-    data = payload(trace, steps, summary, wanted)
+    with ThreadPoolExecutor(1) as thread:
+        storage = thread.submit(storage_section, trace, summary, probed)  # reads all spans, as the timeline does
+        data = payload(trace, steps, summary, wanted)
     parts = (
         header(summary),
-        _main(trace, steps, summary, data, run_statements(trace), probed),
+        _main(trace, steps, summary, data, run_statements(trace), storage.result()),
         sections.footer(),
         data_block("facts", data.facts),
     )
@@ -62,9 +65,7 @@ def page(
     )  # fmt: skip
 
 
-def _main(
-    trace: Trace, steps: pl.DataFrame, summary: Summary, data: Payload, more: Sequence[Statement], probed: ProbedPath | None
-) -> Html:
+def _main(trace: Trace, steps: pl.DataFrame, summary: Summary, data: Payload, more: Sequence[Statement], storage: Html) -> Html:
     facts = (
         join(element("dt", each.label), element("dd", each.text, sections.badge(each.basis)))
         for each in (*statements(summary), *more)
@@ -81,7 +82,7 @@ def _main(
             element("details", element("summary", "All numbers in words"), element("dl", *facts, class_="facts")),
         ),
         sections.section("steps", "Steps", step_section(summary, steps)),
-        sections.section("storage", "Storage", storage_section(trace, summary, probed)),
+        sections.section("storage", "Storage", storage),
         sections.section("workers", "Workers", worker_section(trace)),
         sections.section("ranks", "Ranks", rank_section(summary, steps)),
         sections.section("complete", "How complete is this", sections.completeness(summary)),

@@ -130,12 +130,12 @@ def latency_bins(trace: Trace) -> pl.DataFrame:
     Those that the summary counts: reads for batches, if there are any. The bin is null for reads that were counted and not timed.
     """
     took = (pl.col("end_ns") - pl.col("start_ns")) / 1e9
-    source = pl.col("source").cast(pl.String).fill_null("unknown")
+    source = pl.col("source").fill_null("unknown")
     place = pl.when(took > 0).then((took.log10() * BINS_PER_DECADE).floor()).cast(pl.Int64)
     is_read = counted_reads(trace)
     counted = {"reads": pl.len(), "bytes": pl.col("bytes").sum()}
     binned = trace.summed(lambda part: part.filter(is_read).group_by(source, bin=place).agg(**counted), ["source", "bin"])
-    return binned.sort("source", "bin")
+    return binned.with_columns(pl.col("source").cast(pl.String)).sort("source", "bin")
 
 
 def windows(steps: pl.DataFrame, warmup: int = 0) -> tuple[Window, ...]:

@@ -1,9 +1,11 @@
 """The whole run in bins of time: how much of each bin a class of spans took, its longest span, and bytes by source.
 
-Spans are read in parts, so that a run of any length can be drawn. A span is counted in every bin that it reaches into.
+Spans are read in parts, so that a run of any length can be drawn. A span is counted in every bin that it reaches into: by C
+(native/bins.c) where ioprof was installed with a compiler, which runs beside the thread that reads the next part; else by NumPy.
 """
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -12,9 +14,14 @@ import polars as pl
 
 from ioprof.report.page.classes import CLASSES, READ_KINDS
 from ioprof.report.page.encoding import TICK_NS, block
-from ioprof.report.page.tracks import placed
-from ioprof.schema import SOURCES
+from ioprof.schema import KINDS, SOURCES
 from ioprof.trace import Trace
+
+native: ModuleType | None
+try:
+    from ioprof import _bins as native
+except ImportError:  # ioprof was installed without a C compiler
+    native = None
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,7 +34,9 @@ _FEWEST_LONG: Final = 20
 _LONG_RATIO: Final = 0.001  # of the spans of a class may be long ones
 _LONG_FACTOR: Final = 4.0  # times the median, from which on a span may be a long one
 _CHUNK: Final = 1 << 20  # cells that are filled at a time
-_SOURCE_OF_CLASS: Final = np.array([SOURCES.index(entry.source or "") if entry.kind in READ_KINDS else -1 for entry in CLASSES])
+_SOURCE_OF_CLASS: Final = np.array(
+    [SOURCES.index(entry.source or "") if entry.kind in READ_KINDS else -1 for entry in CLASSES], np.int64
+)
 
 
 @dataclass(frozen=True)
@@ -90,30 +99,65 @@ def overview(trace: Trace, table: pl.DataFrame, end_ns: int, is_fine: bool) -> O
         bins, end_ns, pairs, np.zeros((len(pairs), bins)), np.zeros((len(pairs), bins), dtype=np.uint8),
         np.zeros((len(SOURCES), bins)), np.zeros((len(CLASSES), _DURATION_BINS)),
     )  # fmt: skip
-    numbers = table.select("track", "class").unique(maintain_order=True).with_row_index("pair")
+    lookup = _Pairs(table, pairs)
     is_read = pl.col("kind").is_in(list(READ_KINDS))
     makes_batches = not trace.sums.filter(is_read, pl.col("in_batch")).is_empty()
-    counted = pl.when(pl.col("batch").is_not_null() | (not makes_batches)).then(pl.col("bytes")).alias("bytes")
-    columns = ("track", "class", "start_ns", "end_ns", counted)
-    for spans in trace.in_parts(lambda part: placed(part, table).select(columns)):
-        _add(found, spans.join(numbers, on=["track", "class"], how="left"))
+    moved = pl.when(pl.col("batch").is_not_null() | (not makes_batches)).then(pl.col("bytes")).fill_null(0).alias("moved")
+    for spans in trace.in_parts(lambda part: part.select("start_ns", "end_ns", moved, *lookup.columns)):
+        _add(found, spans, lookup.of(spans))
     return found
 
 
-def _add(found: Overview, spans: pl.DataFrame) -> None:
+class _Pairs:
+    """Finds lane and class of spans, as the place of both in `pairs`."""
+
+    columns = (
+        (pl.col("rank").cast(pl.Int64) + 1).fill_null(0) * 2**32 + pl.col("pid").cast(pl.Int64).fill_null(-(2**31)),
+        pl.col("kind").cast(pl.Enum(KINDS), strict=False).to_physical().fill_null(len(KINDS)),
+        pl.col("source").cast(pl.Enum(SOURCES), strict=False).to_physical().fill_null(len(SOURCES)),
+    )
+    """Process, kind and source of spans, or of rows of the table."""
+
+    def __init__(self, table: pl.DataFrame, pairs: list[tuple[int, int]]) -> None:
+        number = {pair: place for place, pair in enumerate(pairs)}
+        process, kind, source = (column.to_numpy() for column in table.select(*self.columns))
+        self._processes = np.unique(process)
+        self._known = np.full((len(self._processes) + 1, len(KINDS) + 1, len(SOURCES) + 1), -1)
+        of_rows = [number[pair] for pair in table.select("track", "class").iter_rows()]
+        self._known[np.searchsorted(self._processes, process), kind, source] = of_rows
+
+    def of(self, spans: pl.DataFrame) -> npt.NDArray[np.int64]:
+        """The place of each span's pair; -1: it has no lane."""
+        process, kind, source = (spans[name].to_numpy() for name in ("rank", "kind", "source"))
+        place = np.searchsorted(self._processes, process)
+        is_known = np.append(self._processes, -1)[place] == process
+        found: npt.NDArray[np.int64] = self._known[np.where(is_known, place, -1), kind, source]
+        return found
+
+
+def _add(found: Overview, spans: pl.DataFrame, pair: npt.NDArray[np.int64]) -> None:
+    """Add spans with lanes `pair` to the bins; none to a negative one."""
     start = spans["start_ns"].to_numpy().clip(0, found.end_ns)
     end = np.maximum(spans["end_ns"].to_numpy(), start).clip(0, found.end_ns)
-    pair, number = spans["pair"].to_numpy().astype(np.int64), spans["class"].to_numpy()
-    code = duration_code(end - start)
-    cells = np.bincount(number.astype(np.int64) * _DURATION_BINS + code, minlength=found.durations.size)
+    moved, code = spans["moved"].to_numpy(), duration_code(end - start)
+    classes = np.array([number for _, number in found.pairs], np.int64)
+    if native is not None:
+        native.add_spans(
+            start, end, pair, code.astype(np.uint8), moved, classes, _SOURCE_OF_CLASS[classes],
+            found.busy_ns, found.longest, found.durations, found.source_bytes, found.bin_ns,
+        )  # fmt: skip
+        return
+    has_lane = pair >= 0
+    start, end, pair, moved, code = (column[has_lane] for column in (start, end, pair, moved, code))
+    number = classes[pair]
+    cells = np.bincount(number * _DURATION_BINS + code, minlength=found.durations.size)
     np.add(found.durations, cells.reshape(found.durations.shape), out=found.durations)
-    moved = spans["bytes"].fill_null(0).to_numpy()
     bin_ns = found.bin_ns
     first = np.minimum((start / bin_ns).astype(np.int64), found.bins - 1)
     last = np.minimum(np.maximum(np.ceil(end / bin_ns).astype(np.int64) - 1, first), found.bins - 1)
     totals = np.cumsum(last - first + 1)
     begin = 0
-    while begin < len(spans):  # so many at a time that their cells fit in memory
+    while begin < len(start):  # so many at a time that their cells fit in memory
         before = int(totals[begin - 1]) if begin else 0
         until = max(begin + 1, int(np.searchsorted(totals, before + _CHUNK, side="right")))
         chosen = slice(begin, until)

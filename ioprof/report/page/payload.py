@@ -47,13 +47,14 @@ def payload(trace: Trace, steps: pl.DataFrame, summary: Summary, wanted: tuple[i
     end_ns = _end_ns(trace, steps)
     is_large = trace.num_spans > MOST_SPANS
     charged = _charged(steps, lanes)
-    with ThreadPoolExecutor(1) as thread:  # compressing needs no interpreter
-        coded = thread.submit(step_columns, charged, CAUSES)
-        whole = overview(trace, table, end_ns, is_large)
+    with ThreadPoolExecutor(2) as threads:  # reading spans and compressing need no interpreter
+        seen = threads.submit(overview, trace, table, end_ns, is_large)
+        coded = threads.submit(step_columns, charged, CAUSES)
         found = stalls(steps)
         windows = stretches(trace, steps, found, wanted) if is_large else [(0, end_ns)]
         spans = span_blocks(_exact(trace, table, windows if is_large else None), trace.files)
         series = [*ready_batches(trace, lanes.ranks), *sampled_lanes(trace)]
+        whole = seen.result()
     step_block, step_ranks = coded.result() if len(charged) else ("", [])
     blocks = {"steps": step_block} if step_block else {}
     blocks |= {f"series{place}": lane.block() for place, lane in enumerate(series)}

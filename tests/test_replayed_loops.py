@@ -1,0 +1,83 @@
+"""Replays of loops that no loader gives batches: all time is the loop's own."""
+
+import pytest
+from timeline import timeline
+
+from ioprof.analysis.run import Run
+from ioprof.errors import CommandError
+from ioprof.replay.changes import Change
+from ioprof.replay.gains import gains
+from ioprof.replay.prediction import whatif
+from ioprof.replay.recorded import pipeline
+from ioprof.replay.refusals import Refusal, ReplayError
+from ioprof.replay.summary import with_gains
+
+
+def test_what_is_gained_at_most_is_no_more_than_the_cause_took() -> None:
+    """Neither is the end of its range, however much the steps vary: here a step reads for 1 to 9 of 11 to 19 units of time."""
+    reads = [1, 9, 2, 8, 1, 9, 1, 7, 2, 9, 1, 8, 9, 1]
+    lanes = {"step": "", "read main storage": "", "compute main": ""}
+    for number, length in enumerate(reads):
+        lanes["step"] += f"{number:x}" * (10 + length)
+        lanes["read main storage"] += "#" * length + "." * 10
+        lanes["compute main"] += "." * length + f"{number:x}" * 10
+    summary = with_gains(Run.of(timeline("\n".join(map(" ".join, lanes.items())), config={"device": "cpu"}))).summary
+    advice = next(each for each in summary.verdict.advice if each.cause == "storage")
+    share = next(each.share for each in summary.steps.causes if each.cause == "storage")
+    assert share is not None
+    assert advice.high == pytest.approx(max(1 / (1 - share), advice.predicted_speedup or 0.0))
+    assert (advice.low or 0.0) >= 1
+
+
+def test_a_loop_without_a_loader_gains_what_its_causes_took() -> None:
+    """It does one thing after the other, so a cause that costs nothing saves its own time; half of one saves half of it."""
+    loop = timeline("step 00000000111111112222222233333333\ncompute ....0000....1111....2222....3333\n"
+                    "read main storage 00......11......22......33......")  # fmt: skip
+    of_cause = {each.cause: each.share for each in gains(loop).gains}
+    assert of_cause["storage"] == pytest.approx(1 / 4)
+    assert of_cause["compute"] == pytest.approx(1 / 2)
+    assert of_cause["host"] == pytest.approx(1 / 4)
+    assert whatif(loop, Change(speeds={"storage": 2.0})).speedup == pytest.approx(8 / 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "option"),
+    [
+        (Change(workers=2), "--workers"),
+        (Change(prefetch=4), "--prefetch"),
+        (Change(persistent_workers=True), "--persistent-workers"),
+        (Change(cache="warm"), "--cache"),
+    ],
+)
+def test_a_loop_without_a_loader_has_no_options_of_one(change: Change, option: str) -> None:
+    """The message says which option, and why."""
+    with pytest.raises(CommandError, match=f"{option}: no loader gave this job its batches"):
+        whatif(timeline("step 0000111122223333\ncompute .000.111.222.333"), change)
+
+
+def test_ranks_without_loaders_wait_for_the_slowest() -> None:
+    """If the straggler's own cause costs nothing, all ranks gain; a cause of the other rank gains nothing."""
+    both = timeline(
+        "step r0 00000000111111112222222233333333\ncompute r0 00......11......22......33......\n"
+        "comm r0 ..000000..111111..222222..333333\n"
+        "step r1 00000000111111112222222233333333\ncompute r1 ....000.....111.....222.....333.\n"
+        "comm r1 .......0.......1.......2.......3"
+    )
+    of_cause = {each.cause: each.share for each in gains(both).gains}
+    assert of_cause["host"] == pytest.approx(4 / 8, abs=0.05)
+
+
+def test_a_short_run_without_a_loader_cannot_be_replayed() -> None:
+    """The message says what is missing."""
+    with pytest.raises(ReplayError, match="only 3 steps") as refused:
+        pipeline(timeline("step 000011112222\ncompute .000.111.222"))
+    assert refused.value.refusal is Refusal.FEW_STEPS
+
+
+def test_a_run_whose_threads_read_beside_its_loop_cannot_be_replayed() -> None:
+    """How much of the loop's time is a wait for them is not known."""
+    loop = "step 0000111122223333\ncompute .000.111.222.333"
+    pipeline(timeline(loop))
+    with pytest.raises(ReplayError, match=r"ioprof\.batches") as refused:
+        pipeline(timeline(f"{loop}\nread t1 storage ####............"))
+    assert refused.value.refusal is Refusal.BESIDE_LOOP
