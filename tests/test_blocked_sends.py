@@ -59,6 +59,24 @@ def test_a_batch_that_its_worker_keeps_while_it_makes_the_next_one_is_late_for_t
     assert charged_ms == {cause: round(row[f"{cause}_ns"] / 1e6) for cause in charged_ms}
 
 
+@pytest.mark.parametrize(("arrives", "cause"), [("when the next batch is made", "transform"), ("in the middle of it", "delivery")])
+def test_batches_that_all_arrive_when_the_next_one_is_made_are_late_for_that(arrives: str, cause: str) -> None:
+    """Then the worker always keeps the lock; a slow message ends at any time."""
+    early = 0 if arrives == "when the next batch is made" else 5
+    number = "0123456789abcdef"
+    rows = {
+        "step": "0" * 26 + "".join(one * 13 for one in number[1:]),
+        "wait": "0" * (25 - early) + "." * (1 + early) + "".join(one * (12 - early) + "." * (1 + early) for one in number[1:]),
+        "compute": "." * 25 + "0" + "".join("." * 12 + one for one in number[1:]),
+        "fetch w0": "".join(one * 12 + "." for one in number) + "." * 13,
+        "transform w0": "".join(("=" if place % 2 else "#") * 12 + "." for place in range(16)) + "." * 13,
+    }
+    trace = timeline("\n".join(f"{kind} {row}" for kind, row in rows.items()))
+    spans = trace.spans.with_columns(pl.col("start_ns", "end_ns") * (10**6 // TICK_NS))
+    row = blame(Trace(trace.run, spans)).row(8, named=True)
+    assert (12 - early) * 10**6 == pytest.approx(row[f"{cause}_ns"], abs=2 * 10**6)
+
+
 def _storage_and_delivery_ms(drawing: str) -> tuple[int, int]:
     """What the first step is charged with, where each character is 1 ms."""
     trace = timeline(drawing)

@@ -7,13 +7,15 @@ just after a series of such reads has ended that began with the wait.
 
 Python code keeps the lock too: a thread that wants it gets it after 5 ms (`sys.getswitchinterval`), and needs it several times a
 message. The sign of that: other batches of the run arrive at once, and this one comes later than those by at least that interval,
-while its worker made another one. Where all batches take long, it is the message that is slow.
+while its worker made another one. Where all batches take long, it is the message that is slow, unless nearly each of them arrives
+just when its worker has made the next one.
 """
 
 from typing import Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack, union, union_all
 from ioprof.analysis.selection import WORK, from_peer, intervals
@@ -27,6 +29,11 @@ _LEAST_COVERED: Final = 0.75
 
 _QUICK: Final = 0.1
 """Quantile of the times from when a batch was made to its arrival, at which it was waited for: what a message itself takes."""
+
+_SOON_NS: Final = 3_000_000
+"""Time from when the next batch was made to the arrival of the one before it, which then could be sent: 0.4 to 1 ms measured,"""
+_MOST_END_SO: Final = 0.75
+"""and the part of the late batches that must arrive so, where all are late. A slow message ends at any time."""
 
 may_block: Final = WORK["storage"] & ~from_peer
 """Reads that may keep the interpreter lock."""
@@ -63,12 +70,24 @@ def held(known: pl.DataFrame, fetches: pl.DataFrame) -> pl.DataFrame:
     if direct.is_empty():
         return direct.select(columns)
     quick_ns = int(np.quantile((direct["end_ns"] - direct["ready_ns"]).to_numpy(), _QUICK, method="lower"))
+    always_late = quick_ns >= LEAST_LATE_NS
+    quick_ns = 0 if always_late else quick_ns
     since = pl.max_horizontal("start_ns", "ready_ns") + quick_ns
     late = known.select(since.alias("start_ns"), "end_ns", "worker").filter(pl.col("end_ns") - pl.col("start_ns") >= LEAST_LATE_NS)
-    if quick_ns >= LEAST_LATE_NS:
-        return late.clear()
     found = [late.clear()]
     for (worker,), part in late.group_by("worker", maintain_order=True):
         times, fetching = intervals(part), union(intervals(fetches.filter(pl.col("worker") == worker)))
-        found.append(part.filter(pl.Series(covered(times, fetching) >= _LEAST_COVERED * (times[:, 1] - times[:, 0]))))
-    return pl.concat(found)
+        is_held = covered(times, fetching) >= _LEAST_COVERED * (times[:, 1] - times[:, 0])
+        if always_late:
+            is_held &= _end_with(times, fetching)
+        found.append(part.filter(pl.Series(is_held)))
+    held_up = pl.concat(found)
+    return held_up if not always_late or len(held_up) >= _MOST_END_SO * len(late) else late.clear()
+
+
+def _end_with(late: Intervals, fetching: Intervals) -> NDArray[np.bool_]:
+    """Whether a batch arrives just after its worker has made the next one."""
+    before = np.searchsorted(fetching[:, 1], late[:, 1], side="right") - 1
+    since_ns = late[:, 1] - np.where(before >= 0, fetching[np.maximum(before, 0), 1] if len(fetching) else 0, 0)
+    found: NDArray[np.bool_] = (before >= 0) & (since_ns <= np.minimum(_SOON_NS, (1 - _LEAST_COVERED) * (late[:, 1] - late[:, 0])))
+    return found

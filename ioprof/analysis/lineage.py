@@ -146,6 +146,12 @@ def sending_of(trace: Trace, rank: int) -> Sending:
     return Sending(_senders(*_sent_reads(threads, known)), _blocked(blocking, known), _held(with_worker(structure), known))
 
 
+def kept_back(spans: pl.DataFrame) -> pl.DataFrame:
+    """`Sending.held` of all spans of a rank, which `with_worker` has seen."""
+    found = of_kind(spans, "wait", "fetch").with_columns(finish_ns="end_ns")
+    return _held(found, _known(found))
+
+
 def _overlap(spans: pl.DataFrame, normal: Intervals) -> pl.Series:
     return pl.Series(covered(intervals(spans), normal) > 0)
 

@@ -109,6 +109,7 @@ def _without_wake_ups(pipeline: Pipeline) -> Pipeline:
 def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
     tasks = each.tasks
     stages = tasks.stages_s * np.array([factors.get(stage, 1.0) for stage in STAGES])
+    work = float(stages.sum() / max(tasks.stages_s.sum(), 1e-12))
     delivery, loader = factors.get("delivery", 1.0), factors.get("loader", 1.0)
     has_storage = 1.0 if factors.get("storage", 1.0) > 0 else 0.0
     whole = factors.get("validation", 1.0) if each.is_validation else 1.0  # whatever it spends the time on
@@ -123,6 +124,7 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
         lag_s=tasks.lag_s * loader * whole,
         transit_s=tasks.transit_s * delivery * whole,
         take_s=tasks.take_s * delivery * whole,
+        held_s=tasks.held_s * work * whole,
     )
     return replace(each, tasks=scaled, startup_s=each.startup_s * loader * whole, first_s=each.first_s * loader * whole)
 
@@ -235,7 +237,7 @@ def _by_loop(tasks: Tasks) -> Tasks:
     """Tasks of workers as the loop does them: nothing is sent, and batches are not made in shared memory."""
     stages, none = tasks.stages_s.copy(), np.zeros(len(tasks))
     stages[:, STAGES.index("collate")] *= COLLATE_BY_LOOP
-    return replace(tasks, stages_s=stages, lag_s=none, take_s=none)
+    return replace(tasks, stages_s=stages, lag_s=none, take_s=none, held_s=none)
 
 
 def _with_spawning(rank: Rank, before: Rank, cores: float) -> Rank:
@@ -344,6 +346,7 @@ def _regrouped_iteration(each: Iteration, ratio: float) -> Iteration:
         **sums,
         stages_s=_between(tasks.stages_s, bounds),
         transit_s=drawn.transit_s * ratio,
+        held_s=drawn.held_s * ratio,
         transit_most_s=np.full(count, np.inf),
     )
     num_taken = len(grown) if each.num_taken == len(tasks) else max(1, int(np.ceil(each.num_taken / ratio - 1e-9)))
@@ -379,7 +382,7 @@ def filled(pipeline: Pipeline, seed: int = 0) -> Pipeline:
 def _observed(rank: Rank) -> dict[str, Seconds]:
     """All observed values of a rank's tasks."""
     found = {}
-    for name in ("lag_s", "transit_s", "take_s"):
+    for name in ("lag_s", "transit_s", "take_s", "held_s"):
         values = np.concatenate([getattr(each.tasks, name) for each in rank.iterations])
         found[name] = values[~np.isnan(values)]
     return found
@@ -398,6 +401,7 @@ def _filled(each: Iteration, known: dict[str, Seconds], random: np.random.Genera
         drawn = random.choice(values, len(column)) if len(values) else np.zeros(len(column))
         new[name] = np.where(missing, drawn, column)
     new["transit_s"] = np.minimum(new["transit_s"], tasks.transit_most_s)
+    new["held_s"] = np.minimum(new["held_s"], tasks.transit_most_s - new["transit_s"])
     return replace(each, tasks=replace(tasks, **new))
 
 

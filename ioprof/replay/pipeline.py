@@ -63,6 +63,9 @@ class Tasks:
     """The same at most: the batch was there when it was asked for. Infinite where the loop waited for it."""
     take_s: Seconds
     """What the loop itself spends on taking a batch that has arrived."""
+    held_s: Seconds
+    """Part of the way to the loop, not in `transit_s`, in which the worker's next task kept the batch from being sent, see
+    `analysis.blocked_sends`."""
 
     @classmethod
     def without_cost(cls, count: int) -> "Tasks":

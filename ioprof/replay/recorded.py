@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.blame import exposed
 from ioprof.analysis.intervals import Intervals, charge, covered, overlaps, pack, subtract, total, union, union_all
-from ioprof.analysis.lineage import COLUMNS, KINDS, Axis, with_worker
+from ioprof.analysis.lineage import COLUMNS, KINDS, Axis, kept_back, with_worker
 from ioprof.analysis.selection import COMPUTE, WORK, by_rank, intervals, kind_in, on_stream
 from ioprof.analysis.stragglers import arrivals
 from ioprof.analysis.training_process import in_main_thread, threads_work
@@ -173,8 +173,8 @@ def _rank(
         raise ReplayError(Refusal.UNKNOWN_BATCHES, f"{num_takes - seen.num_known} of {num_takes}")
     fetches = _with_stages(spans, fetches, reads)
     prefetch = trace.run.config.prefetch or _DEFAULT_PREFETCH
-    sent = _sent(spans)
-    iterations = _first_apart(tuple(_iteration(visit, waits, fetches, sent, prefetch) for visit in seen.visits))
+    sent, held_s = _sent(spans), _held_s(spans, waits)
+    iterations = _first_apart(tuple(_iteration(visit, waits, fetches, sent, held_s, prefetch) for visit in seen.visits))
     steps = spans.filter(pl.col("kind") == "step")
     program, end_ns = _program(seen.ops, seen.of_visit, waits, steps, causes, arrived)
     begin_ns, taken_ns = int(waits["start_ns"][0]), waits["end_ns"].to_numpy().astype(np.int64)
@@ -340,14 +340,22 @@ def _with_stages(spans: pl.DataFrame, fetches: pl.DataFrame, reads: pl.DataFrame
     return found.join(amounts, on="batch", how="left").with_columns(pl.col("reads", "read_bytes").fill_null(0.0)).sort("batch")
 
 
+def _held_s(spans: pl.DataFrame, waits: pl.DataFrame) -> Seconds:
+    """Of each wait: how long its worker's next batch kept the batch from being sent."""
+    held_up = dict(kept_back(spans).select("end_ns", held_ns=pl.col("end_ns") - pl.col("start_ns")).rows())
+    return np.array([held_up.get(end_ns, 0) for end_ns in waits["end_ns"].to_list()]) / 1e9
+
+
 def _sent(spans: pl.DataFrame) -> pl.DataFrame:
     """When the loop had chosen the samples of a batch and sent the task: `batch`, `sent_ns`."""
     chosen = spans.filter(pl.col("kind") == "sampler", pl.col("batch").is_not_null())
     return chosen.group_by("batch").agg(sent_ns=pl.col("end_ns").max())
 
 
-def _iteration(visit: Visit, waits: pl.DataFrame, fetches: pl.DataFrame, sent: pl.DataFrame, prefetch: int) -> Iteration:
-    """An iteration from the rows of its waits and fetches."""
+def _iteration(
+    visit: Visit, waits: pl.DataFrame, fetches: pl.DataFrame, sent: pl.DataFrame, held_s: Seconds, prefetch: int
+) -> Iteration:
+    """An iteration from the rows of its waits and fetches. `held_s`: of each wait, `Tasks.held_s`."""
     rows = fetches[visit.fetch_rows]
     starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     known = rows.join(sent, on="batch", how="left", maintain_order="left")["sent_ns"].to_numpy().astype(np.float64)
@@ -371,7 +379,7 @@ def _iteration(visit: Visit, waits: pl.DataFrame, fetches: pl.DataFrame, sent: p
     return Iteration(
         workers=visit.num_workers,
         prefetch=prefetch,
-        tasks=_tasks(rows, lag, asked, got, ends, visit.num_workers == 0),
+        tasks=_tasks(rows, lag, asked, got, _padded(held_s, visit, len(rows)), ends, visit.num_workers == 0),
         num_taken=len(visit.wait_rows),
         is_complete=visit.is_complete,
         group=visit.group,
@@ -407,24 +415,27 @@ def _first_apart(iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
     return tuple(map(apart, iterations))
 
 
-def _padded(times: NDArray[np.int64], visit: Visit, length: int) -> Seconds:
-    """Times of the waits for each fetch; NaN for those that the loop did not take."""
+def _padded(times: NDArray[np.int64] | Seconds, visit: Visit, length: int) -> Seconds:
+    """Values of the waits for each fetch; NaN for those that the loop did not take."""
     found = np.full(length, np.nan)
     found[visit.taken_rows] = times[visit.wait_rows]
     return found
 
 
-def _tasks(rows: pl.DataFrame, lag: Seconds, asked: Seconds, got: Seconds, ready: NDArray[np.int64], is_own: bool) -> Tasks:
+def _tasks(
+    rows: pl.DataFrame, lag: Seconds, asked: Seconds, got: Seconds, held: Seconds, ready: NDArray[np.int64], is_own: bool
+) -> Tasks:
     took = (got - asked) / 1e9
-    waited = ready > asked
-    late = (got - ready) / 1e9
+    waited = (ready > asked) | (held > 0)
+    held = np.where(waited, held, np.nan)
+    late = (got - ready) / 1e9 - np.nan_to_num(held)
     if is_own:
         own = np.maximum(0.0, took - (ready - rows["start_ns"].to_numpy()) / 1e9)
         transit, most, take = np.zeros(len(rows)), np.zeros(len(rows)), own
     else:
         # A batch that was ready before one that comes earlier may have been received while the loop waited for that one.
         in_turn = ready > np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], ready[:-1])))
-        was_ready = (asked - ready > 0) & ~np.isnan(took)
+        was_ready = (asked - ready > 0) & ~np.isnan(took) & ~waited
         typical = _receiving_s(took[was_ready & in_turn], late[waited & ~np.isnan(late)])
         take = np.where(waited | np.isnan(took), np.nan, took)
         take = np.where(was_ready & ~in_turn, np.maximum(took, typical), take)
@@ -433,7 +444,7 @@ def _tasks(rows: pl.DataFrame, lag: Seconds, asked: Seconds, got: Seconds, ready
         take = np.where(np.isnan(take) & waited, np.minimum(np.maximum(late, 0.0), typical), take)
     stages, none = rows.select(STAGES).to_numpy(), np.zeros(len(rows))
     reads, read_bytes, open_s = (rows[name].to_numpy() for name in ("reads", "read_bytes", "open_s"))
-    return Tasks(stages, reads, read_bytes, open_s, none, none, lag, transit, most, take)
+    return Tasks(stages, reads, read_bytes, open_s, none, none, lag, transit, most, take, none if is_own else held)
 
 
 def _receiving_s(took: Seconds, late: Seconds) -> float:
