@@ -1,9 +1,13 @@
 """The bins of the page's overview: the same with and without the C library, and nothing is written outside of its buffers."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from compiling import sanitized
+from repository import NATIVE, PROGRAMS
 
 from ioprof.analysis.run import Run
 from ioprof.report.page import overview as module
@@ -49,3 +53,11 @@ def test_numbers_that_have_no_place_are_refused(start: int, end: int, pair: int,
             starts, ends, pairs, np.array([7], np.uint8), moved, classes, sources, busy, longest, durations, source_bytes, 2.5
         )
     assert not any(buffer.any() for buffer in (busy, longest, durations, source_bytes))
+
+
+def test_sanitizers_find_nothing(tmp_path: Path) -> None:
+    """No access outside of a buffer and no undefined behaviour, also of numbers that have no place."""
+    built, variables = sanitized("_bins", [str(NATIVE / "bins.c")], tmp_path)
+    command = [sys.executable, str(PROGRAMS / "sanitized_bins.py"), str(built), "2000"]
+    ended = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    assert (0, "done\n") == (ended.returncode, ended.stdout), ended.stderr[-3000:]
