@@ -24,9 +24,11 @@ static int64_t bin_at(double number, int64_t count) { return number < (double)co
  * the same. A span is in at least one bin. */
 static void add_span(Py_buffer *v, Bins bins, int64_t start, int64_t end, int64_t pair, uint8_t code, int64_t moved) {
   int64_t number = ((int64_t *)v[CLASSES].buf)[pair], source = ((int64_t *)v[SOURCES].buf)[pair];
-  double *busy = (double *)v[BUSY].buf + pair * bins.count, *bytes = (double *)v[BYTES].buf + (source < 0 ? 0 : source) * bins.count;
+  double *busy = (double *)v[BUSY].buf + pair * bins.count;
+  double *bytes = (double *)v[BYTES].buf + (source < 0 ? 0 : source) * bins.count;
   uint8_t *longest = (uint8_t *)v[LONGEST].buf + pair * bins.count;
-  int64_t first = bin_at((double)start / bins.length_ns, bins.count), last = bin_at(ceil((double)end / bins.length_ns) - 1, bins.count);
+  int64_t first = bin_at((double)start / bins.length_ns, bins.count);
+  int64_t last = bin_at(ceil((double)end / bins.length_ns) - 1, bins.count);
   if (last < first) last = first;
   ((double *)v[DURATIONS].buf)[number * CODES_OF_CLASS + code] += 1;
   for (int64_t place = first; place <= last; place++) {
