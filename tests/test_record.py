@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 from jobs import wait_until
-from preload import check_counters, needs_library
+from preload import LIBRARY_HEADER_BYTES, check_counters, needs_library
 from repository import PROGRAMS
 
 import ioprof
@@ -161,11 +161,12 @@ def test_every_read_of_every_image_is_seen(trained: "tuple[Trace, str]", tree: P
 
 
 def test_bytes_seen_are_those_that_the_kernel_counted(trained: "tuple[Trace, str]") -> None:
-    """Of each worker 99.9 % at least; of the rank all but what the dynamic linker read."""
+    """99.9 % at least, but for what the dynamic linker read within itself: of the libraries of `numpy.random` in each worker."""
     processes = check_counters(trained[0], libraries=140)
     workers = [process.reads for process in processes if process.role == "worker"]
     assert 4 == len(workers)
-    assert all(0.999 * reads.io_rchar <= reads.seen_bytes for reads in workers)
+    libraries = 9 * LIBRARY_HEADER_BYTES
+    assert all(0.999 * reads.io_rchar - libraries <= reads.seen_bytes for reads in workers)
 
 
 def test_steps_sum_to_their_time(trained: "tuple[Trace, str]") -> None:
