@@ -146,7 +146,10 @@ def test_the_command_prints_lines_and_says_that_the_job_ended(watched: Watched) 
 
 @needs_library
 def test_metrics_are_parsed_by_the_client_library(watched: Watched) -> None:
-    """Names, types and labels follow Prometheus's conventions, and counters never fall."""
+    """Names, types and labels follow Prometheus's conventions, and counters never fall.
+
+    The last text is of another watcher, which read at other times, and so may charge some waits to another cause.
+    """
     parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus_client")
     last = metrics_text(watched.live, "run", False, 0)
     before: dict[Any, float] = {}
@@ -158,7 +161,8 @@ def test_metrics_are_parsed_by_the_client_library(watched: Watched) -> None:
                 assert "job" in sample.labels
                 assert family.name == "ioprof_job_running" or "spans" in family.name or {"rank", "host"} <= sample.labels.keys()
                 key = sample.name, tuple(sorted(sample.labels.items()))
-                assert family.type == "gauge" or sample.value >= before.get(key, 0)
+                near = 0.05 if text is last and sample.name == "ioprof_cause_seconds_total" else 0.0
+                assert family.type == "gauge" or sample.value >= before.get(key, 0) * (1 - near)
                 before[key] = sample.value
     assert ("ioprof_read_bytes", "counter") in seen
     assert ("ioprof_storage_read_latency_seconds", "histogram") in seen

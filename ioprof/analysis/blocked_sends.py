@@ -11,6 +11,7 @@ while its worker made another one. Where all batches take long, it is the messag
 just when its worker has made the next one.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -65,24 +66,42 @@ def held(known: pl.DataFrame, fetches: pl.DataFrame) -> pl.DataFrame:
 
     `known` are waits for workers that are processes, with `ready_ns` and `worker`; `fetches` are those of all workers.
     """
-    columns = ["start_ns", "end_ns", "worker"]
-    direct = known.filter(pl.col("start_ns") <= pl.col("ready_ns"))
-    if direct.is_empty():
-        return direct.select(columns)
-    quick_ns = int(np.quantile((direct["end_ns"] - direct["ready_ns"]).to_numpy(), _QUICK, method="lower"))
-    always_late = quick_ns >= LEAST_LATE_NS
-    quick_ns = 0 if always_late else quick_ns
-    since = pl.max_horizontal("start_ns", "ready_ns") + quick_ns
-    late = known.select(since.alias("start_ns"), "end_ns", "worker").filter(pl.col("end_ns") - pl.col("start_ns") >= LEAST_LATE_NS)
+    since = pl.max_horizontal("start_ns", "ready_ns")
+    asked = known.with_columns(since.alias("since_ns"))
+    direct = asked.filter(pl.col("start_ns") <= pl.col("ready_ns"))
+    message = Message.of((direct if len(direct) else asked).select(pl.col("end_ns") - pl.col("since_ns")).to_series().to_numpy())
+    late = asked.select((pl.col("since_ns") + message.takes_ns).alias("start_ns"), "end_ns", "worker")
+    late = late.filter(pl.col("end_ns") - pl.col("start_ns") >= LEAST_LATE_NS)
     found = [late.clear()]
     for (worker,), part in late.group_by("worker", maintain_order=True):
-        times, fetching = intervals(part), union(intervals(fetches.filter(pl.col("worker") == worker)))
-        is_held = covered(times, fetching) >= _LEAST_COVERED * (times[:, 1] - times[:, 0])
-        if always_late:
-            is_held &= _end_with(times, fetching)
-        found.append(part.filter(pl.Series(is_held)))
+        fetching = union(intervals(fetches.filter(pl.col("worker") == worker)))
+        found.append(part.filter(pl.Series(message.is_kept_back(intervals(part), fetching))))
     held_up = pl.concat(found)
-    return held_up if not always_late or len(held_up) >= _MOST_END_SO * len(late) else late.clear()
+    return held_up if message.explains(len(held_up), len(late)) else late.clear()
+
+
+@dataclass(frozen=True)
+class Message:
+    """What sending a batch takes by itself, as far as a run shows it."""
+
+    takes_ns: int
+    """0: all batches are late, so that nothing shows it."""
+    always_late: bool
+
+    @classmethod
+    def of(cls, took_ns: NDArray[np.int64]) -> "Message":
+        """From the times between when batches were made, or asked for if that was later, and their arrival."""
+        quick_ns = int(np.quantile(took_ns, _QUICK, method="lower")) if len(took_ns) else 0
+        return cls(0, True) if quick_ns >= LEAST_LATE_NS else cls(quick_ns, False)
+
+    def is_kept_back(self, late: Intervals, fetching: Intervals) -> NDArray[np.bool_]:
+        """Of each late arrival: whether its worker made another batch meanwhile (`fetching`), and that explains it."""
+        found: NDArray[np.bool_] = covered(late, fetching) >= _LEAST_COVERED * (late[:, 1] - late[:, 0])
+        return found & _end_with(late, fetching) if self.always_late else found
+
+    def explains(self, number: int, late: int) -> bool:
+        """Whether it may be that so many of the late batches were kept back."""
+        return not self.always_late or number >= _MOST_END_SO * late
 
 
 def _end_with(late: Intervals, fetching: Intervals) -> NDArray[np.bool_]:

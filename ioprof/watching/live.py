@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ioprof.analysis.blocked_sends import LEAST_LATE_NS, Message
 from ioprof.analysis.intervals import EMPTY, Intervals, overlaps, pack, partition, subtract, total, union, union_all
 from ioprof.ingest.untrusted_values import text
 from ioprof.schema import KINDS, SOURCES
@@ -34,6 +35,7 @@ _ORDER: Final = ("validation", "compute", "checkpoint", "h2d", *_STAGES, "delive
 """An instant is charged to the first. In the report `exchange` is before the stages, but without waiting for other ranks."""
 _KEPT_NS: Final = 120_000_000_000
 """Work for batches is forgotten so long after it."""
+_AFTER_NS: Final = 1_000_000
 _MOST_FETCHES: Final = 4096
 _NUM_SLOWEST: Final = 10
 _MOST_UNKNOWN: Final = 1_000_000
@@ -114,6 +116,15 @@ class _Work:
                 kept.popleft()
 
 
+def _late(times: _Array, work: _Work, message: Message) -> Intervals:
+    """Of waits of one process, as rows of start, when the batch was made and end: when batches were kept back."""
+    late = np.column_stack([times[:, 1] + message.takes_ns, times[:, 2]])
+    late = late[late[:, 1] - late[:, 0] >= LEAST_LATE_NS]
+    near = union(late + np.array([0, _AFTER_NS]))  # what goes on then does not end with the arrival
+    kept_back = late[message.is_kept_back(late, work.within("fetch", near))]
+    return kept_back if message.explains(len(kept_back), len(late)) else EMPTY
+
+
 class Live:
     """All sums of a job."""
 
@@ -127,6 +138,8 @@ class Live:
         """Slots that were not read, since they were written faster than the limit."""
         self._unknown: dict[tuple[str, int], list[News]] = {}
         self._num_unknown = 0
+        self._took_ns: dict[int, deque[int]] = {}
+        """By rank: from when batches were made, or asked for if that was later, to their arrival."""
         self._heap: list[tuple[int, int, SlowRead]] = []
         self._work: dict[tuple[str, int], _Work] = {}
         self._own: dict[int, dict[str, list[Intervals]]] = {}
@@ -267,23 +280,30 @@ class Live:
         sums.wait_ns += sum(end - start for start, end, _ in waits)
 
     def _waited(self, rank: int, waits: list[tuple[int, int, int]]) -> dict[str, Intervals]:
-        """When the rank waited, by what for: the worker of the batch until it was made, then its delivery."""
+        """When the rank waited, by what for: the worker of the batch until it was made, then its delivery.
+
+        A batch that its worker's next one kept from being sent was waited for because of that.
+        """
         fetches = self._fetches.get(rank, {})
-        of_process: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        delivered = []
+        of_process: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
         for start, end, batch in waits:
             if (found := fetches.get(batch)) is not None:
-                ready = min(max(found[1], start), end)
-                of_process.setdefault(found[0], []).append((start, ready))
-                delivered.append((ready, end))
-        parts: dict[str, list[Intervals]] = {stage: [] for stage in _STAGES}
-        for key, windows in of_process.items():
-            inside = union(np.array(windows, np.int64))
-            work = self._work[key]
+                of_process.setdefault(found[0], []).append((start, min(max(found[1], start), end), end))
+        delivered = np.array([times[1:] for of_one in of_process.values() for times in of_one], np.int64).reshape(-1, 2)
+        took_ns = self._took_ns.setdefault(rank, deque(maxlen=_MOST_FETCHES))
+        took_ns.extend((delivered[:, 1] - delivered[:, 0]).tolist())
+        message = Message.of(np.array(took_ns, np.int64))
+        parts: dict[str, list[Intervals]] = {stage: [] for stage in (*_STAGES, "fetch")}
+        for key, of_one in of_process.items():
+            times, work = np.array(of_one, np.int64), self._work[key]
+            late = _late(times, work, message)
+            inside = union(np.concatenate([times[:, :2], late]))
             for stage in _STAGES:
                 parts[stage].append(work.within(stage, inside))
+            parts["fetch"].append(work.within("fetch", union(late)))
+        making = union_all(parts.pop("fetch")) if of_process else EMPTY
         found_times = {stage: union_all(times) for stage, times in parts.items() if times}
-        found_times["delivery"] = union(np.array(delivered, np.int64).reshape(-1, 2))
+        found_times["delivery"] = subtract(union(delivered), making)
         whole = union(np.array([(start, end) for start, end, _ in waits], np.int64).reshape(-1, 2))
         found_times["loader"] = subtract(whole, union_all(list(found_times.values())))
         return found_times
