@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from training_loop import augment, images, network, pixels, say, seed
+from training_loop import augment, images, network, pixels, say, say_line, seed
 
 
 class Tree(Dataset):
@@ -49,7 +49,7 @@ if __name__ == "__main__":
             done += 1
             if done == int(steps):
                 break
-    print("given", *given)
+    say_line("given", *given)
     say(seen, loss.item())
     accelerator.end_training()
     if torch.distributed.is_initialized():

@@ -55,7 +55,12 @@ def seed() -> None:
 def say(*numbers: float) -> None:
     """Print numbers, and a digest of the state of the random number generators."""
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    print(*(f"{number:.9f}" for number in numbers), hashlib.sha256(pickle.dumps(states)).hexdigest()[:16])
+    say_line(*(f"{number:.9f}" for number in numbers), hashlib.sha256(pickle.dumps(states)).hexdigest()[:16])
+
+
+def say_line(*words: object) -> None:
+    """Print a line in one piece: torchrun starts ranks with `python -u`, where `print` writes word by word into the same pipe."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
 
 
 def train(epoch: Iterable, steps: int) -> None:
