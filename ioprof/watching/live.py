@@ -36,6 +36,7 @@ _ORDER: Final = ("validation", "compute", "checkpoint", "h2d", *_STAGES, "delive
 _KEPT_NS: Final = 120_000_000_000
 """Work for batches is forgotten so long after it."""
 _AFTER_NS: Final = 1_000_000
+"""Time after the arrival of a batch in which a task that goes on is seen to do so."""
 _MOST_FETCHES: Final = 4096
 _NUM_SLOWEST: Final = 10
 _MOST_UNKNOWN: Final = 1_000_000
@@ -120,7 +121,7 @@ def _late(times: _Array, work: _Work, message: Message) -> Intervals:
     """Of waits of one process, as rows of start, when the batch was made and end: when batches were kept back."""
     late = np.column_stack([times[:, 1] + message.takes_ns, times[:, 2]])
     late = late[late[:, 1] - late[:, 0] >= LEAST_LATE_NS]
-    near = union(late + np.array([0, _AFTER_NS]))  # what goes on then does not end with the arrival
+    near = union(late + np.array([0, _AFTER_NS]))
     kept_back = late[message.is_kept_back(late, work.within("fetch", near))]
     return kept_back if message.explains(len(kept_back), len(late)) else EMPTY
 

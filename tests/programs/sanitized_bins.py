@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from extension import loaded
+from extension import check_cases
 
 CODES = 512
 EXTREMES = (-(2**63), 2**63 - 1, 0, 1, -1)
@@ -39,12 +39,4 @@ def check_case(native: Any, chance: random.Random) -> None:
         assert durations.sum() == (of_spans >= 0).sum()
 
 
-def main(path: str, cases: str) -> None:
-    native = loaded("_bins", path)
-    for number in range(int(cases)):
-        print(number, file=sys.stderr)
-        check_case(native, random.Random(number))
-    print("done")
-
-
-main(*sys.argv[1:])
+check_cases(check_case, "_bins", *sys.argv[1:])

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from extension import loaded
+from extension import check_cases
 
 from ioprof.analysis import intervals
 
@@ -53,12 +53,4 @@ def check_case(native: Any, chance: random.Random) -> None:
         assert not len(first)
 
 
-def main(path: str, cases: str) -> None:
-    native = loaded("_intervals", path)
-    for number in range(int(cases)):
-        print(number, file=sys.stderr)
-        check_case(native, random.Random(number))
-    print("done")
-
-
-main(*sys.argv[1:])
+check_cases(check_case, "_intervals", *sys.argv[1:])
