@@ -79,6 +79,18 @@ def test_the_commands_of_a_text_are_found_in_code_only() -> None:
     assert [("record", ["--out"]), ("report", ["--json"]), ("run", ["--ranks"])] == sorted(commands_in(text))
 
 
+def test_make_bench_starts_no_program_that_needs_arguments() -> None:
+    """Those that another benchmark starts do."""
+    if shutil.which("make") is None:
+        pytest.skip("no make on this machine")
+    listed = subprocess.run(["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "benchmarks/what_if.py" in listed
+    texts = [path.read_text() for path in (ROOT / "benchmarks").glob("*.py")]
+    started = {name for text in texts for name in re.findall(r"with_name\(\"(\w+\.py)\"\)", text)}
+    assert "what_if_job.py" in started
+    assert not [name for name in started if f"benchmarks/{name}" in listed]
+
+
 def test_make_alone_shows_the_targets() -> None:
     """All existing targets with their description, and no others."""
     if shutil.which("make") is None:
