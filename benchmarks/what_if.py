@@ -25,6 +25,10 @@ jobs keep their memory (`MEMORY`), and differ by 2 to 4 %.
 The FUSE server stands for storage on another machine, so it runs before all other programs (SCHED_RR): at equal priority reads
 took up to 1.5 times as long where four to eight workers used the cores, of which no prediction can know.
 
+The machine itself may compute faster or slower in one run than in another. The errors *at the same speed* are those of a prediction
+from a first run whose computation is scaled by what the same computation took in the changed run; beside them stands how much that
+differed, below which no prediction can come.
+
 On a machine with other load, times of one run say little about those of the next. `--real-time` gives the loops and workers of the
 jobs (not their imports, and not the recording's own launcher) the real-time class of the scheduler.
 """
@@ -44,6 +48,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 ROOT = Path(__file__).parent.parent
@@ -58,7 +63,7 @@ from ioprof.replay.accuracy import Kind, kinds, why_none  # noqa: E402
 from ioprof.replay.changed import changed, with_factors  # noqa: E402
 from ioprof.replay.gains import gains_of  # noqa: E402
 from ioprof.replay.pace import measured, replayed  # noqa: E402
-from ioprof.replay.pipeline import Pipeline  # noqa: E402
+from ioprof.replay.pipeline import OWN, STAGES, Pipeline, Seconds  # noqa: E402
 from ioprof.replay.prediction import whatif  # noqa: E402
 from ioprof.replay.recorded import pipeline  # noqa: E402
 from ioprof.trace import Trace  # noqa: E402
@@ -67,6 +72,8 @@ JOB = Path(__file__).with_name("what_if_job.py")
 MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
 """For all jobs: glibc keeps freed memory (man mallopt)."""
 DISK_BYTES = 96 << 20
+WORK_OF_WORKER = ("decode", "transform")
+"""Stages that compute the same in each run, as far as a change does not touch them."""
 
 
 class KeptRuns:
@@ -159,6 +166,10 @@ class Result:
     noise: float
     same_load_s: float
     """What is predicted if other programs compete for the cores as they did in the changed run, and not as in the first one."""
+    same_speed_s: float
+    """What is predicted if the machine computes as fast as it did in the changed run, see `speeds`."""
+    speeds: tuple[float, float]
+    """Time of the same computation in the changed run over that in the first one: of the loop, and of a worker."""
     others: tuple[float, float]
     """Threads of other programs that competed with the job: in the first run, and in the changed one."""
     kind: str
@@ -178,6 +189,10 @@ class Result:
     @property
     def same_load_error(self) -> float:
         return self.same_load_s / self.measured_s - 1
+
+    @property
+    def same_speed_error(self) -> float:
+        return self.same_speed_s / self.measured_s - 1
 
 
 @dataclass(frozen=True)
@@ -205,13 +220,41 @@ def results(bench: Bench | KeptRuns, scenario: Scenario) -> Iterator[Result]:
         if found is None:
             continue
         second = pipeline(trace)
-        at_load = replayed(with_change(replace(first, others=second.others), variant)).step_s / replayed(first).step_s
+        whole_s = replayed(first).step_s
+        at_load = replayed(with_change(replace(first, others=second.others), variant)).step_s / whole_s
+        of_loop, of_worker = speeds(first, second, variant)
+        slowed = with_factors(first, {"compute": of_loop} | dict.fromkeys(WORK_OF_WORKER, of_worker))
+        at_speed = replayed(with_change(slowed, variant)).step_s / whole_s
         yield Result(
             scenario.name, found.change, found.baseline_error,
             base_s, base_s * found.factor, base_s * found.low, base_s * found.high,
-            measured(second).step_s, noise, base_s * at_load, (sum(first.others.values()), sum(second.others.values())),
+            measured(second).step_s, noise, base_s * at_load, base_s * at_speed, (of_loop, of_worker),
+            (sum(first.others.values()), sum(second.others.values())),
             kind_of(variant, first), (why_none(first) or ("", ""))[1],
         )  # fmt: skip
+
+
+def speeds(first: Pipeline, second: Pipeline, variant: Variant) -> tuple[float, float]:
+    """How long the same computation took in the changed run, over that in the first one: by the loop, and by a worker.
+
+    That of the fastest tenth of the batches, which hardly had to share a core, without what the change itself makes faster or
+    slower. A batch of another size has costs of its own in the loop, which are not the machine's: then the speed of the worker
+    counts for both.
+    """
+    touched = {*variant.change.speeds, *variant.removed}
+    stages = [STAGES.index(stage) for stage in WORK_OF_WORKER if stage not in touched]
+    took = [np.concatenate([each.tasks.stages_s for each in run.ranks[0].iterations])[:, stages].sum(1) for run in (first, second)]
+    of_worker = ratio_of_fastest(*took) * (first.batch_size or 1) / (second.batch_size or 1)
+    if variant.change.batch is not None:
+        return of_worker, of_worker
+    computed = [run.ranks[0].program.after_s[:, OWN.index("compute")] for run in (first, second)]
+    return 1.0 if "compute" in touched else ratio_of_fastest(*(each[each > 0] for each in computed)), of_worker
+
+
+def ratio_of_fastest(before: Seconds, after: Seconds) -> float:
+    """The 10th percentile after over that before; 1 where one of them is of nothing."""
+    fastest = [float(np.quantile(each, 0.1)) if len(each) else 0.0 for each in (before, after)]
+    return fastest[1] / fastest[0] if min(fastest) > 0 else 1.0
 
 
 def kind_of(variant: Variant, recorded: Pipeline) -> str:
@@ -278,7 +321,16 @@ def main() -> None:
     if options.json:
         options.json.write_text(
             json.dumps(
-                [vars(result) | {"error": result.error, "same_load_error": result.same_load_error} for result in found], indent=1
+                [
+                    vars(result)
+                    | {
+                        "error": result.error,
+                        "same_load_error": result.same_load_error,
+                        "same_speed_error": result.same_speed_error,
+                    }
+                    for result in found
+                ],
+                indent=1,
             )
         )
     say(found)
@@ -336,6 +388,7 @@ def line(result: Result) -> str:
         f"  {result.change:34} predicted {predicted_ms:8.2f} ms ({low_ms:.2f} to {high_ms:.2f}), "
         f"measured {measured_ms:8.2f} ms, error {result.error:+6.1%}, "
         f"gain {100 * result.points:+5.1f} points, at the same load {result.same_load_error:+6.1%}, "
+        f"at the same speed {result.same_speed_error:+6.1%} (loop {result.speeds[0]:.2f}, worker {result.speeds[1]:.2f}), "
         f"baseline {result.baseline_error:+6.1%}, "
         f"noise {result.noise:+6.1%}, others {result.others[0]:.1f}, {result.others[1]:.1f}"
     )
@@ -355,10 +408,16 @@ def say(found: list[Result]) -> None:
     for what, errors in (
         ("error", sorted(abs(result.error) for result in found)),
         ("error at the same load", sorted(abs(result.same_load_error) for result in found)),
+        ("error at the same speed", sorted(abs(result.same_speed_error) for result in found)),
     ):
         most = errors[math.ceil(0.95 * len(errors)) - 1]
         print(f"{what}: median {statistics.median(errors):.1%}, 95 % within {most:.1%}, worst {errors[-1]:.1%}")
     print(f"the same job twice: median {statistics.median(noise):.1%}, worst {noise[-1]:.1%}")
+    for what, place in (("loop", 0), ("worker", 1)):
+        off = sorted(abs(result.speeds[place] - 1) for result in found)
+        most = off[math.ceil(0.95 * len(off)) - 1]
+        spread = f"median {statistics.median(off):.1%}, 95 % within {most:.1%}, worst {off[-1]:.1%}"
+        print(f"the same computation of the {what} again: {spread}")
 
 
 def say_shown(found: list[Result]) -> None:
