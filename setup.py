@@ -123,6 +123,13 @@ setup(
             **STABLE_ABI,
         ),
         Extension(
+            "ioprof._read_sums",
+            [str(NATIVE / "read_sums.c")],
+            extra_compile_args=RESIZE_FLAGS,
+            optional=True,
+            **STABLE_ABI,
+        ),
+        Extension(
             "ioprof._bins",
             [str(NATIVE / "bins.c")],
             extra_compile_args=RESIZE_FLAGS,

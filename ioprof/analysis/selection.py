@@ -6,7 +6,7 @@ worker: each piece has the first of each thread. Of a batch that is made, queued
 fetches. Those that lie outside of the piece have a length of 0 at its border.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
@@ -170,6 +170,25 @@ def analyse(trace: Trace, *analyses: Analysis) -> None:
                 looking.result()
 
 
+class Looking(Protocol):
+    """What looks at all spans, in parts of bounded size."""
+
+    @property
+    def columns(self) -> Mapping[str, pl.Expr]:
+        """What it needs of spans, by the names of columns. Two that use one name mean the same by it."""
+
+    def add(self, part: pl.DataFrame) -> None:
+        """Look at the next part."""
+
+
+def look(trace: Trace, *lookings: Looking) -> None:
+    """Give all spans to each of these. They are read once; of a stored trace the next part while one is looked at."""
+    columns = {name: expr for each in lookings for name, expr in each.columns.items()}
+    for part in trace.in_parts(lambda spans: spans.select(**columns)):
+        for each in lookings:
+            each.add(part)
+
+
 def by_rank(trace: Trace, kinds: Sequence[str], columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
     """Each rank that recorded one of the kinds, in order, and those spans of it and of its workers, all at once."""
     for piece in _pieces(trace, kinds, columns, rows_at_once=None):
@@ -203,7 +222,7 @@ def _pieces(trace: Trace, kinds: Sequence[str], columns: Sequence[str], rows_at_
         parts = rows.partition_by("rank", as_dict=True) if len(ranks) > 1 else {(ranks[0],): rows}
         del rows
         for rank in ranks:
-            yield Piece(rank, _with_whole_times(parts.pop((rank,))), *_ALWAYS, True)
+            yield Piece(rank, _with_whole_times(in_order_of_kinds(parts.pop((rank,)))), *_ALWAYS, True)
 
 
 def _of_large_rank(trace: Trace, rank: int, kinds: Sequence[str], kept: list[str], rows_at_once: int) -> Iterator[Piece]:
