@@ -125,6 +125,7 @@ setup(
         Extension(
             "ioprof._read_sums",
             [str(NATIVE / "read_sums.c")],
+            depends=[str(NATIVE / "sorted_table.h")],
             extra_compile_args=RESIZE_FLAGS,
             optional=True,
             **STABLE_ABI,
@@ -132,8 +133,8 @@ setup(
         Extension(
             "ioprof._bins",
             [str(NATIVE / "bins.c")],
+            depends=[str(NATIVE / "sorted_table.h")],
             extra_compile_args=RESIZE_FLAGS,
-            libraries=["m"],
             optional=True,
             **STABLE_ABI,
         ),

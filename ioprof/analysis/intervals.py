@@ -194,6 +194,11 @@ def _columns(intervals: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]
 def _covered_before(instants: NDArray[np.int64], normal: Intervals) -> NDArray[np.int64]:
     lengths = normal[:, 1] - normal[:, 0]
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    if native is not None:
+        found = np.empty(len(instants), np.int64)
+        columns = (np.ascontiguousarray(each, np.int64) for each in (normal[:, 0], normal[:, 1], before[:-1], instants))
+        native.covered_before(*columns, found)
+        return found
     begun = np.searchsorted(normal[:, 0], instants, side="right")
     last_end = np.concatenate((np.full(1, np.iinfo(np.int64).min), normal[:, 1]))[begun]
     past: NDArray[np.int64] = np.maximum(last_end, instants) - instants

@@ -4,6 +4,8 @@
 #include <Python.h>
 #include <stdint.h>
 
+#include "sorted_table.h"
+
 enum { IS_READ = 1, IS_OPEN = 2, IS_CALL = 4 }; /* bits of FLAGS: what a row counts as */
 
 enum {
@@ -20,24 +22,6 @@ enum { NUM_SIZES = 32, FEW_BYTES = 8192, PAGE_BYTES = 4096, BITS_OF_BATCH = 40 }
 enum { ACCESSES, BYTES, TOOK, LONGEST, NUM_OF_GROUP };
 enum { PLACE_OF_LONGEST = NUM_OF_GROUP, OPENS, OPEN_TOOK, NUM_OF_FILE };
 enum { NUM_OF_SMALL = 3, NUM_OF_EPOCH = 2 };
-
-typedef struct {
-  const int64_t *values;
-  int64_t count;
-} Table;
-
-static Table table_of(const Py_buffer *view) { return (Table){view->buf, view->len / (Py_ssize_t)sizeof(int64_t)}; }
-
-/* How many values of a sorted table are at most `value`. */
-static int64_t num_up_to(Table sorted, int64_t value) {
-  int64_t low = 0, high = sorted.count;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (sorted.values[middle] <= value) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
 
 /* Sums of damaged records may overflow. */
 static void add(int64_t *sum, int64_t value) { *sum = (int64_t)((uint64_t)*sum + (uint64_t)value); }
@@ -87,7 +71,7 @@ static void add_all(Py_buffer *v, int64_t num_sources) {
   const int64_t *offsets = v[OFFSETS].buf, *ranks = v[RANKS].buf, *batches = v[BATCHES].buf, *epochs = v[EPOCHS].buf;
   const uint8_t *sources = v[SOURCES].buf, *flags = v[FLAGS].buf;
   int64_t *groups = v[GROUPS].buf, *of_files = v[OF_FILES].buf, *small = v[SMALL].buf, *of_epochs = v[OF_EPOCHS].buf;
-  Table limits = table_of(&v[LIMITS]), keys = table_of(&v[KEYS]);
+  Table limits = table_of(v[LIMITS].buf, v[LIMITS].len), keys = table_of(v[KEYS].buf, v[KEYS].len);
   int64_t num_files = v[OF_FILES].len / ITEM_BYTES[OF_FILES] / NUM_OF_FILE, last_key = -1, epoch = -1;
   for (Py_ssize_t i = 0; i < v[FLAGS].len; i++) {
     if (!flags[i]) continue;
@@ -101,7 +85,7 @@ static void add_all(Py_buffer *v, int64_t num_sources) {
       continue;
     }
     if (!(flags[i] & IS_READ)) continue;
-    int64_t class = num_up_to(limits, took_ns) - 1;
+    int64_t class = num_up_to(&limits, took_ns) - 1;
     if (class < 0) class = 0;
     int64_t *group = groups + ((sources[i] * NUM_SIZES + size_class(size)) * limits.count + class) * NUM_OF_GROUP;
     add_access(group, size, took_ns);
@@ -111,7 +95,7 @@ static void add_all(Py_buffer *v, int64_t num_sources) {
     if (ranks[i] < 0 || ranks[i] >> (62 - BITS_OF_BATCH) || batches[i] < 0 || batches[i] >> BITS_OF_BATCH) continue;
     int64_t key = ranks[i] << BITS_OF_BATCH | batches[i];
     if (key != last_key) { /* reads of one batch follow each other */
-      int64_t place = num_up_to(keys, key) - 1;
+      int64_t place = num_up_to(&keys, key) - 1;
       epoch = place >= 0 && keys.values[place] == key ? epochs[place] : -1;
       last_key = key;
     }
