@@ -55,7 +55,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         finding, times = Finding(trace, received), ReadTimes(trace)
         looked = threads.submit(look, trace, finding.reads, times)  # at all spans, which needs no interpreter
         need = demand(trace, made, found.computed_ns, work.stages, by_kernel, received)
-        code, whole, limits = unexplained(trace, table, found.samples), ledger(trace), ceilings(trace)
+        code, whole, limits = unexplained(trace, table, found.samples), ledger(trace), ceilings(trace, found.sendings)
         steps, cpu = _steps(trace, charged, work), cpu_evidence(trace)
         looked.result()
     more, seen = finding.findings(table, work, found.arrived), storage(trace, times)
