@@ -316,7 +316,11 @@ class Trace:
             place = np.searchsorted(known, rank, side="right") * _TIME_STEPS + (start - first_ns) // length_ns
             counts += np.bincount(place[is_dense], minlength=counts.size).reshape(counts.shape)
         of_rank, place = np.nonzero(counts)
-        found = {"rank": [ranks[number] for number in of_rank], "spans": counts[of_rank, place], "since_ns": first_ns + place * length_ns}
+        found = {
+            "rank": [ranks[number] for number in of_rank],
+            "spans": counts[of_rank, place],
+            "since_ns": first_ns + place * length_ns,
+        }
         table = pl.DataFrame(found, schema={"rank": pl.Int32, "spans": pl.Int64, "since_ns": pl.Int64})
         return table.with_columns(until_ns=pl.col("since_ns") + length_ns)
 

@@ -54,12 +54,11 @@ def ceilings(trace: Trace, sendings: Mapping[int, Sending] | None = None) -> Cei
 
     `sendings` is what `sending_of` finds of ranks, as far as it is known.
     """
-    known_sendings = sendings or {}
     table = steps(trace)
     table = table.filter(pl.Series(observed(trace, table)))
     sums = _Sums()
     for rank, spans in by_rank(trace, _KINDS, ("pid", "tid", "stream", "batch", "name")):
-        sending = partial(known_sendings.get, rank) if rank in known_sendings else partial(sending_of, trace, rank)
+        sending = partial(_sending, trace, rank, sendings or {})
         own, known = table.filter(pl.col("rank") == rank), with_worker(spans)
         _add_rank(sums, _whole_rounds(intervals(own[warmup(len(own)) :]), known), known, sending)
     if not sums.steps:
@@ -82,6 +81,10 @@ def ceilings(trace: Trace, sendings: Mapping[int, Sending] | None = None) -> Cei
         residual_s=residual,
         residuals=tuple(part for part in parts if part.seconds > 0),
     )
+
+
+def _sending(trace: Trace, rank: int, known: Mapping[int, Sending]) -> Sending:
+    return known[rank] if rank in known else sending_of(trace, rank)
 
 
 def _whole_rounds(windows: Intervals, spans: pl.DataFrame) -> Intervals:

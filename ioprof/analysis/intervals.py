@@ -133,6 +133,21 @@ def clip(intervals: ArrayLike, start: int, end: int) -> Intervals:
     return union(np.clip(np.asarray(intervals, np.int64).reshape(-1, 2), start, max(start, end)))
 
 
+def end_to_end(intervals: Intervals, workers: NDArray[np.int64], known: NDArray[np.int64], origin: int, stride: int) -> Intervals:
+    """Where intervals of these workers lie on an axis that has the time of each `known` worker, which are sorted, after that of the
+    one before: `stride` nanoseconds from `origin` on, to which they are clipped.
+    """
+    starts, ends = intervals[:, 0], intervals[:, 1]
+    if native is not None:
+        found = _room(len(intervals))
+        columns = (np.ascontiguousarray(each, np.int64) for each in (known, workers, starts, ends))
+        native.place(*columns, *found, origin, stride)
+        return found.T
+    shift = np.searchsorted(known, workers) * stride
+    starts, ends = (np.clip(each - origin, 0, stride - 1) for each in (starts, ends))
+    return pack(starts + shift, ends + shift)
+
+
 def total(intervals: ArrayLike) -> int:
     """Nanoseconds covered; an instant covered twice counts once."""
     normal = union(intervals)

@@ -26,8 +26,33 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.blocked_sends import blocked, held, late_arrivals, may_block
-from ioprof.analysis.intervals import EMPTY, Intervals, charge, covered, overlaps, pack, subtract, total, union, union_all
-from ioprof.analysis.selection import READS, TIMES, WORK, WORKER, Activity, by_rank, from_peer, intervals, kind_in, of_kind, of_work, with_worker
+from ioprof.analysis.intervals import (
+    EMPTY,
+    Intervals,
+    charge,
+    covered,
+    end_to_end,
+    overlaps,
+    pack,
+    subtract,
+    total,
+    union,
+    union_all,
+)
+from ioprof.analysis.selection import (
+    READS,
+    TIMES,
+    WORK,
+    WORKER,
+    Activity,
+    by_rank,
+    from_peer,
+    intervals,
+    kind_in,
+    of_kind,
+    of_work,
+    with_worker,
+)
 from ioprof.analysis.training_process import has_processes, likely_waits, main_threads, threads_work
 from ioprof.span_parts import Where
 from ioprof.trace import Trace
@@ -60,9 +85,8 @@ class Axis:
 
     def place(self, spans: pl.DataFrame, end: str = "end_ns") -> Intervals:
         """Where spans with a known `worker` lie on the axis, clipped to it."""
-        shift = np.searchsorted(self.workers, spans["worker"].to_numpy()) * self.stride_ns
-        starts, ends = (np.clip(spans[name].to_numpy() - self.origin_ns, 0, self.stride_ns - 1) for name in ("start_ns", end))
-        return pack(starts + shift, ends + shift)
+        times = intervals(spans, "start_ns", end)
+        return end_to_end(times, spans[WORKER].to_numpy(), self.workers, self.origin_ns, self.stride_ns)
 
     def times(self, placed: Intervals) -> Intervals:
         """When that was."""
@@ -297,9 +321,7 @@ def _work(spans: pl.DataFrame, known: pl.DataFrame, held_up: pl.DataFrame) -> tu
     for cause in WORK:
         work = of_work(there, cause)
         if has_peers:
-            placed = np.concatenate(
-                (axis.place(work.filter(~from_peer)), overlaps(axis.place(work.filter(from_peer)), fetching))
-            )
+            placed = np.concatenate((axis.place(work.filter(~from_peer)), overlaps(axis.place(work.filter(from_peer)), fetching)))
         else:
             placed = axis.place(work)
         found[cause] = axis.times(overlaps(placed, windows))

@@ -36,7 +36,12 @@ class DepthOverTime:
         self._readers: set[tuple[int, int]] = set()
 
     def add(
-        self, starts: NDArray[np.int64], ends: NDArray[np.int64], sizes: NDArray[np.int64], pids: NDArray[np.int64], tids: NDArray[np.int64]
+        self,
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        pids: NDArray[np.int64],
+        tids: NDArray[np.int64],
     ) -> None:
         """Add reads from storage; `pids` and `tids` say who made them."""
         chosen = np.flatnonzero((ends > self._start_ns) & (starts < self._end_ns))
@@ -49,9 +54,7 @@ class DepthOverTime:
         has_waited = took >= WAITED_NS
         self._classes += _counts(took[has_waited])
         self._size_classes += _counts(sizes[has_waited])
-        self._sums = [
-            so_far + int(more) for so_far, more in zip(self._sums, (len(starts), sizes.sum(), took.sum()), strict=True)
-        ]
+        self._sums = [so_far + int(more) for so_far, more in zip(self._sums, (len(starts), sizes.sum(), took.sum()), strict=True)]
         is_first = np.append(True, (np.diff(pids) != 0) | (np.diff(tids) != 0))[: len(pids)]
         self._readers |= set(zip(pids[is_first].tolist(), tids[is_first].tolist(), strict=True))
 

@@ -40,6 +40,7 @@ _CODE: Final = re.compile(r"\.(py|pyc|so(\.[\d.]+)?)$|^/(proc|sys|dev)/|/ioprof-
 """Files that a program, or its recording, reads for itself."""
 _MAY_BE_STORAGE: Final = np.array([source in ("storage", "unknown") for source in SOURCES])
 
+
 def of_data(trace: Trace, is_counted: pl.Expr, first_ns: int) -> pl.Expr:
     """Of these reads those of data: not of the job's own code, and nothing before the first step unless it made a batch."""
     is_code = pl.col("path").str.contains(_CODE.pattern).fill_null(value=False)
@@ -66,7 +67,9 @@ class ReadPatterns:
             **ReadSums.columns,
             **{name: pl.col(name) for name in ("kind", "pid", "tid", "file", "offset", "source")},
             **{f"{name}_id": pl.col(name).cast(pl.Int64).fill_null(-1) for name in ("pid", "tid")},
-            "flags": pl.sum_horizontal(flag * which.fill_null(value=False).cast(pl.UInt8) for flag, which in flags.items()).cast(pl.UInt8),
+            "flags": pl.sum_horizontal(flag * which.fill_null(value=False).cast(pl.UInt8) for flag, which in flags.items()).cast(
+                pl.UInt8
+            ),
         }
         self._jumps = 0
         """Faults that do not continue where the one before was."""
@@ -185,5 +188,3 @@ def _named(files: pl.DataFrame, trace: Trace) -> tuple[FileReads, ...]:
         )
         for row in found.iter_rows(named=True)
     )
-
-

@@ -1,7 +1,7 @@
 """Sums over reads: by source, size and time, by file, by epoch, and of small calls.
 
-They are added up part by part in arrays: by C (native/read_sums.c) where ioprof was installed with a compiler, which runs beside the
-thread that reads the next part; else by NumPy, with the same result.
+They are added up part by part in arrays: by C (native/read_sums.c) where ioprof was installed with a compiler, which runs beside
+the thread that reads the next part; else by NumPy, with the same result.
 """
 
 from types import ModuleType
@@ -60,7 +60,9 @@ class ReadSums:
         self._files = files.drop_nulls().unique().sort().to_numpy()
         self._is_dense = not len(self._files) or (int(self._files[0]) == 0 and int(self._files[-1]) == len(self._files) - 1)
         known = epochs.filter(pl.col("rank").is_between(0, _MOST_RANK - 1), pl.col("batch").is_between(0, _MOST_BATCH - 1))
-        numbered = known.select(key=pl.col("rank").cast(pl.Int64) * _MOST_BATCH + pl.col("batch"), epoch=pl.col("epoch")).sort("key")
+        numbered = known.select(key=pl.col("rank").cast(pl.Int64) * _MOST_BATCH + pl.col("batch"), epoch=pl.col("epoch")).sort(
+            "key"
+        )
         self._numbers = np.unique(numbered["epoch"].to_numpy()).astype(np.int64)
         self._keys = numbered["key"].to_numpy()
         self._epochs = np.searchsorted(self._numbers, numbered["epoch"].to_numpy()).astype(np.int64)
@@ -88,7 +90,9 @@ class ReadSums:
         source, size, time = np.nonzero(self._groups[..., _ACCESSES])
         found = pl.DataFrame({"source": source, "size_class": size, "time_class": time}).with_columns(_source_of("source"))
         sums = {name: self._groups[source, size, time, place] for name, place in _NAMES_OF_GROUP.items()}
-        return found.with_columns(**{name: pl.Series(values) for name, values in sums.items()}).sort("source", "size_class", "time_class")
+        return found.with_columns(**{name: pl.Series(values) for name, values in sums.items()}).sort(
+            "source", "size_class", "time_class"
+        )
 
     def files(self) -> pl.DataFrame:
         """Of each file that was read: `file`, `accesses`, `bytes`, `took_ns`, `max_ns`, `max_offset`, `opens`, `open_ns`."""
@@ -100,7 +104,7 @@ class ReadSums:
         ).with_columns(max_offset=offset.set(offset == NO_OFFSET, None))
 
     def small(self) -> pl.DataFrame:
-        """Of calls of up to `SMALL_BYTES`, by whether they asked for less than a page: `below_page`, `accesses`, `bytes`, `took_ns`."""
+        """Calls of up to `SMALL_BYTES`, by whether they asked for less than a page: `below_page accesses bytes took_ns`."""
         names = ("accesses", "bytes", "took_ns")
         return pl.DataFrame({"below_page": [False, True], **{name: self._small[:, place] for place, name in enumerate(names)}})
 
@@ -115,7 +119,9 @@ class ReadSums:
         place = np.searchsorted(self._files, files)
         return np.where(np.append(self._files, -1)[place] == files, place, -1)
 
-    def _add_opens(self, starts: NDArray[np.int64], ends: NDArray[np.int64], _: NDArray[np.int64], files: NDArray[np.int64]) -> None:
+    def _add_opens(
+        self, starts: NDArray[np.int64], ends: NDArray[np.int64], _: NDArray[np.int64], files: NDArray[np.int64]
+    ) -> None:
         is_known = (files >= 0) & (files < len(self._of_files))
         np.add.at(self._of_files[:, _OPENS], files[is_known], 1)
         np.add.at(self._of_files[:, _OPEN_TOOK], files[is_known], (ends - starts)[is_known])
@@ -136,7 +142,9 @@ class ReadSums:
         for place, values in sums:
             np.add.at(self._small[:, place], (sizes < PAGE_BYTES)[is_small].astype(np.int64), values[is_small])
         self._add_to_files(files, took, offsets, sums)
-        keys = np.where((ranks >= 0) & (ranks < _MOST_RANK) & (batches >= 0) & (batches < _MOST_BATCH), ranks * _MOST_BATCH + batches, -1)
+        keys = np.where(
+            (ranks >= 0) & (ranks < _MOST_RANK) & (batches >= 0) & (batches < _MOST_BATCH), ranks * _MOST_BATCH + batches, -1
+        )
         place_of = np.searchsorted(self._keys, keys)
         has_epoch = np.append(self._keys, -2)[place_of] == keys
         epochs = self._epochs[place_of[has_epoch]]
@@ -144,7 +152,11 @@ class ReadSums:
             np.add.at(self._of_epochs[..., place], (epochs, sources[has_epoch]), values[has_epoch])
 
     def _add_to_files(
-        self, files: NDArray[np.int64], took: NDArray[np.int64], offsets: NDArray[np.int64], sums: tuple[tuple[int, NDArray[np.int64]], ...]
+        self,
+        files: NDArray[np.int64],
+        took: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        sums: tuple[tuple[int, NDArray[np.int64]], ...],
     ) -> None:
         known = np.flatnonzero((files >= 0) & (files < len(self._of_files)))
         files, took, offsets = files[known], took[known], offsets[known]

@@ -136,7 +136,7 @@ class Piece(NamedTuple):
 
     rank: int
     spans: pl.DataFrame
-    """Times are clipped to the piece; `begin_ns` and `finish_ns` are the times of the whole spans. They are in the order of kinds."""
+    """In the order of kinds. Times are clipped to the piece; `begin_ns` and `finish_ns` are the times of the whole spans."""
     start_ns: int
     end_ns: int
     is_first: bool

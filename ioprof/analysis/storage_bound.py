@@ -113,7 +113,7 @@ def spread(
 def _up_to(
     edges: NDArray[np.int64], instants: NDArray[np.int64], place: NDArray[np.int64], per_ns: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """What has come until each edge, of that much per nanosecond from each of the instants on; `place` is the first edge after it."""
+    """What has come until each edge, of that much per nanosecond from each instant on; `place` is the first edge after it."""
     rates, sums = (
         np.bincount(place, weights, len(edges) + 1).cumsum()[:-1] for weights in (per_ns, per_ns * (instants - edges[0]))
     )

@@ -120,8 +120,32 @@ static void measure(Set normal, const int64_t *before, const int64_t *instants, 
       found[i] = 0;
       continue;
     }
-    int64_t start = normal.starts[place - 1], end = normal.ends[place - 1];
-    found[i] = before[place - 1] + (instants[i] < end ? instants[i] : end) - start;
+    uint64_t start = (uint64_t)normal.starts[place - 1], until = (uint64_t)normal.ends[place - 1];
+    if (instants[i] < normal.ends[place - 1]) until = (uint64_t)instants[i];
+    found[i] = (int64_t)((uint64_t)before[place - 1] + until - start); /* wraps around, as NumPy's do */
+  }
+}
+
+/* Where the time of a worker lies on an axis that has the time of all of them end to end, each `stride` long. */
+typedef struct {
+  const int64_t *workers;
+  size_t count;
+  int64_t origin, stride;
+} Axis;
+
+static int64_t clipped(Axis axis, int64_t time) {
+  if (time < axis.origin) return 0;
+  uint64_t since = (uint64_t)time - (uint64_t)axis.origin;
+  return since < (uint64_t)axis.stride ? (int64_t)since : axis.stride - 1;
+}
+
+static void place_all(Axis axis, const int64_t *of_worker, Set set, Result *result) {
+  uint64_t shift = 0;
+  for (size_t i = 0; i < set.count; i++) {
+    if (!i || of_worker[i] != of_worker[i - 1]) { /* spans of one worker follow each other */
+      shift = (uint64_t)search(axis.workers, axis.count, of_worker[i], 0, 0) * (uint64_t)axis.stride;
+    }
+    add(result, (int64_t)((uint64_t)clipped(axis, set.starts[i]) + shift), (int64_t)((uint64_t)clipped(axis, set.ends[i]) + shift));
   }
 }
 
@@ -234,12 +258,34 @@ static PyObject *covered_before(PyObject *module, PyObject *arguments) {
   return found;
 }
 
+static PyObject *place(PyObject *module, PyObject *arguments) {
+  (void)module;
+  Py_buffer v[6];
+  long long origin, stride;
+  if (!PyArg_ParseTuple(arguments, "y*y*y*y*w*w*LL", &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &origin, &stride)) return NULL;
+  PyObject *found = NULL;
+  Set set = set_of(&v[2], &v[3]);
+  if (v[1].len != v[2].len || stride < 1) {
+    PyErr_SetString(PyExc_ValueError, "workers and starts are not of equal length, or the axis has none");
+  } else if (are_sets(&v[2], 2) && is_room(set.count, &v[4])) {
+    Result result = {v[4].buf, v[5].buf, 0};
+    Axis axis = {v[0].buf, (size_t)v[0].len / sizeof(int64_t), origin, stride};
+    Py_BEGIN_ALLOW_THREADS
+    place_all(axis, v[1].buf, set, &result);
+    Py_END_ALLOW_THREADS
+    found = Py_NewRef(Py_None);
+  }
+  release(v, 6);
+  return found;
+}
+
 static PyMethodDef methods[] = {
     {"unite", unite, METH_VARARGS, "The union of a set, to two buffers: how many intervals it has, or -1 if the set is not sorted by starts."},
     {"split", split, METH_VARARGS, "What of a normal set another one covers, and the rest, to four buffers: the number of both."},
     {"count_overlaps", count_overlaps, METH_VARARGS, "How many intervals `find_overlaps` finds."},
     {"find_overlaps", find_overlaps, METH_VARARGS, "What of each interval of a set lies in a normal set, and its place, to three buffers."},
     {"covered_before", covered_before, METH_VARARGS, "How much of a normal set, with what lies before each interval, lies before each instant."},
+    {"place", place, METH_VARARGS, "Where intervals of workers lie on an axis that has the time of each worker after that of the one before."},
     {NULL, NULL, 0, NULL},
 };
 

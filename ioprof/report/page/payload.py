@@ -47,7 +47,7 @@ class Payload:
 def payload(
     trace: Trace, steps: pl.DataFrame, summary: Summary, wanted: tuple[int, int] | None = None, others: Sequence[Looking] = ()
 ) -> Payload:
-    """The data of a run's timeline; spans in `wanted` are in it, however many there are in the run. `others` look at the spans too."""
+    """The data of a run's timeline; spans in `wanted` are in it, however many there are. `others` look at all spans, too."""
     lanes = tracks_of(trace, steps)
     table = lanes.table
     end_ns = _end_ns(trace, steps)
