@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(CI),-qq) -c $(CONSTRAINTS)
 ZIG = $(abspath $(BIN))/python -m ziglang cc -target $(shell uname -m)-linux-gnu.2.17
-NATIVE := $(wildcard setup.py ioprof/native/*.c ioprof/native/*/*.c ioprof/native/*/*.h converters/images/*.c converters/images/*.h)
+NATIVE := $(wildcard setup.py ioprof/native/*.c ioprof/native/*.h ioprof/native/*/*.c ioprof/native/*/*.h converters/images/*.c converters/images/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

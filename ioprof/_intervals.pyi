@@ -22,3 +22,11 @@ def find_overlaps(
     out_starts: _Array, out_ends: _Array, numbers: _Array, /,
 ) -> int:  # fmt: skip
     """What of each interval of a set lies in a normal set, and its place in the set; returns how many were written."""
+
+def covered_before(normal_starts: _Array, normal_ends: _Array, before: _Array, instants: _Array, found: _Array, /) -> None:
+    """How much of a normal set lies before each instant; `before` is how much lies before each of its intervals."""
+
+def place(
+    known: _Array, workers: _Array, starts: _Array, ends: _Array, out_starts: _Array, out_ends: _Array, origin: int, stride: int, /
+) -> None:
+    """Where intervals of workers lie on an axis that has the time of each known worker after that of the one before."""

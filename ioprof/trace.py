@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, overload
 
+import numpy as np
 import polars as pl
 
 from ioprof.errors import RunError
@@ -250,6 +251,8 @@ class Trace:
         of_kind = pl.col("kind").is_in(list(kinds))
         if set(kinds).isdisjoint(DENSE_KINDS):
             return self.structure.filter(of_kind, *predicates)
+        if self.is_stored and self.sums.filter(of_kind).is_empty():
+            return self.structure.clear()
         return self.found(lambda part: part.filter(of_kind, *predicates))
 
     def found(self, query: Query, where: Where | None = None) -> pl.DataFrame:
@@ -302,16 +305,24 @@ class Trace:
     @cached_property
     def starts(self) -> pl.DataFrame:
         """How many `spans` of the kinds in `DENSE_KINDS` begin from `since_ns` to before `until_ns`, by `rank`."""
-        is_dense = pl.col("kind").is_in(list(DENSE_KINDS))
         extents = self.found(lambda part: part.select(first=pl.col("start_ns").min(), last=pl.col("start_ns").max()))
         first_ns, last_ns = (int(value or 0) for value in extents.select(pl.col("first").min(), pl.col("last").max()).row(0))
         length_ns = (last_ns - first_ns) // _TIME_STEPS + 1
-        place = (pl.col("start_ns") - first_ns) // length_ns
-        counted = self.summed(
-            lambda part: part.filter(is_dense).group_by("rank", place=place).agg(spans=pl.len()), ["rank", "place"]
-        )
-        since_ns = first_ns + pl.col("place") * length_ns
-        return counted.select("rank", "spans", since_ns=since_ns, until_ns=since_ns + length_ns)
+        ranks = [None, *self.ranks]
+        counts, known = np.zeros((len(ranks), _TIME_STEPS), np.int64), np.array(ranks[1:], np.int32)
+        begun = {"start_ns": pl.col("start_ns"), "rank": pl.col("rank").fill_null(-1), "is_dense": ~_is_structure}
+        for part in self.in_parts(lambda spans: spans.select(**begun).drop_nulls()):
+            start, rank, is_dense = (part[name].to_numpy() for name in begun)
+            place = np.searchsorted(known, rank, side="right") * _TIME_STEPS + (start - first_ns) // length_ns
+            counts += np.bincount(place[is_dense], minlength=counts.size).reshape(counts.shape)
+        of_rank, place = np.nonzero(counts)
+        found = {
+            "rank": [ranks[number] for number in of_rank],
+            "spans": counts[of_rank, place],
+            "since_ns": first_ns + place * length_ns,
+        }
+        table = pl.DataFrame(found, schema={"rank": pl.Int32, "spans": pl.Int64, "since_ns": pl.Int64})
+        return table.with_columns(until_ns=pl.col("since_ns") + length_ns)
 
     @property
     def last_ns(self) -> int | None:

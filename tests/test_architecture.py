@@ -41,7 +41,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "lmdb_format": set(),
     "tensorprotos": {"errors", "protobuf"},
     "_checksum": set(),
-    **{name: set() for name in ("_scan", "_intervals", "_bins", "inflate")},
+    **{name: set() for name in ("_scan", "_intervals", "_bins", "_read_sums", "inflate")},
     "foreign": {"_checksum", "errors", "lmdb_format", "protobuf", "tensorprotos"},
     "parquet_rows": {"errors"},
     "storage": {"_probe", "clock", "errors", "file_systems", "reporter"},
@@ -93,7 +93,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "ingest": {"_scan", "clock", "collective_format", "errors", "files", "inflate", "layout", "perf"}
     | {"run_record", "schema", "series", "stack_format", "trace", "wire_format"},
     "native": {"collective_format", "file_systems", "schema", "wire_format"},  # generates C from the tables of Python
-    "analysis": {"_intervals", "errors", "files", "run_record", "schema", "span_parts", "trace"},
+    "analysis": {"_intervals", "_read_sums", "errors", "files", "run_record", "schema", "span_parts", "trace"},
     "replay": {"analysis", "errors", "run_record", "schema", "trace", "train"},  # of train what is known of devices and models
     "report": {"_bins", "analysis", "errors", "files", "replay", "run_record", "schema", "span_parts", "trace"},
     "interchange": {"_scan", "clock", "errors", "files", "inflate", "ingest", "run_record", "schema", "trace"},

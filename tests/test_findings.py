@@ -148,11 +148,11 @@ def test_order_and_shift_change_nothing(trace: Trace, by_ns: int, data: st.DataO
 @given(st.lists(st.tuples(st.integers(0, 900), st.integers(1, 300)), min_size=100, max_size=130))
 def test_littles_law(drawn: list[tuple[int, int]]) -> None:
     """The reads in progress are their number times their mean time over the time, as a count of each instant says."""
-    reads = pl.DataFrame({"start_ns": [start for start, _ in drawn], "end_ns": [start + length for start, length in drawn]})
-    rows = reads.with_columns(took_ns=pl.col("end_ns") - pl.col("start_ns"), size=pl.lit(1), pid=pl.lit(1), tid=pl.lit(1))
+    starts, lengths = np.array(drawn, np.int64).T
+    ones = np.ones_like(starts)
     depth = DepthOverTime(0, 1200)
-    depth.add(rows[:50])
-    depth.add(rows[50:])
+    for part in (slice(50), slice(50, None)):
+        depth.add(*(column[part] for column in (starts, starts + lengths, ones, ones, ones)))
     told = depth.found()
     assert told is not None
     counted = np.zeros(1200)

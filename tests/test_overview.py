@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compiling import sanitized
+from hypothesis import given
+from hypothesis import strategies as st
 from repository import NATIVE, PROGRAMS
 
 from ioprof.analysis.run import Run
@@ -40,19 +42,29 @@ def test_the_library_finds_what_numpy_finds(folder: str, is_fine: bool, monkeypa
 
 
 @pytest.mark.skipif(module.native is None, reason="ioprof was installed without a C compiler")
-@pytest.mark.parametrize(("start", "end", "pair", "source"), [(0, 10, 1, 0), (-1, 10, 0, 0), (10, 9, 0, 0), (0, 10, 0, 2)], ids=str)
-def test_numbers_that_have_no_place_are_refused(start: int, end: int, pair: int, source: int) -> None:
-    """One pair, two sources and four bins."""
+@pytest.mark.parametrize(
+    ("kind", "source", "pair", "end_ns"), [(1, 0, 0, 10), (0, 1, 0, 10), (0, 0, 1, 10), (0, 0, 0, -1)], ids=str
+)
+def test_numbers_that_have_no_place_are_refused(kind: int, source: int, pair: int, end_ns: int) -> None:
+    """One process, kind, source and pair; two sources of bytes and four bins."""
     assert module.native is not None
-    one = [np.array([value], np.int64) for value in (start, end, pair, 5, 0, source)]
-    starts, ends, pairs, moved, classes, sources = one
+    start, moved, process, classes, sources = (np.array([value], np.int64) for value in (0, 5, 7, 0, 0))
+    codes = [np.array([value], np.uint8) for value in (kind, source)]
     busy, longest = np.zeros((1, 4)), np.zeros((1, 4), np.uint8)
     durations, source_bytes = np.zeros((1, 512)), np.zeros((2, 4))
+    tables = process, np.array([pair, -1]), np.array([100]), classes, sources
     with pytest.raises(ValueError, match="do not fit"):
         module.native.add_spans(
-            starts, ends, pairs, np.array([7], np.uint8), moved, classes, sources, busy, longest, durations, source_bytes, 2.5
+            start, start + 10, moved, process, *codes, *tables, busy, longest, durations, source_bytes, 1, 1, 2.5, end_ns
         )
     assert not any(buffer.any() for buffer in (busy, longest, durations, source_bytes))
+
+
+@given(st.integers(0, 2**62))
+def test_the_code_of_a_duration_is_its_logarithm(duration_ns: int) -> None:
+    """Eight for each factor of two, from 100 ns on; a byte."""
+    expected = min(int(8 * np.log2(max(duration_ns / 100, 1.0))) + 1, 254)
+    assert module.duration_code(np.array([duration_ns])).tolist() == [expected]
 
 
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack,
 from ioprof.analysis.selection import (
     COMPUTE,
     COPIES,
+    WORKER,
     Activity,
     Piece,
     analyse,
@@ -58,7 +59,7 @@ from ioprof.schema import CAUSES
 from ioprof.trace import Trace
 
 _KINDS: Final = (*COMPUTE, *COPIES, "comm", "validate", "checkpoint", "gc", "sampler", "user", *lineage.KINDS)
-_COLUMNS: Final = tuple(dict.fromkeys((*lineage.COLUMNS, *COLLECTIVE, "stream", "file")))
+_COLUMNS: Final = tuple(dict.fromkeys((*lineage.COLUMNS, *COLLECTIVE, "stream", "file", WORKER)))
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,8 @@ class Charging:
         self._whole = _whole_loops(trace)
         self._own_ns, self._derived_ns, self._threads_ns = Counter[str](), Counter[str](), 0
         self._lock = LockWaits(trace)
+        self.sendings: dict[int, lineage.Sending] = {}
+        """What `lineage.sending_of` finds of ranks, as far as it was looked for."""
 
     def add(self, piece: Piece) -> None:
         """Charge the time of a piece."""
@@ -171,7 +174,9 @@ class Charging:
         rank = piece.rank
         self._rows = np.flatnonzero(self._seen & (self._table["rank"].to_numpy() == rank))
         self._windows = intervals(self._table[self._rows])
-        self._sending = lineage.sending_of(self._trace, rank) if piece.is_cut else None
+        self._sending = lineage.sending_of(self._trace, rank) if piece.is_cut else lineage.sending_in(piece.spans)
+        if self._trace.run.job_kind is not JobKind.RAY:  # whose spans in pieces are not those of the trace
+            self.sendings[rank] = self._sending
         self._places = host_places(self._whole.filter(pl.col("rank") == rank))
         self._waits = Waits(self._arrived.get(rank, self._no_arrivals), rank)
         self._charged[self._rows] = 0

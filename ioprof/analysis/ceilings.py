@@ -11,7 +11,7 @@ residual: epochs that begin, workers that are slower than the mean, batches that
 variation from batch to batch. No `fetch` contains the time in which its worker waits for a place in a full queue.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -22,8 +22,8 @@ import polars as pl
 from ioprof.analysis.blocked_sends import late_arrivals
 from ioprof.analysis.gpu_windows import observed
 from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack, subtract, total, union, union_all
-from ioprof.analysis.lineage import Sending, sending_of, with_worker
-from ioprof.analysis.selection import COMPUTE, by_rank, intervals, kind_in, on_stream
+from ioprof.analysis.lineage import Sending, sending_of
+from ioprof.analysis.selection import COMPUTE, by_rank, intervals, kind_in, on_stream, with_worker
 from ioprof.analysis.steps import steps, warmup
 from ioprof.analysis.training_process import main_threads
 from ioprof.run_record import Ceilings, Residual
@@ -49,14 +49,18 @@ class _Sums:
     is_serial: bool = True
 
 
-def ceilings(trace: Trace) -> Ceilings | None:
-    """Means over the steady steps of all ranks; None where the work for the batches of no rank is known."""
+def ceilings(trace: Trace, sendings: Mapping[int, Sending] | None = None) -> Ceilings | None:
+    """Means over the steady steps of all ranks; None where the work for the batches of no rank is known.
+
+    `sendings` is what `sending_of` finds of ranks, as far as it is known.
+    """
     table = steps(trace)
     table = table.filter(pl.Series(observed(trace, table)))
     sums = _Sums()
     for rank, spans in by_rank(trace, _KINDS, ("pid", "tid", "stream", "batch", "name")):
+        sending = partial(_sending, trace, rank, sendings or {})
         own, known = table.filter(pl.col("rank") == rank), with_worker(spans)
-        _add_rank(sums, _whole_rounds(intervals(own[warmup(len(own)) :]), known), known, partial(sending_of, trace, rank))
+        _add_rank(sums, _whole_rounds(intervals(own[warmup(len(own)) :]), known), known, sending)
     if not sums.steps:
         return None
     scale = 1e9 * sums.steps
@@ -77,6 +81,10 @@ def ceilings(trace: Trace) -> Ceilings | None:
         residual_s=residual,
         residuals=tuple(part for part in parts if part.seconds > 0),
     )
+
+
+def _sending(trace: Trace, rank: int, known: Mapping[int, Sending]) -> Sending:
+    return known[rank] if rank in known else sending_of(trace, rank)
 
 
 def _whole_rounds(windows: Intervals, spans: pl.DataFrame) -> Intervals:

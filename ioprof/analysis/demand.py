@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.gpu_windows import observed
 from ioprof.analysis.intervals import Intervals, covered, pack, total, union
-from ioprof.analysis.lineage import Axis, with_worker
+from ioprof.analysis.lineage import Axis
 from ioprof.analysis.loaders import batches, known_samples, samples_in
 from ioprof.analysis.reads import is_access, is_received
-from ioprof.analysis.selection import COMPUTE, TIMES, WORK, Piece, analyse, intervals, of_kind, with_tasks
+from ioprof.analysis.selection import COMPUTE, TIMES, WORK, WORKER, Piece, analyse, intervals, of_kind, with_tasks
 from ioprof.analysis.steps import steps
 from ioprof.run_record import Demand, JobKind, Reason
 from ioprof.trace import Trace
@@ -93,8 +93,8 @@ def fetched(trace: Trace) -> Fetched:
 class Fetching:
     """`fetched`, piece by piece."""
 
-    kinds = ("wait", "fetch", "read", "fault", "decode")
-    columns = ("pid", "tid", "batch", "bytes", "source")
+    kinds = ("wait", "step", "fetch", "read", "fault", "decode")
+    columns = ("pid", "tid", "batch", "bytes", "source", WORKER)
 
     def __init__(self, trace: Trace) -> None:
         whole = with_tasks(trace) if trace.run.job_kind is JobKind.RAY else trace
@@ -244,8 +244,8 @@ def device_rate(trace: Trace, computed_ns: int | None = None, received: pl.DataF
 
 
 def _of_piece(piece: Piece, num_batches: int) -> Fetched:
-    spans = of_kind(piece.spans, "wait", "step", "fetch", "read", "fault", "decode")
-    spans = with_worker(spans.select(*TIMES, "begin_ns", *Fetching.columns)).drop("pid", "tid")
+    spans = of_kind(piece.spans, "fetch", "read", "fault", "decode")
+    spans = spans.select(*TIMES, "begin_ns", "batch", "bytes", "source", WORKER)
     fetches = of_kind(spans, "fetch")
     axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
     within = union(axis.place(fetches))

@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.intervals import Intervals, overlaps, pack, pieces_within, subtract, total, union, union_all
-from ioprof.analysis.lineage import fetchers, with_worker
+from ioprof.analysis.lineage import fetchers
 from ioprof.analysis.pipes import sent_files
-from ioprof.analysis.selection import READS, Activity, from_peer, intervals, of_kind, of_work, on_stream
+from ioprof.analysis.selection import READS, Activity, from_peer, intervals, of_kind, of_work, on_stream, with_worker
 from ioprof.analysis.training_process import in_main_thread, main_threads
 from ioprof.trace import Trace
 

@@ -4,8 +4,9 @@ import polars as pl
 
 from ioprof.analysis.loaders import loaders
 from ioprof.analysis.queue_depth import DepthOverTime
-from ioprof.analysis.read_patterns import of_data, reads
+from ioprof.analysis.read_patterns import ReadPatterns, of_data
 from ioprof.analysis.reads import counted_reads
+from ioprof.analysis.selection import look
 from ioprof.analysis.skew import skew
 from ioprof.analysis.storage_bytes import storage_bytes
 from ioprof.analysis.stragglers import arrivals
@@ -21,13 +22,28 @@ def findings(
     """All of them. `charged` is `blame(trace)`, `received` is `loaders.batches(trace)`, `made` is `workers_time.making(trace)`, and
     `arrived` is `stragglers.arrivals(trace)`, if known already.
     """
-    of_batch = epochs(trace, received)
-    numbered = of_batch.select("rank", "batch", "epoch").unique(["rank", "batch"])
-    first_ns, last_ns = steps_bounds(trace)
-    is_counted = of_data(trace, counted_reads(trace), first_ns)
-    found, of_epochs = reads(trace, is_counted, DepthOverTime(first_ns, last_ns), numbered, made.total_ns, storage_bytes(trace))
-    whole_job = trace.run.whole_job
-    has_all = whole_job is None or not whole_job.is_part  # else the first of its epochs is none that is known
-    over_epochs = trend(charged, of_batch, of_epochs) if has_all else None
-    late = skew(arrivals(trace) if arrived is None else arrived, trace.run.uncertainty_ns)
-    return Findings(loaders(received), workers_time(made), found, waiting(received), over_epochs, late)
+    found = Finding(trace, received)
+    look(trace, found.reads)
+    return found.findings(charged, made, arrivals(trace) if arrived is None else arrived)
+
+
+class Finding:
+    """`findings`, once `reads` has looked at all spans."""
+
+    def __init__(self, trace: Trace, received: pl.DataFrame) -> None:
+        self._trace, self._received = trace, received
+        self._of_batch = epochs(trace, received)
+        numbered = self._of_batch.select("rank", "batch", "epoch").unique(["rank", "batch"])
+        first_ns, last_ns = steps_bounds(trace)
+        is_counted = of_data(trace, counted_reads(trace), first_ns)
+        self.reads = ReadPatterns(trace, is_counted, DepthOverTime(first_ns, last_ns), numbered)
+
+    def findings(self, charged: pl.DataFrame, made: Making, arrived: pl.DataFrame) -> Findings:
+        """All of them; see the function of that name."""
+        trace, received = self._trace, self._received
+        whole_job = trace.run.whole_job
+        has_all = whole_job is None or not whole_job.is_part  # else the first of its epochs is none that is known
+        over_epochs = trend(charged, self._of_batch, self.reads.of_epochs()) if has_all else None
+        late = skew(arrived, trace.run.uncertainty_ns)
+        found = self.reads.found(made.total_ns, storage_bytes(trace))
+        return Findings(loaders(received), workers_time(made), found, waiting(received), over_epochs, late)

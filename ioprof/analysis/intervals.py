@@ -133,6 +133,21 @@ def clip(intervals: ArrayLike, start: int, end: int) -> Intervals:
     return union(np.clip(np.asarray(intervals, np.int64).reshape(-1, 2), start, max(start, end)))
 
 
+def end_to_end(intervals: Intervals, workers: NDArray[np.int64], known: NDArray[np.int64], origin: int, stride: int) -> Intervals:
+    """Where intervals of these workers lie on an axis that has the time of each `known` worker, which are sorted, after that of the
+    one before: `stride` nanoseconds from `origin` on, to which they are clipped.
+    """
+    starts, ends = intervals[:, 0], intervals[:, 1]
+    if native is not None:
+        found = _room(len(intervals))
+        columns = (np.ascontiguousarray(each, np.int64) for each in (known, workers, starts, ends))
+        native.place(*columns, *found, origin, stride)
+        return found.T
+    shift = np.searchsorted(known, workers) * stride
+    starts, ends = (np.clip(each - origin, 0, stride - 1) for each in (starts, ends))
+    return pack(starts + shift, ends + shift)
+
+
 def total(intervals: ArrayLike) -> int:
     """Nanoseconds covered; an instant covered twice counts once."""
     normal = union(intervals)
@@ -194,6 +209,11 @@ def _columns(intervals: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]
 def _covered_before(instants: NDArray[np.int64], normal: Intervals) -> NDArray[np.int64]:
     lengths = normal[:, 1] - normal[:, 0]
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    if native is not None:
+        found = np.empty(len(instants), np.int64)
+        columns = (np.ascontiguousarray(each, np.int64) for each in (normal[:, 0], normal[:, 1], before[:-1], instants))
+        native.covered_before(*columns, found)
+        return found
     begun = np.searchsorted(normal[:, 0], instants, side="right")
     last_end = np.concatenate((np.full(1, np.iinfo(np.int64).min), normal[:, 1]))[begun]
     past: NDArray[np.int64] = np.maximum(last_end, instants) - instants

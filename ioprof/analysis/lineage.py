@@ -26,8 +26,33 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.blocked_sends import blocked, held, late_arrivals, may_block
-from ioprof.analysis.intervals import EMPTY, Intervals, charge, covered, overlaps, pack, subtract, total, union, union_all
-from ioprof.analysis.selection import READS, TIMES, WORK, Activity, by_rank, from_peer, intervals, kind_in, of_kind, of_work
+from ioprof.analysis.intervals import (
+    EMPTY,
+    Intervals,
+    charge,
+    covered,
+    end_to_end,
+    overlaps,
+    pack,
+    subtract,
+    total,
+    union,
+    union_all,
+)
+from ioprof.analysis.selection import (
+    READS,
+    TIMES,
+    WORK,
+    WORKER,
+    Activity,
+    by_rank,
+    from_peer,
+    intervals,
+    kind_in,
+    of_kind,
+    of_work,
+    with_worker,
+)
 from ioprof.analysis.training_process import has_processes, likely_waits, main_threads, threads_work
 from ioprof.span_parts import Where
 from ioprof.trace import Trace
@@ -60,22 +85,12 @@ class Axis:
 
     def place(self, spans: pl.DataFrame, end: str = "end_ns") -> Intervals:
         """Where spans with a known `worker` lie on the axis, clipped to it."""
-        shift = np.searchsorted(self.workers, spans["worker"].to_numpy()) * self.stride_ns
-        starts, ends = (np.clip(spans[name].to_numpy() - self.origin_ns, 0, self.stride_ns - 1) for name in ("start_ns", end))
-        return pack(starts + shift, ends + shift)
+        times = intervals(spans, "start_ns", end)
+        return end_to_end(times, spans[WORKER].to_numpy(), self.workers, self.origin_ns, self.stride_ns)
 
     def times(self, placed: Intervals) -> Intervals:
         """When that was."""
         return placed - placed[:, :1] // self.stride_ns * self.stride_ns + self.origin_ns
-
-
-def with_worker(spans: pl.DataFrame) -> pl.DataFrame:
-    """Spans of one rank with the column `worker`: which worker did it, as one number."""
-    consumers = of_kind(spans, "wait", "step")["pid"].unique()
-    fetchers = of_kind(spans, "fetch").group_by("pid").agg(pl.col("tid").n_unique())
-    workers = fetchers.filter(pl.col("tid") == 1, ~pl.col("pid").is_in(consumers.implode()))["pid"]
-    thread = pl.when(pl.col("pid").is_in(workers.implode())).then(0).otherwise(pl.col("tid").fill_null(-1))
-    return spans.with_columns(worker=pl.col("pid").fill_null(-1).cast(pl.Int64) * 2**32 + thread)
 
 
 Threads = frozenset[tuple[int | None, int | None]]
@@ -100,14 +115,15 @@ def wait_leaves(spans: pl.DataFrame, measured: Collection[str] = LEAVES, sending
     `spans` are those of one rank; what is not in `measured` goes to `loader`. `sending` is `sending_of` the rank; None: these are
     all of its spans, and show it.
     """
-    spans = with_worker(of_kind(spans, *KINDS).select(*TIMES, "finish_ns", *COLUMNS))  # each filter copies all columns
+    sending = sending_in(spans) if sending is None else sending
+    spans = _of_lineage(spans)
     waits = _with_fetch(spans)
     known = waits.filter(pl.col("ready_ns").is_not_null())
-    held_up = _held(spans, known) if sending is None or sending.held is None else sending.held
+    held_up = _held(spans, known) if sending.held is None else sending.held
     work, making = _work(spans, known, held_up)
     found = [Activity(cause, times) for cause, times in work.items()]
-    found += [Activity(cause, times) for cause, times in _sent(spans, known, None if sending is None else sending.threads).items()]
-    found.append(Activity("storage", _blocked(spans, known) if sending is None else sending.blocked))
+    found += [Activity(cause, times) for cause, times in _sent(spans, known, sending.threads).items()]
+    found.append(Activity("storage", sending.blocked))
     found.append(Activity("loader", making))
     found.append(
         Activity(
@@ -116,6 +132,17 @@ def wait_leaves(spans: pl.DataFrame, measured: Collection[str] = LEAVES, sending
     )
     found += _threads(spans, waits, union_all([activity.times for activity in found]))
     return [*(activity for activity in found if activity.cause in measured), Activity("loader", intervals(waits))]
+
+
+def _of_lineage(spans: pl.DataFrame) -> pl.DataFrame:
+    return with_worker(of_kind(spans, *KINDS)).select(*TIMES, "finish_ns", *COLUMNS, WORKER)  # each filter copies all columns
+
+
+def sending_in(spans: pl.DataFrame) -> Sending:
+    """How the batches of a rank are sent, of all of its spans."""
+    spans = _of_lineage(spans)
+    known = _known(spans)
+    return Sending(_senders(*_sent_reads(spans, known)), _blocked(spans, known), _held(spans, known))
 
 
 def sending_of(trace: Trace, rank: int) -> Sending:
@@ -200,13 +227,14 @@ def _senders(whole: pl.DataFrame, reads: pl.DataFrame) -> Threads:
     return frozenset(found)
 
 
-def _sent(spans: pl.DataFrame, known: pl.DataFrame, sending: Threads | None) -> dict[str, Intervals]:
+def _sent(spans: pl.DataFrame, known: pl.DataFrame, sending: Threads) -> dict[str, Intervals]:
     """What sending threads of workers read while the rank waited for a batch that was made: data that is mapped is read when it is
     copied.
     """
+    if not sending:
+        return {}
     whole, reads = _sent_reads(spans, known)
-    sending = _senders(whole, reads) if sending is None else sending
-    if reads.is_empty() or not sending:
+    if reads.is_empty():
         return {}
     axis = _sending_axis(whole, reads)
     waited = union(axis.place(whole.with_columns(start_ns=pl.max_horizontal("start_ns", "ready_ns"))))
@@ -288,9 +316,13 @@ def _work(spans: pl.DataFrame, known: pl.DataFrame, held_up: pl.DataFrame) -> tu
     is_there = pl.col("worker").is_in(pl.Series(axis.workers).implode()), pl.col("end_ns") > axis.origin_ns
     there = spans.select(*TIMES, "source", "worker").filter(*is_there)
     fetching = union(axis.place(of_kind(there, "fetch")))
+    has_peers = there.select(from_peer.any()).item()
     found = {}
     for cause in WORK:
         work = of_work(there, cause)
-        placed = axis.place(work.filter(~from_peer)), overlaps(axis.place(work.filter(from_peer)), fetching)
-        found[cause] = axis.times(overlaps(np.concatenate(placed), windows))
+        if has_peers:
+            placed = np.concatenate((axis.place(work.filter(~from_peer)), overlaps(axis.place(work.filter(from_peer)), fetching)))
+        else:
+            placed = axis.place(work)
+        found[cause] = axis.times(overlaps(placed, windows))
     return found, axis.times(overlaps(fetching, union(later)))

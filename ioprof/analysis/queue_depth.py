@@ -3,11 +3,10 @@
 from typing import Final
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
-from ioprof.analysis.duration_classes import NUM_CLASSES, duration_class, quantiles_ns
-from ioprof.analysis.storage_bound import WAITED_NS, WINDOW_NS, Quartiles, StorageBound, by_window, storage_bound
+from ioprof.analysis.duration_classes import LEAST_NS, NUM_CLASSES, quantiles_ns
+from ioprof.analysis.storage_bound import WAITED_NS, WINDOW_NS, Quartiles, StorageBound, spread, storage_bound
 from ioprof.run_record import QueueDepth
 
 _NUM_SHOWN: Final = 60
@@ -36,21 +35,28 @@ class DepthOverTime:
         """Reads, bytes, nanoseconds."""
         self._readers: set[tuple[int, int]] = set()
 
-    def add(self, rows: pl.DataFrame) -> None:
-        """Reads from storage: `start_ns`, `end_ns`, `took_ns`, `size`, `pid`, `tid`."""
-        rows = rows.filter(pl.col("end_ns") > self._start_ns, pl.col("start_ns") < self._end_ns)
-        starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    def add(
+        self,
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        pids: NDArray[np.int64],
+        tids: NDArray[np.int64],
+    ) -> None:
+        """Add reads from storage; `pids` and `tids` say who made them."""
+        chosen = np.flatnonzero((ends > self._start_ns) & (starts < self._end_ns))
+        starts, ends, sizes, pids, tids = (column[chosen] for column in (starts, ends, sizes, pids, tids))
+        took = ends - starts
         self._open_ns += _elapsed(starts, self._edges) - _elapsed(ends, self._edges)
-        waited = rows.filter(pl.col("took_ns") >= WAITED_NS)
-        self._bytes += by_window(self._windows, rows, "size")
-        self._reads += by_window(self._windows, rows)
-        self._classes += _counts(waited, "took_ns")
-        self._size_classes += _counts(waited, "size")
-        self._sums = [
-            so_far + int(more)
-            for so_far, more in zip(self._sums, (len(rows), rows["size"].sum(), rows["took_ns"].sum()), strict=True)
-        ]
-        self._readers |= set(rows.select("pid", "tid").unique().iter_rows())
+        num_bytes, number = spread(self._windows, starts, ends, sizes, np.ones(len(starts)))
+        self._bytes += num_bytes
+        self._reads += number
+        has_waited = took >= WAITED_NS
+        self._classes += _counts(took[has_waited])
+        self._size_classes += _counts(sizes[has_waited])
+        self._sums = [so_far + int(more) for so_far, more in zip(self._sums, (len(starts), sizes.sum(), took.sum()), strict=True)]
+        is_first = np.append(True, (np.diff(pids) != 0) | (np.diff(tids) != 0))[: len(pids)]
+        self._readers |= set(zip(pids[is_first].tolist(), tids[is_first].tolist(), strict=True))
 
     def found(self) -> QueueDepth | None:
         """What that shows; None: of too few reads."""
@@ -81,8 +87,9 @@ class DepthOverTime:
         return storage_bound(_quartiles(self._classes), _quartiles(self._size_classes), self._reads, self._bytes)
 
 
-def _counts(rows: pl.DataFrame, column: str) -> NDArray[np.int64]:
-    return np.bincount(rows.select(duration_class(pl.col(column)))[column].to_numpy(), minlength=NUM_CLASSES)
+def _counts(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many there are of each class."""
+    return np.bincount(np.searchsorted(LEAST_NS, np.maximum(values, 1), side="right") - 1, minlength=NUM_CLASSES)
 
 
 def _quartiles(counts: NDArray[np.int64]) -> Quartiles:

@@ -1,14 +1,16 @@
 """What was read, where the bytes came from, and how long one read took."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ioprof.analysis.selection import look
 from ioprof.run_record import ReceivedFiles, SlowRead, Storage
-from ioprof.trace import Trace
+from ioprof.schema import SPAN_COLUMNS
+from ioprof.trace import Trace, empty_table
 
 _Id = tuple[str | None, int | None]
 """Host and process."""
@@ -17,6 +19,9 @@ _NUM_SLOWEST: Final = 10
 _MOST_HELD: Final = 4_000_000
 """Times of accesses that are kept, 8 bytes each, so that they are read once."""
 _SLOW_COLUMNS: Final = ("path", "bytes", "source", "rank", "step", "batch", "offset", "start_ns")
+_TIES: Final = ("start_ns", "rank", "pid", "tid", "file", "bytes", "source", "batch", "step")
+"""By which reads that took equally long are ordered."""
+_OF_SLOWEST: Final = ("end_ns", "offset", *_TIES)
 
 is_access: Final = pl.col("kind").is_in(["read", "fault"]) & (pl.col("bytes") != 0).fill_null(True)
 """Spans that moved bytes. A read that returned none found the end of a file, or nothing in the page cache."""
@@ -27,8 +32,75 @@ is_received: Final = pl.col("source").is_in(["socket", "pipe"]).fill_null(False)
 """Spans whose bytes another process sent. What a program such as `cat` read from storage for them is recorded there."""
 
 
-def storage(trace: Trace) -> Storage:
+class ReadTimes:
+    """How long the reads that `storage` counts took, part by part."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace, self._is_counted = trace, counted_reads(trace)
+        self.columns = {name: pl.col(name) for name in _OF_SLOWEST} | {"is_counted": self._is_counted}
+        self._counts = np.zeros(_NUM_CLASSES, np.int64)
+        """Reads by `_class_of`."""
+        self._held: list[NDArray[np.int64]] = []
+        self._num_held = 0
+        self._slowest = empty_table(SPAN_COLUMNS).select(*_OF_SLOWEST, took_ns=_took_ns)
+
+    def add(self, part: pl.DataFrame) -> None:
+        """Look at the next part of the spans."""
+        is_counted = part["is_counted"].to_numpy()
+        took = (part["end_ns"].to_numpy() - part["start_ns"].to_numpy())[is_counted]
+        self._counts += np.bincount(_class_of(took), minlength=len(self._counts))
+        if self._num_held <= _MOST_HELD:
+            self._held.append(took)
+            self._num_held += len(took)
+        if not len(took):
+            return
+        least_ns = np.partition(took, -_NUM_SLOWEST)[-_NUM_SLOWEST] if len(took) > _NUM_SLOWEST else took.min()
+        if len(self._slowest) == _NUM_SLOWEST:
+            least_ns = max(least_ns, self._slowest["took_ns"][-1])
+        slow = part.filter("is_counted", _took_ns >= least_ns).select(*_OF_SLOWEST, took_ns=_took_ns)
+        if len(slow):
+            self._slowest = _in_order(pl.concat([self._slowest, slow])).head(_NUM_SLOWEST)
+
+    def at(self, places: Sequence[int]) -> list[int]:
+        """How many nanoseconds the read at each of these places took, in the order of that; 0 is the fastest.
+
+        Times are counted in classes of 0.4 % first; then those are sorted that are in the class of a place. Also tried: to group by
+        the time itself, which took 4 s of CPU time for 2.3 million accesses instead of 1 s.
+        """
+        before = np.cumsum(self._counts) - self._counts
+        classes = np.searchsorted(before + self._counts, places, side="right")
+        wanted = np.zeros(len(self._counts), bool)
+        wanted[classes] = True
+        held = self._held
+        if self._num_held > _MOST_HELD:
+            parts = self._trace.in_parts(lambda spans: spans.filter(self._is_counted).select(took_ns=_took_ns))
+            held = [took[wanted[_class_of(took)]] for took in (part["took_ns"].to_numpy() for part in parts)]
+        within = [took[wanted[_class_of(took)]] for took in held]
+        ordered = np.sort(np.concatenate(within))
+        skipped = np.cumsum(np.where(wanted, 0, self._counts))[classes]
+        return [int(took_ns) for took_ns in ordered[np.array(places) - skipped]]
+
+    def slowest(self) -> tuple[SlowRead, ...]:
+        """The slowest ones, the slowest first."""
+        slow = _with_step(self._trace, _with_batch(self._trace, self._slowest.with_row_index()))
+        paths = self._trace.files.select("file", "path").unique("file")
+        slow = slow.join(paths, on="file", how="left", maintain_order="left")
+        return tuple(
+            # not divided by polars: its quotient differs in the last digit, depending on the order of rows
+            SlowRead(seconds=row["took_ns"] / 1e9, **{key: row[key] for key in _SLOW_COLUMNS})
+            for row in slow.iter_rows(named=True)
+        )
+
+
+def _in_order(reads: pl.DataFrame) -> pl.DataFrame:
+    """The slowest first."""
+    return reads.sort("took_ns", *_TIES, descending=[True, *(False for _ in _TIES)], nulls_last=True)
+
+
+def storage(trace: Trace, times: ReadTimes | None = None) -> Storage:
     """Accesses, bytes by source, percentiles of one read's time, and the slowest reads, over all processes of the run.
+
+    `times`, if given, has looked at all spans.
 
     Only those that made batches, if any did: reads of Python's libraries by a hundred processes say nothing of the dataset.
     Programs that a worker reads through a pipe make batches, too; what comes through the pipe is counted apart.
@@ -40,16 +112,15 @@ def storage(trace: Trace) -> Storage:
     of_batch = every.filter(pl.col("in_batch") | sends)
     others = every.filter(~(pl.col("in_batch") | sends)) if len(of_batch) else every.clear()
     counted = of_batch if len(of_batch) else every
-    is_counted = counted_reads(trace)
     number = int(counted["spans"].sum())
     if not number:
         return Storage(
             0, 0, 0, 0, 0, None, None, None, (), bytes_socket=from_socket, bytes_pipe=from_pipe, received=_received_files(trace)
         )
     by_source = _bytes_by_source(counted)
-    places = [*(round(ratio * (number - 1)) for ratio in (0.50, 0.95, 0.99)), number - min(_NUM_SLOWEST, number)]
-    *quantiles, least_ns = _took_at(trace, is_counted, places)
-    p50, p95, p99 = (took_ns / 1e9 for took_ns in quantiles)
+    if times is None:
+        look(trace, times := ReadTimes(trace))
+    p50, p95, p99 = (took_ns / 1e9 for took_ns in times.at([round(ratio * (number - 1)) for ratio in (0.50, 0.95, 0.99)]))
     return Storage(
         accesses=number,
         bytes=sum(by_source.values()),
@@ -59,7 +130,7 @@ def storage(trace: Trace) -> Storage:
         read_p50_s=p50,
         read_p95_s=p95,
         read_p99_s=p99,
-        slowest=_slowest(trace, is_counted & (_took_ns >= least_ns)),
+        slowest=times.slowest(),
         other_accesses=int(others["spans"].sum()),
         other_bytes=int(others["bytes"].sum()),
         bytes_socket=from_socket,
@@ -77,38 +148,13 @@ def counted_reads(trace: Trace) -> pl.Expr:
     return is_access & ~is_received & of_batch
 
 
-def _took_at(trace: Trace, is_counted: pl.Expr, places: Sequence[int]) -> list[int]:
-    """How many nanoseconds the access at each of these places took, in the order of that; 0 is the fastest.
-
-    Times are counted in classes of 0.4 % first; then those are sorted that are in the class of a place. Also tried: to group by the
-    time itself, which took 4 s of CPU time for 2.3 million accesses instead of 1 s.
-    """
-    counts = np.zeros(_class_of(np.array([np.iinfo(np.int64).max]))[0] + 1, np.int64)
-    held: list[NDArray[np.int64]] = []
-    for took in _times(trace, is_counted):
-        counts += np.bincount(_class_of(took), minlength=len(counts))
-        if sum(map(len, held)) <= _MOST_HELD:
-            held.append(took)
-    before = np.cumsum(counts) - counts
-    classes = np.searchsorted(before + counts, places, side="right")
-    wanted = np.zeros(len(counts), bool)
-    wanted[classes] = True
-    is_whole = sum(map(len, held)) <= _MOST_HELD
-    within = [took[wanted[_class_of(took)]] for took in (held if is_whole else _times(trace, is_counted))]
-    ordered = np.sort(np.concatenate(within))
-    skipped = np.cumsum(np.where(wanted, 0, counts))[classes]
-    return [int(took_ns) for took_ns in ordered[np.array(places) - skipped]]
-
-
-def _times(trace: Trace, is_counted: pl.Expr) -> Iterator[NDArray[np.int64]]:
-    for part in trace.in_parts(lambda spans: spans.filter(is_counted).select(took_ns=_took_ns)):
-        yield part["took_ns"].to_numpy()
-
-
 def _class_of(took_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     """The number of a class that holds times of about the same length: the exponent and 8 bits of the significand of a float64."""
     bits: NDArray[np.int64] = np.maximum(took_ns, 1).astype(np.float64).view(np.int64)
     return (bits >> 44) - (1023 << 8)
+
+
+_NUM_CLASSES: Final = int(_class_of(np.array([np.iinfo(np.int64).max]))[0]) + 1
 
 
 def _sends_to_a_batch(trace: Trace) -> pl.Expr:
@@ -157,20 +203,6 @@ def _received_files(trace: Trace) -> tuple[ReceivedFiles, ...]:
 def _bytes_by_source(sums: pl.DataFrame) -> dict[str, int]:
     sums = sums.group_by(pl.col("source").fill_null("unknown")).agg(pl.col("bytes").sum())
     return {source: int(count) for source, count in sums.iter_rows()}
-
-
-def _slowest(trace: Trace, is_slow: pl.Expr) -> tuple[SlowRead, ...]:
-    slow = trace.found(lambda part: part.filter(is_slow).with_columns(took_ns=_took_ns))
-    ties = ["start_ns", "rank", "pid", "tid", "file", "bytes", "source", "batch", "step"]
-    slow = slow.sort("took_ns", *ties, descending=[True, *(False for _ in ties)], nulls_last=True)
-    slow = _with_step(trace, _with_batch(trace, slow.head(_NUM_SLOWEST).with_row_index()))
-    paths = trace.files.select("file", "path").unique("file")
-    slow = slow.join(paths, on="file", how="left", maintain_order="left")
-    return tuple(
-        # not divided by polars: its quotient differs in the last digit, depending on the order of rows
-        SlowRead(seconds=row["took_ns"] / 1e9, **{key: row[key] for key in _SLOW_COLUMNS})
-        for row in slow.iter_rows(named=True)
-    )
 
 
 def _with_batch(trace: Trace, reads: pl.DataFrame) -> pl.DataFrame:

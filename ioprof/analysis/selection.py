@@ -6,7 +6,7 @@ worker: each piece has the first of each thread. Of a batch that is made, queued
 fetches. Those that lie outside of the piece have a length of 0 at its border.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
@@ -50,6 +50,9 @@ on_stream: Final = (pl.col("stream") >= 0).fill_null(False)
 RAY_TASK: Final = "Ray Data task"
 """Name of the spans of what a task of Ray Data took to make a block."""
 
+WORKER: Final = "worker"
+"""Column that `with_worker` adds."""
+
 _KIND: Final = pl.Enum(KINDS)
 _FEW_ROWS: Final = 5000
 """Rows that are filtered in less time than it takes to look for those of a kind."""
@@ -82,7 +85,7 @@ def kind_in(kinds: Sequence[str]) -> pl.Expr:
 
 
 def of_kind(spans: pl.DataFrame, *kinds: str) -> pl.DataFrame:
-    """The rows of these kinds. They are not copied where the spans are in the order of kinds, as those of a cut piece are."""
+    """The rows of these kinds. They are not copied where the spans are in the order of kinds, as those of a piece are."""
     codes = _codes(spans["kind"]) if len(spans) > _FEW_ROWS else None
     if codes is None or bool(np.any(codes[1:] < codes[:-1])):
         return spans.filter(kind_in(kinds))
@@ -105,7 +108,20 @@ def of_work(spans: pl.DataFrame, cause: str) -> pl.DataFrame:
 def in_order_of_kinds(spans: pl.DataFrame) -> pl.DataFrame:
     """The same rows, those of each kind together, and in the order that they have."""
     codes = _codes(spans["kind"])
-    return spans if codes is None else spans[np.argsort(codes, kind="stable")]
+    if codes is None or not bool(np.any(codes[1:] < codes[:-1])):
+        return spans
+    return spans.rechunk()[np.argsort(codes, kind="stable")]
+
+
+def with_worker(spans: pl.DataFrame) -> pl.DataFrame:
+    """Spans of one rank with the column `worker`, unless they have it: which worker did it, as one number."""
+    if "worker" in spans.columns:
+        return spans
+    consumers = of_kind(spans, "wait", "step")["pid"].unique()
+    fetchers = of_kind(spans, "fetch").group_by("pid").agg(pl.col("tid").n_unique())
+    workers = fetchers.filter(pl.col("tid") == 1, ~pl.col("pid").is_in(consumers.implode()))["pid"]
+    thread = pl.when(pl.col("pid").is_in(workers.implode())).then(0).otherwise(pl.col("tid").fill_null(-1))
+    return spans.with_columns(worker=pl.col("pid").fill_null(-1).cast(pl.Int64) * 2**32 + thread)
 
 
 def _codes(kinds: pl.Series) -> NDArray[np.uint8] | None:
@@ -120,8 +136,7 @@ class Piece(NamedTuple):
 
     rank: int
     spans: pl.DataFrame
-    """Times are clipped to the piece; `begin_ns` and `finish_ns` are the times of the whole spans. Those of a rank that is cut are
-    in the order of kinds."""
+    """In the order of kinds. Times are clipped to the piece; `begin_ns` and `finish_ns` are the times of the whole spans."""
     start_ns: int
     end_ns: int
     is_first: bool
@@ -146,7 +161,7 @@ class Analysis(Protocol):
 
     @property
     def columns(self) -> Sequence[str]:
-        """Columns that it needs besides times, kind and rank."""
+        """Columns that it needs besides times, kind and rank; `WORKER` is that of `with_worker`."""
 
     def add(self, piece: Piece) -> None:
         """Look at the next piece."""
@@ -170,6 +185,25 @@ def analyse(trace: Trace, *analyses: Analysis) -> None:
                 looking.result()
 
 
+class Looking(Protocol):
+    """What looks at all spans, in parts of bounded size."""
+
+    @property
+    def columns(self) -> Mapping[str, pl.Expr]:
+        """What it needs of spans, by the names of columns. Two that use one name mean the same by it."""
+
+    def add(self, part: pl.DataFrame) -> None:
+        """Look at the next part."""
+
+
+def look(trace: Trace, *lookings: Looking) -> None:
+    """Give all spans to each of these. They are read once; of a stored trace the next part while one is looked at."""
+    columns = {name: expr for each in lookings for name, expr in each.columns.items()}
+    for part in trace.in_parts(lambda spans: spans.select(**columns)):
+        for each in lookings:
+            each.add(part)
+
+
 def by_rank(trace: Trace, kinds: Sequence[str], columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
     """Each rank that recorded one of the kinds, in order, and those spans of it and of its workers, all at once."""
     for piece in _pieces(trace, kinds, columns, rows_at_once=None):
@@ -190,30 +224,32 @@ def pieces_by_rank(trace: Trace, kinds: Sequence[str], columns: Sequence[str]) -
 def _pieces(trace: Trace, kinds: Sequence[str], columns: Sequence[str], rows_at_once: int | None) -> Iterator[Piece]:
     if trace.run.job_kind is JobKind.RAY:
         trace = with_tasks(trace)
-    kept = ["start_ns", "end_ns", "kind", "rank", *columns]
+    kept, is_placed = ["start_ns", "end_ns", "kind", "rank", *(name for name in columns if name != WORKER)], WORKER in columns
     of_kind = trace.sums.filter(kind_in(kinds), pl.col("rank").is_not_null())
     is_dense = kind_in(DENSE_KINDS)
     counts = of_kind.group_by("rank").agg(pl.col("spans").sum(), dense=pl.col("spans").filter(is_dense).sum()).sort("rank")
     for ranks in _batches(counts["rank"].to_list(), counts["spans"].to_list()):
         is_large = len(ranks) == 1 and counts.filter(pl.col("rank") == ranks[0])["dense"].item() > (rows_at_once or np.inf)
         if is_large and not (_has_threads(trace, ranks[0]) and _may_wait_for_threads(trace, ranks[0])):
-            yield from _of_large_rank(trace, ranks[0], kinds, kept, rows_at_once or 0)
+            yield from _of_large_rank(trace, ranks[0], kinds, kept, is_placed, rows_at_once or 0)
             continue
         rows = trace.scan().filter(pl.col("rank").is_in(ranks), kind_in(kinds)).select(kept).collect().rechunk()
         parts = rows.partition_by("rank", as_dict=True) if len(ranks) > 1 else {(ranks[0],): rows}
         del rows
         for rank in ranks:
-            yield Piece(rank, _with_whole_times(parts.pop((rank,))), *_ALWAYS, True)
+            yield Piece(rank, _prepared(parts.pop((rank,)), is_placed), *_ALWAYS, True)
 
 
-def _of_large_rank(trace: Trace, rank: int, kinds: Sequence[str], kept: list[str], rows_at_once: int) -> Iterator[Piece]:
+def _of_large_rank(
+    trace: Trace, rank: int, kinds: Sequence[str], kept: list[str], is_placed: bool, rows_at_once: int
+) -> Iterator[Piece]:
     is_dense = (pl.col("rank") == rank) & kind_in([kind for kind in kinds if kind in DENSE_KINDS])
     bounds = _bounds(trace.starts.filter(pl.col("rank") == rank), rows_at_once)
     others = _Others(trace.rows(pl.col("rank") == rank, kinds=[*set(kinds) - set(DENSE_KINDS)]))
     dense = trace.near(lambda part: part.filter(is_dense).select(kept), frozenset([rank]))
     for start_ns, end_ns in bounds:
         loaded = pl.concat([others.near(start_ns, end_ns).select(kept), dense.between(start_ns, end_ns)])
-        spans = _with_whole_times(in_order_of_kinds(loaded))
+        spans = _prepared(loaded, is_placed)
         del loaded
         clipped = spans.with_columns(pl.col("start_ns", "end_ns").clip(start_ns, end_ns))
         yield Piece(rank, clipped, start_ns, end_ns, start_ns == bounds[0][0])
@@ -268,8 +304,10 @@ def _may_wait_for_threads(trace: Trace, rank: int) -> bool:
     return waits.is_empty() or bool((made["maker"].is_null() | made["maker"].eq_missing(made["pid"])).any())
 
 
-def _with_whole_times(spans: pl.DataFrame) -> pl.DataFrame:
-    return spans.with_columns(begin_ns="start_ns", finish_ns="end_ns")
+def _prepared(spans: pl.DataFrame, is_placed: bool) -> pl.DataFrame:
+    """The spans of a piece with all columns; `is_placed`: with their worker."""
+    ordered = in_order_of_kinds(spans).with_columns(begin_ns="start_ns", finish_ns="end_ns")
+    return with_worker(ordered) if is_placed else ordered
 
 
 def _bounds(starts: pl.DataFrame, rows_at_once: int) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ before they reach the device.
 """
 
 import math
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -89,18 +89,31 @@ def by_window(edges: NDArray[np.int64], reads: pl.DataFrame, weight: str | None 
 
     Counted at their ends alone, the few reads of a window would vary more than the storage does.
     """
+    weights = np.ones(len(reads)) if weight is None else reads[weight].to_numpy()
+    return spread(edges, reads["start_ns"].to_numpy(), reads["end_ns"].to_numpy(), weights)[0]
+
+
+def spread(
+    edges: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64], *weights: NDArray[Any]
+) -> list[NDArray[np.float64]]:
+    """For each of these weights of reads how much of it falls between each two edges: that of a read evenly over its time."""
     if len(edges) < 2:
-        return np.zeros(0)
-    starts = reads["start_ns"].to_numpy()
-    took = np.maximum(reads["end_ns"].to_numpy() - starts, 1)
-    per_ns = (np.ones(len(reads)) if weight is None else reads[weight].to_numpy()) / took
-    found: NDArray[np.float64] = np.diff(_up_to(edges, starts, per_ns) - _up_to(edges, starts + took, per_ns))
+        return [np.zeros(0) for _ in weights]
+    took = np.maximum(ends - starts, 1)
+    instants = starts, starts + took
+    places = [np.searchsorted(edges, each, side="left") for each in instants]
+    found = []
+    for weight in weights:
+        per_ns = weight / took
+        begun, ended = (_up_to(edges, each, place, per_ns) for each, place in zip(instants, places, strict=True))
+        found.append(np.diff(begun - ended))
     return found
 
 
-def _up_to(edges: NDArray[np.int64], instants: NDArray[np.int64], per_ns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What has come until each edge, of that much per nanosecond from each of the instants on."""
-    place = np.searchsorted(edges, instants, side="left")
+def _up_to(
+    edges: NDArray[np.int64], instants: NDArray[np.int64], place: NDArray[np.int64], per_ns: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """What has come until each edge, of that much per nanosecond from each instant on; `place` is the first edge after it."""
     rates, sums = (
         np.bincount(place, weights, len(edges) + 1).cumsum()[:-1] for weights in (per_ns, per_ns * (instants - edges[0]))
     )

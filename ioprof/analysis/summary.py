@@ -19,14 +19,14 @@ from ioprof.analysis.devices import deliveries, stalls
 from ioprof.analysis.epoch_prediction import predicted_epochs
 from ioprof.analysis.epoch_verdict import with_first_epoch
 from ioprof.analysis.evidence import Evidence
-from ioprof.analysis.findings import findings
+from ioprof.analysis.findings import Finding
 from ioprof.analysis.gpu_windows import pageable_ratio
 from ioprof.analysis.job_verdict import with_phase
 from ioprof.analysis.ledger import ledger
 from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.loaders import batches, samples_in
-from ioprof.analysis.reads import storage
-from ioprof.analysis.selection import COMPUTE, kind_in
+from ioprof.analysis.reads import ReadTimes, storage
+from ioprof.analysis.selection import COMPUTE, kind_in, look
 from ioprof.analysis.stacks import unexplained, worker_lines
 from ioprof.analysis.steps import warmup
 from ioprof.analysis.storage_bytes import by_process, fetched_in_steps, storage_bytes, with_doubt, with_storage_bytes
@@ -51,12 +51,14 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     charged, made, hidden = found.charged, found.fetched, found.overlaps
     table, work, received = charged.steps, found.work, batches(trace)
     by_kernel = {process: counts.kernel - counts.during_imports for process, counts in by_process(trace).items()}
-    with ThreadPoolExecutor(2) as threads:  # each of both reads all spans, which needs no interpreter
-        reading = threads.submit(findings, trace, table, received, work, found.arrived)
-        storing = threads.submit(storage, trace)
+    with ThreadPoolExecutor(1) as threads:
+        finding, times = Finding(trace, received), ReadTimes(trace)
+        looked = threads.submit(look, trace, finding.reads, times)  # at all spans, which needs no interpreter
         need = demand(trace, made, found.computed_ns, work.stages, by_kernel, received)
-        code, whole, limits = unexplained(trace, table, found.samples), ledger(trace), ceilings(trace)
-        steps, cpu, more, seen = _steps(trace, charged, work), cpu_evidence(trace), reading.result(), storing.result()
+        code, whole, limits = unexplained(trace, table, found.samples), ledger(trace), ceilings(trace, found.sendings)
+        steps, cpu = _steps(trace, charged, work), cpu_evidence(trace)
+        looked.result()
+    more, seen = finding.findings(table, work, found.arrived), storage(trace, times)
     run = _with_device(trace)
     evidence = Evidence(
         run,

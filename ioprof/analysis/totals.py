@@ -1,5 +1,6 @@
 """What the analyses find that look at all of the spans. They look at them together, so that the spans are read once."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
@@ -7,6 +8,7 @@ import polars as pl
 from ioprof.analysis.blame import Charges, Charging
 from ioprof.analysis.demand import Computing, Fetched, Fetching
 from ioprof.analysis.interpreter_lock import of_main_threads
+from ioprof.analysis.lineage import Sending
 from ioprof.analysis.overlap import Overlaps
 from ioprof.analysis.selection import analyse
 from ioprof.analysis.stacks import ChargedSamples
@@ -34,6 +36,8 @@ class Totals:
     """See `workers_time.MakingSums`."""
     arrived: pl.DataFrame
     """See `stragglers.arrivals`."""
+    sendings: Mapping[int, Sending]
+    """See `blame.Charging.sendings`."""
 
 
 def totals(trace: Trace) -> Totals:
@@ -49,4 +53,4 @@ def totals(trace: Trace) -> Totals:
     analyse(trace, charging, work, overlaps, fetching, computing)
     found = (charging.charges(), work.found(), overlaps.by_activity(), fetching.found, computing.computed_ns)
     charged_samples = ChargedSamples(trace).found() if samples is None else samples.found()
-    return Totals(*found, charged_samples, work.unnamed_samples(), arrived)
+    return Totals(*found, charged_samples, work.unnamed_samples(), arrived, charging.sendings)

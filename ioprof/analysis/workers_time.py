@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.intervals import Intervals, overlaps, partition, total, union
-from ioprof.analysis.lineage import COLUMNS, KINDS, Axis, with_worker
-from ioprof.analysis.selection import TIMES, WORK, Piece, analyse, intervals, of_kind, of_work
+from ioprof.analysis.lineage import COLUMNS, KINDS, Axis
+from ioprof.analysis.selection import TIMES, WORK, WORKER, Piece, analyse, intervals, of_kind, of_work
 from ioprof.run_record import WorkersTime, WorkPart
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
@@ -51,7 +51,7 @@ class MakingSums:
     """`making`, piece by piece; and which samples of stacks, if any, are of the time in which workers were in no stage."""
 
     kinds = (*KINDS, "user")
-    columns = COLUMNS
+    columns = (*COLUMNS, WORKER)
 
     def __init__(self, stacks: pl.DataFrame | None = None) -> None:
         self._sums = Making()
@@ -60,7 +60,7 @@ class MakingSums:
 
     def add(self, piece: Piece) -> None:
         """Add what workers did in a piece."""
-        sums, spans = self._sums, with_worker(piece.spans.select(*TIMES, *self.columns))
+        sums, spans = self._sums, piece.spans.select(*TIMES, *self.columns)
         fetches = of_kind(spans, "fetch")
         if fetches.is_empty():
             return

@@ -92,8 +92,9 @@ static size_t search(const int64_t *values, size_t count, int64_t value, int is_
 #undef IS_BEFORE
 }
 
-/* What of each piece lies in the normal set, and the number of the piece; only counted if `numbers` is NULL. */
-static size_t overlaps(Set pieces, Set normal, int64_t *numbers, Result *result) {
+/* What of each piece lies in the normal set, and the number of the piece: as many as there is `room` for. Returns how many there are;
+ * they are only counted if `numbers` is NULL. */
+static size_t overlaps(Set pieces, Set normal, int64_t *numbers, Result *result, size_t room) {
   size_t total = 0, low = 0, high = 0;
   for (size_t i = 0; i < pieces.count; i++) {
     int64_t start = pieces.starts[i], end = pieces.ends[i];
@@ -101,13 +102,51 @@ static size_t overlaps(Set pieces, Set normal, int64_t *numbers, Result *result)
     high = search(normal.starts, normal.count, end, 0, high);
     if (high <= low) continue;
     total += high - low;
-    if (numbers == NULL) continue;
+    if (numbers == NULL || total > room) continue;
     for (size_t j = low; j < high; j++) {
       numbers[result->count] = (int64_t)i;
       add(result, normal.starts[j] > start ? normal.starts[j] : start, normal.ends[j] < end ? normal.ends[j] : end);
     }
   }
   return total;
+}
+
+/* How much of a normal set lies before each instant, which are nearly in order; `before` is how much lies before each interval. */
+static void measure(Set normal, const int64_t *before, const int64_t *instants, size_t count, int64_t *found) {
+  size_t place = 0;
+  for (size_t i = 0; i < count; i++) {
+    place = search(normal.starts, normal.count, instants[i], 1, place);
+    if (!place) {
+      found[i] = 0;
+      continue;
+    }
+    uint64_t start = (uint64_t)normal.starts[place - 1], until = (uint64_t)normal.ends[place - 1];
+    if (instants[i] < normal.ends[place - 1]) until = (uint64_t)instants[i];
+    found[i] = (int64_t)((uint64_t)before[place - 1] + until - start); /* wraps around, as NumPy's do */
+  }
+}
+
+/* Where the time of a worker lies on an axis that has the time of all of them end to end, each `stride` long. */
+typedef struct {
+  const int64_t *workers;
+  size_t count;
+  int64_t origin, stride;
+} Axis;
+
+static int64_t clipped(Axis axis, int64_t time) {
+  if (time < axis.origin) return 0;
+  uint64_t since = (uint64_t)time - (uint64_t)axis.origin;
+  return since < (uint64_t)axis.stride ? (int64_t)since : axis.stride - 1;
+}
+
+static void place_all(Axis axis, const int64_t *of_worker, Set set, Result *result) {
+  uint64_t shift = 0;
+  for (size_t i = 0; i < set.count; i++) {
+    if (!i || of_worker[i] != of_worker[i - 1]) { /* spans of one worker follow each other */
+      shift = (uint64_t)search(axis.workers, axis.count, of_worker[i], 0, 0) * (uint64_t)axis.stride;
+    }
+    add(result, (int64_t)((uint64_t)clipped(axis, set.starts[i]) + shift), (int64_t)((uint64_t)clipped(axis, set.ends[i]) + shift));
+  }
 }
 
 static int are_sets(const Py_buffer *views, int number) {
@@ -175,7 +214,7 @@ static PyObject *count_overlaps(PyObject *module, PyObject *arguments) {
     Set pieces = set_of(&v[0], &v[1]), normal = set_of(&v[2], &v[3]);
     size_t total;
     Py_BEGIN_ALLOW_THREADS
-    total = overlaps(pieces, normal, NULL, NULL);
+    total = overlaps(pieces, normal, NULL, NULL, 0);
     Py_END_ALLOW_THREADS
     found = PyLong_FromSize_t(total);
   }
@@ -190,19 +229,53 @@ static PyObject *find_overlaps(PyObject *module, PyObject *arguments) {
   PyObject *found = NULL;
   if (are_sets(v, 3)) {
     Set pieces = set_of(&v[0], &v[1]), normal = set_of(&v[2], &v[3]);
-    size_t total;
+    Result result = {v[4].buf, v[5].buf, 0};
+    size_t total, room = (size_t)(v[4].len < v[6].len ? v[4].len : v[6].len) / sizeof(int64_t);
     Py_BEGIN_ALLOW_THREADS
-    total = overlaps(pieces, normal, NULL, NULL);
+    total = overlaps(pieces, normal, v[6].buf, &result, room);
     Py_END_ALLOW_THREADS
-    if (is_room(total, &v[4]) && is_room(total, &v[6])) {
-      Result result = {v[4].buf, v[5].buf, 0};
-      Py_BEGIN_ALLOW_THREADS
-      overlaps(pieces, normal, v[6].buf, &result);
-      Py_END_ALLOW_THREADS
-      found = PyLong_FromSize_t(total);
-    }
+    if (is_room(total, &v[4]) && is_room(total, &v[6])) found = PyLong_FromSize_t(total);
   }
   release(v, 7);
+  return found;
+}
+
+static PyObject *covered_before(PyObject *module, PyObject *arguments) {
+  (void)module;
+  Py_buffer v[5];
+  if (!PyArg_ParseTuple(arguments, "y*y*y*y*w*", &v[0], &v[1], &v[2], &v[3], &v[4])) return NULL;
+  PyObject *found = NULL;
+  Set normal = set_of(&v[0], &v[1]);
+  if (v[2].len != v[0].len) {
+    PyErr_SetString(PyExc_ValueError, "starts and what lies before them are not of equal length");
+  } else if (are_sets(v, 1) && is_room((size_t)v[3].len / sizeof(int64_t), &v[4])) {
+    Py_BEGIN_ALLOW_THREADS
+    measure(normal, v[2].buf, v[3].buf, (size_t)v[3].len / sizeof(int64_t), v[4].buf);
+    Py_END_ALLOW_THREADS
+    found = Py_NewRef(Py_None);
+  }
+  release(v, 5);
+  return found;
+}
+
+static PyObject *place(PyObject *module, PyObject *arguments) {
+  (void)module;
+  Py_buffer v[6];
+  long long origin, stride;
+  if (!PyArg_ParseTuple(arguments, "y*y*y*y*w*w*LL", &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &origin, &stride)) return NULL;
+  PyObject *found = NULL;
+  Set set = set_of(&v[2], &v[3]);
+  if (v[1].len != v[2].len || stride < 1) {
+    PyErr_SetString(PyExc_ValueError, "workers and starts are not of equal length, or the axis has none");
+  } else if (are_sets(&v[2], 2) && is_room(set.count, &v[4])) {
+    Result result = {v[4].buf, v[5].buf, 0};
+    Axis axis = {v[0].buf, (size_t)v[0].len / sizeof(int64_t), origin, stride};
+    Py_BEGIN_ALLOW_THREADS
+    place_all(axis, v[1].buf, set, &result);
+    Py_END_ALLOW_THREADS
+    found = Py_NewRef(Py_None);
+  }
+  release(v, 6);
   return found;
 }
 
@@ -211,6 +284,8 @@ static PyMethodDef methods[] = {
     {"split", split, METH_VARARGS, "What of a normal set another one covers, and the rest, to four buffers: the number of both."},
     {"count_overlaps", count_overlaps, METH_VARARGS, "How many intervals `find_overlaps` finds."},
     {"find_overlaps", find_overlaps, METH_VARARGS, "What of each interval of a set lies in a normal set, and its place, to three buffers."},
+    {"covered_before", covered_before, METH_VARARGS, "How much of a normal set, with what lies before each interval, lies before each instant."},
+    {"place", place, METH_VARARGS, "Where intervals of workers lie on an axis that has the time of each worker after that of the one before."},
     {NULL, NULL, 0, NULL},
 };
 

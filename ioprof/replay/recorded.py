@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.blame import exposed
 from ioprof.analysis.intervals import Intervals, charge, covered, overlaps, pack, subtract, total, union, union_all
-from ioprof.analysis.lineage import COLUMNS, KINDS, Axis, kept_back, with_worker
-from ioprof.analysis.selection import COMPUTE, WORK, by_rank, intervals, kind_in, on_stream
+from ioprof.analysis.lineage import COLUMNS, KINDS, Axis, kept_back
+from ioprof.analysis.selection import COMPUTE, WORK, by_rank, intervals, kind_in, on_stream, with_worker
 from ioprof.analysis.stragglers import arrivals
 from ioprof.analysis.training_process import in_main_thread, threads_work
 from ioprof.replay.asynchronous import with_depth

@@ -1,7 +1,6 @@
 """The report as one HTML file that opens anywhere, offline: scripts and all data inside, no request ever."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ from ioprof.report.markup import Html, element, join
 from ioprof.report.page.answer import answer, header, headline
 from ioprof.report.page.payload import Payload, payload
 from ioprof.report.page.step_section import step_section
-from ioprof.report.page.storage_section import storage_section
+from ioprof.report.page.storage_section import ReadsOfRun, storage_section
 from ioprof.report.page.timeline_section import timeline_section
 from ioprof.report.page.worker_section import rank_section, worker_section
 from ioprof.report.path_demand import ProbedPath
@@ -50,12 +49,11 @@ def page(
     trace: Trace, steps: pl.DataFrame, summary: Summary, wanted: tuple[int, int] | None = None, probed: ProbedPath | None = None
 ) -> str:
     """The text of the page."""
-    with ThreadPoolExecutor(1) as thread:
-        storage = thread.submit(storage_section, trace, summary, probed)  # reads all spans, as the timeline does
-        data = payload(trace, steps, summary, wanted)
+    reads = ReadsOfRun(trace)
+    data = payload(trace, steps, summary, wanted, (reads.latencies, reads.time))
     parts = (
         header(summary),
-        _main(trace, steps, summary, data, run_statements(trace), storage.result()),
+        _main(trace, steps, summary, data, run_statements(trace), storage_section(trace, summary, probed, reads)),
         sections.footer(),
         data_block("facts", data.facts),
     )

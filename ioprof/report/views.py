@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from ioprof.analysis.reads import counted_reads
+from ioprof.analysis.selection import look
 from ioprof.report.units import duration
-from ioprof.schema import CAUSES
+from ioprof.schema import CAUSES, SOURCES
 from ioprof.trace import Trace
 
 MOST_STEPS: Final = 1000
@@ -129,13 +132,86 @@ def latency_bins(trace: Trace) -> pl.DataFrame:
 
     Those that the summary counts: reads for batches, if there are any. The bin is null for reads that were counted and not timed.
     """
-    took = (pl.col("end_ns") - pl.col("start_ns")) / 1e9
-    source = pl.col("source").fill_null("unknown")
-    place = pl.when(took > 0).then((took.log10() * BINS_PER_DECADE).floor()).cast(pl.Int64)
-    is_read = counted_reads(trace)
-    counted = {"reads": pl.len(), "bytes": pl.col("bytes").sum()}
-    binned = trace.summed(lambda part: part.filter(is_read).group_by(source, bin=place).agg(**counted), ["source", "bin"])
-    return binned.with_columns(pl.col("source").cast(pl.String)).sort("source", "bin")
+    look(trace, latencies := Latencies(trace))
+    return latencies.bins()
+
+
+class Latencies:
+    """`latency_bins`, part by part."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.columns = {
+            "start_ns": pl.col("start_ns"),
+            "end_ns": pl.col("end_ns"),
+            "size": pl.col("bytes").fill_null(0),
+            "source_code": pl.col("source").fill_null("unknown").to_physical(),
+            "is_counted": counted_reads(trace),
+        }
+        self._sums = np.zeros((2, len(SOURCES), len(_LEAST_NS) + 1), np.int64)
+        """Reads and bytes; the first bin is of those that were not timed."""
+
+    def add(self, part: pl.DataFrame) -> None:
+        """Look at the next part of the spans."""
+        rows = np.flatnonzero(part["is_counted"].to_numpy())
+        start, end, size, source = (part[name].to_numpy()[rows] for name in ("start_ns", "end_ns", "size", "source_code"))
+        bins = np.searchsorted(_LEAST_NS, end - start, side="right")
+        cells, width = source.astype(np.int64) * self._sums.shape[2] + bins, self._sums[0].size
+        self._sums[0] += np.bincount(cells, minlength=width).reshape(self._sums[0].shape)
+        self._sums[1] += np.bincount(cells, size, minlength=width).astype(np.int64).reshape(self._sums[0].shape)
+
+    def bins(self) -> pl.DataFrame:
+        """What `latency_bins` returns."""
+        source, place = np.nonzero(self._sums[0])
+        found = {"source": [SOURCES[each] for each in source], "bin": place + (_FIRST_BIN - 1)}
+        sums = {name: values[source, place] for name, values in zip(("reads", "bytes"), self._sums, strict=True)}
+        schema = {"source": pl.String, "bin": pl.Int64, "reads": pl.UInt32, "bytes": pl.Int64}
+        table = pl.DataFrame({**found, **sums}, schema_overrides=schema)
+        return table.with_columns(bin=pl.when(pl.lit(pl.Series(place > 0))).then("bin")).sort("source", "bin")
+
+
+_FIRST_BIN: Final = -9 * BINS_PER_DECADE
+"""The bin of a nanosecond."""
+
+
+def _least_ns() -> NDArray[np.int64]:
+    """The least duration of each bin from the first on; of one that has none, that of the next."""
+    bins = np.arange(_FIRST_BIN, 9 * BINS_PER_DECADE)
+    near = np.floor(10.0 ** (bins / BINS_PER_DECADE) * 1e9).astype(np.int64)
+    candidates = np.unique(np.maximum(near[:, None] + np.arange(-1, 3), 1))
+    found = np.floor(np.log10(candidates / 1e9) * BINS_PER_DECADE).astype(np.int64)
+    return candidates[np.searchsorted(np.maximum.accumulate(found), bins)]
+
+
+_LEAST_NS: Final = _least_ns()
+
+
+class ReadingTime:
+    """From the first read of a batch to the last, part by part."""
+
+    columns: Final = {
+        "start_ns": pl.col("start_ns"),
+        "end_ns": pl.col("end_ns"),
+        "is_of_batch": pl.col("kind").is_in(["read", "fault"]) & pl.col("batch").is_not_null(),
+    }
+
+    def __init__(self) -> None:
+        self._bounds: tuple[int, int] | None = None
+
+    def add(self, part: pl.DataFrame) -> None:
+        """Look at the next part of the spans."""
+        rows = np.flatnonzero(part["is_of_batch"].fill_null(value=False).to_numpy())
+        if not len(rows):
+            return
+        first, last = int(part["start_ns"].to_numpy()[rows].min()), int(part["end_ns"].to_numpy()[rows].max())
+        before = self._bounds or (first, last)
+        self._bounds = min(first, before[0]), max(last, before[1])
+
+    @property
+    def seconds(self) -> float | None:
+        """None: there are no such reads."""
+        if self._bounds is None or self._bounds[0] >= self._bounds[1]:
+            return None
+        return (self._bounds[1] - self._bounds[0]) / 1e9
 
 
 def windows(steps: pl.DataFrame, warmup: int = 0) -> tuple[Window, ...]:

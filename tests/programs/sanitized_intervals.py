@@ -45,6 +45,18 @@ def check_case(native: Any, chance: random.Random) -> None:
         assert one is not whole or other is not part or found in (None, parts)
         needed = native.count_overlaps(*(np.ascontiguousarray(each[:, side]) for each in (one, other) for side in (0, 1)))
         assert called(native.find_overlaps, 3, needed, chance, one, other) in (None, needed)
+    for one, other in ((first, whole), (whole, second)):
+        expected = intervals._covered_before(one[:, 0], other)
+        lengths = other[:, 1] - other[:, 0]
+        columns = (np.ascontiguousarray(each) for each in (other[:, 0], other[:, 1], np.cumsum(lengths) - lengths, one[:, 0]))
+        found = np.empty(len(one), np.int64)
+        native.covered_before(*columns, found)
+        assert other is not whole or found.tolist() == expected.tolist()
+    workers, stride = second[: len(first), 0], chance.choice((1, 7, 2**63 - 1))
+    rows = first[: len(workers)]
+    room = [np.empty(len(rows), np.int64) for _ in range(2)]
+    columns = (np.ascontiguousarray(each) for each in (np.unique(workers), workers, rows[:, 0], rows[:, 1]))
+    native.place(*columns, *room, chance.choice(EXTREMES), stride)
     try:
         native.unite(first[:, 0].tobytes(), first[:, 1].tobytes()[:-3], bytearray(800), bytearray(800))
     except ValueError:

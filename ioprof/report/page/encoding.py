@@ -13,6 +13,8 @@ Integers = npt.NDArray[np.int64]
 
 TICK_NS: Final = 100
 """The unit of all times in a page."""
+_LEVEL: Final = 7
+"""Of compression. 9 takes ten times as long for the steps of a large run, and saves 3 % of the page."""
 
 
 def ticks(nanoseconds: Any) -> Integers:
@@ -58,5 +60,5 @@ def optional_differences(values: Integers) -> bytes:
 def block(columns: Sequence[bytes]) -> str:
     """Columns as the text of a data block: their number and lengths (uint32), then the columns, deflated, in base64."""
     head = struct.pack(f"<{len(columns) + 1}I", len(columns), *map(len, columns))
-    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -15)
     return base64.b64encode(packer.compress(head + b"".join(columns)) + packer.flush()).decode("ascii")

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ioprof.analysis.selection import look
 from ioprof.report.page.classes import CLASSES, READ_KINDS
 from ioprof.report.page.encoding import TICK_NS, block
 from ioprof.schema import KINDS, SOURCES
@@ -24,6 +25,7 @@ except ImportError:  # ioprof was installed without a C compiler
     native = None
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 STRIP_BINS: Final = 1024
 """Bins of the strip above the timeline."""
@@ -83,73 +85,87 @@ class Overview:
         return per_bin / (self.end_ns / STRIP_BINS / 1e9)
 
 
+def _least_ns() -> Integers:
+    """The least duration of each code from 2 on: the code is 8 × log2 of the duration in 100 ns, plus 1."""
+    near = np.floor(TICK_NS * 2.0 ** (np.arange(1, 254) / 8)).astype(np.int64)
+    candidates = near[:, None] + np.arange(-2, 3)
+    codes = (8 * np.log2(candidates / TICK_NS)).astype(np.int64)
+    found: Integers = candidates[np.arange(len(near)), (codes >= np.arange(1, 254)[:, None]).argmax(axis=1)]
+    return found
+
+
+_LEAST_NS: Final = _least_ns()
+
+
 def duration_code(duration_ns: Any) -> npt.NDArray[np.int64]:
     """8 × log2 of the duration in 100 ns, plus 1: a byte that is right to 9 %."""
-    code: npt.NDArray[np.int64] = (8 * np.log2(np.maximum(np.asarray(duration_ns) / TICK_NS, 1.0))).astype(np.int64) + 1
-    return code.clip(1, 254)
+    return np.searchsorted(_LEAST_NS, np.asarray(duration_ns, np.int64), side="right") + 1
 
 
 def overview(trace: Trace, table: pl.DataFrame, end_ns: int, is_fine: bool) -> Overview:
     """The run in bins; fine ones are for the timeline of a run whose spans are too many for the page."""
-    pairs = [(int(track), int(number)) for track, number in table.select("track", "class").unique(maintain_order=True).iter_rows()]
-    bins = MOST_BINS if is_fine else STRIP_BINS
-    while bins > 2 * STRIP_BINS and bins * len(pairs) > _MOST_CELLS:
-        bins //= 2
-    found = Overview(
-        bins, end_ns, pairs, np.zeros((len(pairs), bins)), np.zeros((len(pairs), bins), dtype=np.uint8),
-        np.zeros((len(SOURCES), bins)), np.zeros((len(CLASSES), _DURATION_BINS)),
-    )  # fmt: skip
-    lookup = _Pairs(table, pairs)
-    is_read = pl.col("kind").is_in(list(READ_KINDS))
-    makes_batches = not trace.sums.filter(is_read, pl.col("in_batch")).is_empty()
-    moved = pl.when(pl.col("batch").is_not_null() | (not makes_batches)).then(pl.col("bytes")).fill_null(0).alias("moved")
-    for spans in trace.in_parts(lambda part: part.select("start_ns", "end_ns", moved, *lookup.columns)):
-        _add(found, spans, lookup.of(spans))
-    return found
+    filling = Filling(trace, table, end_ns, is_fine)
+    look(trace, filling)
+    return filling.found
 
 
-class _Pairs:
-    """Finds lane and class of spans, as the place of both in `pairs`."""
+class Filling:
+    """`overview`, part by part."""
 
-    columns = (
-        (pl.col("rank").cast(pl.Int64) + 1).fill_null(0) * 2**32 + pl.col("pid").cast(pl.Int64).fill_null(-(2**31)),
-        pl.col("kind").cast(pl.Enum(KINDS), strict=False).to_physical().fill_null(len(KINDS)),
-        pl.col("source").cast(pl.Enum(SOURCES), strict=False).to_physical().fill_null(len(SOURCES)),
-    )
-    """Process, kind and source of spans, or of rows of the table."""
-
-    def __init__(self, table: pl.DataFrame, pairs: list[tuple[int, int]]) -> None:
+    def __init__(self, trace: Trace, table: pl.DataFrame, end_ns: int, is_fine: bool) -> None:
+        pairs = [
+            (int(track), int(number)) for track, number in table.select("track", "class").unique(maintain_order=True).iter_rows()
+        ]
+        bins = MOST_BINS if is_fine else STRIP_BINS
+        while bins > 2 * STRIP_BINS and bins * len(pairs) > _MOST_CELLS:
+            bins //= 2
+        self.found = Overview(
+            bins, end_ns, pairs, np.zeros((len(pairs), bins)), np.zeros((len(pairs), bins), dtype=np.uint8),
+            np.zeros((len(SOURCES), bins)), np.zeros((len(CLASSES), _DURATION_BINS)),
+        )  # fmt: skip
+        """What `overview` returns, when all parts were added."""
+        is_read = pl.col("kind").is_in(list(READ_KINDS))
+        makes_batches = not trace.sums.filter(is_read, pl.col("in_batch")).is_empty()
+        moved = pl.when(pl.col("batch").is_not_null() | (not makes_batches)).then(pl.col("bytes")).fill_null(0)
+        self.columns = {"start_ns": pl.col("start_ns"), "end_ns": pl.col("end_ns"), "moved": moved, **_KEYS}
         number = {pair: place for place, pair in enumerate(pairs)}
-        process, kind, source = (column.to_numpy() for column in table.select(*self.columns))
+        process, kind, source = (column.to_numpy() for column in table.select(**_KEYS))
         self._processes = np.unique(process)
-        self._known = np.full((len(self._processes) + 1, len(KINDS) + 1, len(SOURCES) + 1), -1)
+        self._pairs = np.full((len(self._processes) + 1, len(KINDS) + 1, len(SOURCES) + 1), -1)
         of_rows = [number[pair] for pair in table.select("track", "class").iter_rows()]
-        self._known[np.searchsorted(self._processes, process), kind, source] = of_rows
+        self._pairs[np.searchsorted(self._processes, process), kind, source] = of_rows
 
-    def of(self, spans: pl.DataFrame) -> npt.NDArray[np.int64]:
-        """The place of each span's pair; -1: it has no lane."""
-        process, kind, source = (spans[name].to_numpy() for name in ("rank", "kind", "source"))
+    def add(self, part: pl.DataFrame) -> None:
+        """Add the next part of the spans; those that have no lane are left out."""
+        found = self.found
+        columns = start, end, moved, process, kind, source = [np.ascontiguousarray(part[name].to_numpy()) for name in self.columns]
+        classes = np.array([number for _, number in found.pairs], np.int64)
+        if native is not None:
+            native.add_spans(
+                *columns, self._processes, self._pairs, _LEAST_NS, classes, _SOURCE_OF_CLASS[classes],
+                found.busy_ns, found.longest, found.durations, found.source_bytes,
+                *self._pairs.shape[1:], found.bin_ns, found.end_ns,
+            )  # fmt: skip
+            return
         place = np.searchsorted(self._processes, process)
         is_known = np.append(self._processes, -1)[place] == process
-        found: npt.NDArray[np.int64] = self._known[np.where(is_known, place, -1), kind, source]
-        return found
+        pair = self._pairs[np.where(is_known, place, -1), kind, source]
+        has_lane = pair >= 0
+        start, end, pair, moved = (column[has_lane] for column in (start, end, pair, moved))
+        _add(found, start.clip(0, found.end_ns), np.maximum(end, start).clip(0, found.end_ns), pair, moved, classes[pair])
 
 
-def _add(found: Overview, spans: pl.DataFrame, pair: npt.NDArray[np.int64]) -> None:
-    """Add spans with lanes `pair` to the bins; none to a negative one."""
-    start = spans["start_ns"].to_numpy().clip(0, found.end_ns)
-    end = np.maximum(spans["end_ns"].to_numpy(), start).clip(0, found.end_ns)
-    moved, code = spans["moved"].to_numpy(), duration_code(end - start)
-    classes = np.array([number for _, number in found.pairs], np.int64)
-    if native is not None:
-        native.add_spans(
-            start, end, pair, code.astype(np.uint8), moved, classes, _SOURCE_OF_CLASS[classes],
-            found.busy_ns, found.longest, found.durations, found.source_bytes, found.bin_ns,
-        )  # fmt: skip
-        return
-    has_lane = pair >= 0
-    start, end, pair, moved, code = (column[has_lane] for column in (start, end, pair, moved, code))
-    number = classes[pair]
+_KEYS: Final = {
+    "process": (pl.col("rank").cast(pl.Int64) + 1).fill_null(0) * 2**32 + pl.col("pid").cast(pl.Int64).fill_null(-(2**31)),
+    "kind_code": pl.col("kind").cast(pl.Enum(KINDS), strict=False).to_physical().fill_null(len(KINDS)),
+    "source_code_or_none": pl.col("source").cast(pl.Enum(SOURCES), strict=False).to_physical().fill_null(len(SOURCES)),
+}
+"""Process, kind and source of spans, or of rows of the table of lanes."""
+
+
+def _add(found: Overview, start: Integers, end: Integers, pair: Integers, moved: Integers, number: Integers) -> None:
+    """Add spans with lanes to the bins."""
+    code = duration_code(end - start)
     cells = np.bincount(number * _DURATION_BINS + code, minlength=found.durations.size)
     np.add(found.durations, cells.reshape(found.durations.shape), out=found.durations)
     bin_ns = found.bin_ns
@@ -161,17 +177,7 @@ def _add(found: Overview, spans: pl.DataFrame, pair: npt.NDArray[np.int64]) -> N
         before = int(totals[begin - 1]) if begin else 0
         until = max(begin + 1, int(np.searchsorted(totals, before + _CHUNK, side="right")))
         chosen = slice(begin, until)
-        _fill(
-            found,
-            start[chosen],
-            end[chosen],
-            first[chosen],
-            last[chosen],
-            pair[chosen],
-            number[chosen],
-            code[chosen],
-            moved[chosen],
-        )
+        _fill(found, *(column[chosen] for column in (start, end, first, last, pair, number, code, moved)))
         begin = until
 
 

@@ -1,6 +1,7 @@
 """What the timeline of a page is drawn from: a JSON object, and blocks of columns that it describes."""
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -8,9 +9,11 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from ioprof.analysis.intervals import pack, pieces_within
+from ioprof.analysis.selection import Looking, look
 from ioprof.report.page.classes import CLASSES, READ_KINDS
 from ioprof.report.page.encoding import TICK_NS, block
-from ioprof.report.page.overview import STRIP_BINS, Overview, overview
+from ioprof.report.page.overview import STRIP_BINS, Filling, Overview
 from ioprof.report.page.sampled import Lane, ready_batches, sampled_lanes
 from ioprof.report.page.spans import SpanBlocks, span_blocks, step_columns
 from ioprof.report.page.stalls import MOST_SPANS, Stall, named_cause, stalls, stretches
@@ -24,6 +27,7 @@ from ioprof.trace import Trace
 MOST_STEPS: Final = 200_000
 """Steps of all ranks together that a page has."""
 _DIGITS: Final = 4
+_OF_SPAN: Final = ("start_ns", "end_ns", "bytes", "file", "batch", "step", "name")
 _MOST_OF_PEAK: Final = 4.0
 """Times the highest bandwidth, up to which the demand sets the height of its row in the strip."""
 
@@ -40,21 +44,23 @@ class Payload:
     """What was left out, in sentences."""
 
 
-def payload(trace: Trace, steps: pl.DataFrame, summary: Summary, wanted: tuple[int, int] | None = None) -> Payload:
-    """The data of a run's timeline; spans in `wanted` are in it, however many there are in the run."""
+def payload(
+    trace: Trace, steps: pl.DataFrame, summary: Summary, wanted: tuple[int, int] | None = None, others: Sequence[Looking] = ()
+) -> Payload:
+    """The data of a run's timeline; spans in `wanted` are in it, however many there are. `others` look at all spans, too."""
     lanes = tracks_of(trace, steps)
     table = lanes.table
     end_ns = _end_ns(trace, steps)
     is_large = trace.num_spans > MOST_SPANS
     charged = _charged(steps, lanes)
     with ThreadPoolExecutor(2) as threads:  # reading spans and compressing need no interpreter
-        seen = threads.submit(overview, trace, table, end_ns, is_large)
         coded = threads.submit(step_columns, charged, CAUSES)
         found = stalls(steps)
         windows = stretches(trace, steps, found, wanted) if is_large else [(0, end_ns)]
-        spans = span_blocks(_exact(trace, table, windows if is_large else None), trace.files)
+        filling, exact = Filling(trace, table, end_ns, is_large), _Exact(table, windows if is_large else None)
+        look(trace, filling, exact, *others)
+        spans, whole = span_blocks(exact.found(), trace.files), filling.found
         series = [*ready_batches(trace, lanes.ranks), *sampled_lanes(trace)]
-        whole = seen.result()
     step_block, step_ranks = coded.result() if len(charged) else ("", [])
     blocks = {"steps": step_block} if step_block else {}
     blocks |= {f"series{place}": lane.block() for place, lane in enumerate(series)}
@@ -106,21 +112,26 @@ def _end_ns(trace: Trace, steps: pl.DataFrame) -> int:
     return max(1, *(end for end in ends if isinstance(end, int)))
 
 
-def _exact(trace: Trace, table: pl.DataFrame, windows: list[tuple[int, int]] | None) -> pl.DataFrame:
+class _Exact:
     """The spans that have a lane and reach into one of the windows, which are in order and apart; null: all of them."""
-    columns = ("track", "class", "start_ns", "end_ns", "bytes", "file", "batch", "step", "name")
-    if windows is None:
-        return trace.found(lambda part: placed(part, table).select(columns))
-    never = 1 << 62  # after the last window, so that a span after it is in none
-    since = np.array([*(edge for edge, _ in windows), never])
-    until = np.array([edge for _, edge in windows], np.int64)
-    found = []
-    read = ("start_ns", "end_ns", "kind", "rank", "pid", "source", "bytes", "file", "batch", "step", "name")
-    for spans in trace.in_parts(lambda part: part.select(read)):
-        place = np.searchsorted(until, spans["start_ns"].to_numpy(), side="right")
-        is_inside = since[place] < spans["end_ns"].to_numpy()
-        found.append(placed(spans.filter(pl.Series(is_inside)).lazy(), table).select(columns).collect())
-    return pl.concat(found)
+
+    def __init__(self, table: pl.DataFrame, windows: list[tuple[int, int]] | None) -> None:
+        self._table = table
+        self._windows = None if windows is None else np.array(windows, np.int64).reshape(-1, 2)
+        self._found: list[pl.DataFrame] = []
+        self.columns = {name: pl.col(name) for name in (*_OF_SPAN, "kind", "rank", "pid", "source")}
+
+    def add(self, part: pl.DataFrame) -> None:
+        """Look at the next part of the spans."""
+        spans = part.select(*self.columns)
+        if self._windows is not None:
+            rows, _ = pieces_within(pack(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()), self._windows)
+            spans = spans[np.unique(rows)]  # one may reach into several
+        self._found.append(spans)
+
+    def found(self) -> pl.DataFrame:
+        """The spans, with their lanes."""
+        return placed(pl.concat(self._found).lazy(), self._table).select("track", "class", *_OF_SPAN).collect()
 
 
 def _charged(steps: pl.DataFrame, lanes: Tracks) -> pl.DataFrame:

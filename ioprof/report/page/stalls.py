@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from ioprof.errors import CommandError
@@ -82,11 +83,13 @@ def _fitting(
     candidates: list[tuple[int, int]], density: pl.DataFrame, wanted: tuple[int, int] | None = None
 ) -> list[tuple[int, int]]:
     """Those of the candidates, the first ones first, that have at most `MOST_SPANS` spans together; of `wanted` at least a part."""
+    ordered = density.sort("since_ns")
+    since, until, densities = (ordered[name].to_numpy() for name in ("since_ns", "until_ns", "per_ns"))
     room, chosen = float(MOST_SPANS), []
     for since_ns, until_ns in candidates:
         length = until_ns - since_ns
-        per_ns = density.filter(pl.col("until_ns") > since_ns, pl.col("since_ns") < until_ns)["per_ns"].max() or 0.0
-        cost = float(per_ns) * length  # type: ignore[arg-type]
+        near = slice(np.searchsorted(until, since_ns, side="right"), np.searchsorted(since, until_ns, side="left"))
+        cost = float(densities[near].max(initial=0.0)) * length
         if (since_ns, until_ns) == wanted:
             while cost > room:  # the middle of it
                 quarter, cost = (until_ns - since_ns) // 4, cost / 2
@@ -127,9 +130,8 @@ def around_moment(steps: pl.DataFrame, moment_ns: int) -> tuple[int, int]:
 
 def named_cause(steps: pl.DataFrame) -> pl.DataFrame:
     """The steps with the column `cause`, the number in `CAUSES` of the greatest one after compute."""
-    other = [cause for cause in CAUSES if cause != "compute"]
-    greatest = pl.concat_list([pl.col(f"{cause}_ns").fill_null(-1) for cause in other]).list.arg_max()
-    return steps.with_columns(cause=greatest.cast(pl.Int64) + 1)
+    other = [steps[f"{cause}_ns"].fill_null(-1).to_numpy() for cause in CAUSES if cause != "compute"]
+    return steps.with_columns(cause=pl.Series(np.argmax(other, axis=0) + 1, dtype=pl.Int64))
 
 
 def _density(trace: Trace) -> pl.DataFrame:

@@ -5,9 +5,9 @@ from typing import Final
 
 import polars as pl
 
+from ioprof.analysis.selection import look
 from ioprof.report import views
 from ioprof.report.markup import Html, element, join, table
-from ioprof.report.page.classes import READ_KINDS
 from ioprof.report.page.svg import Bar, Tick, bars
 from ioprof.report.path_demand import ProbedPath
 from ioprof.report.sections import badge, nothing, term
@@ -21,24 +21,33 @@ _LONGEST_PATH: Final = 44
 _SOURCE_WORDS: Final = {"page_cache": "page cache", "unknown": "source unknown"}
 
 
-def storage_section(trace: Trace, summary: Summary, probed: ProbedPath | None = None) -> Html:
-    """What stands below the heading; `probed` is what a path delivers by `ioprof probe`."""
+class ReadsOfRun:
+    """What the section shows of single reads."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.latencies, self.time = views.Latencies(trace), views.ReadingTime()
+
+
+def storage_section(trace: Trace, summary: Summary, probed: ProbedPath | None = None, reads: ReadsOfRun | None = None) -> Html:
+    """What stands below the heading; `probed` is what a path delivers by `ioprof probe`. `reads`, if given, looked at all spans."""
     if not summary.storage.accesses and not summary.storage.other_accesses:
         return nothing("no read was recorded")
+    if reads is None:
+        reads = ReadsOfRun(trace)
+        look(trace, reads.latencies, reads.time)
     return join(
-        _demand(trace, summary, probed),
+        _demand(summary, probed, reads.time.seconds),
         element("h3", "Bytes by epoch and source"),
         _bytes(summary),
         element("h3", "Time of one read, by where its bytes came from"),
-        _latency(trace, summary),
+        _latency(summary, reads.latencies.bins()),
         element("div", _slowest_reads(summary.storage.slowest), _slowest_files(summary), class_="columns"),
     )
 
 
-def _demand(trace: Trace, summary: Summary, probed: ProbedPath | None) -> Html:
-    """What the devices need, and what the job got while it ran."""
+def _demand(summary: Summary, probed: ProbedPath | None, wall_s: float | None) -> Html:
+    """What the devices need, and what the job got while it read for `wall_s`."""
     found, demand = summary.storage, summary.demand
-    wall_s = _reading_s(trace)
     delivered = [entry.delivered_bytes for entry in found.devices if entry.delivered_bytes is not None]
     values = [
         (term("demand", "the devices need"), demand.bytes_per_s, demand.basis, "demand"),
@@ -75,13 +84,6 @@ def _demand(trace: Trace, summary: Summary, probed: ProbedPath | None) -> Html:
         element("dl", *rows, class_="meters"),
         element("p", f"{note or ''}{reads}", class_="note"),
     )
-
-
-def _reading_s(trace: Trace) -> float | None:
-    is_read = pl.col("kind").is_in(list(READ_KINDS)) & pl.col("batch").is_not_null()
-    bounds = trace.found(lambda part: part.filter(is_read).select(first=pl.col("start_ns").min(), last=pl.col("end_ns").max()))
-    first, last = bounds["first"].min(), bounds["last"].max()
-    return float(last - first) / 1e9 if isinstance(first, int) and isinstance(last, int) and last > first else None
 
 
 def _bytes(summary: Summary) -> Html:
@@ -128,9 +130,8 @@ def _sources(found: tuple[int, int, int], most: int) -> Html:
     return element("div", *bars_of, class_="stack", role="img", aria_label=said)
 
 
-def _latency(trace: Trace, summary: Summary) -> Html:
-    """Bytes by the time of their read. What was not timed is a bar of its own, apart from the others."""
-    found = views.latency_bins(trace)
+def _latency(summary: Summary, found: pl.DataFrame) -> Html:
+    """Bytes by the time of their read, of rows of `latency_bins`. What was not timed is a bar of its own, apart from the others."""
     binned, mapped = found.drop_nulls("bin"), summary.capture.mapped_bytes_untimed or 0
     untimed = mapped + int(found.filter(pl.col("bin").is_null())["bytes"].sum())
     why = f"{amount(untimed)} were counted and not timed"

@@ -1,0 +1,181 @@
+"""Sums over reads: by source, size and time, by file, by epoch, and of small calls.
+
+They are added up part by part in arrays: by C (native/read_sums.c) where ioprof was installed with a compiler, which runs beside
+the thread that reads the next part; else by NumPy, with the same result.
+"""
+
+from types import ModuleType
+from typing import Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ioprof.analysis.duration_classes import LEAST_NS, NUM_CLASSES
+from ioprof.schema import SOURCES
+
+native: ModuleType | None
+try:
+    from ioprof import _read_sums as native
+except ImportError:  # ioprof was installed without a C compiler
+    native = None
+
+SIZE_STEP: Final = 4
+"""A class of sizes has up to so many times its least size."""
+PAGE_BYTES: Final = 4096
+SMALL_BYTES: Final = 8192
+"""Largest read that is small, with the buffer that Python's `open` uses by default."""
+NO_OFFSET: Final = -1
+
+IS_READ: Final = 1
+"""Of `flags`: a read or a fault, which is counted."""
+IS_OPEN: Final = 2
+IS_CALL: Final = 4
+"""A read that is no page fault."""
+
+_NUM_SIZES: Final = 32
+_ACCESSES, _BYTES, _TOOK, _LONGEST = range(4)
+_PLACE_OF_LONGEST, _OPENS, _OPEN_TOOK = range(4, 7)
+_BITS_OF_BATCH: Final = 40
+_MOST_BATCH: Final = 1 << _BITS_OF_BATCH
+_MOST_RANK: Final = 1 << (62 - _BITS_OF_BATCH)
+
+
+class ReadSums:
+    """The sums; `epochs` has `rank`, `batch` and `epoch` of batches, each once, and `files` the ids of files."""
+
+    columns: Final = {
+        "start_ns": pl.col("start_ns"),
+        "end_ns": pl.col("end_ns"),
+        "size": pl.col("bytes").fill_null(0),
+        "file_id": pl.col("file").fill_null(-1),
+        "place": pl.col("offset").fill_null(NO_OFFSET),
+        "rank_id": pl.col("rank").cast(pl.Int64).fill_null(-1),
+        "batch_id": pl.col("batch").fill_null(-1),
+        "source_code": pl.col("source").fill_null("unknown").to_physical(),
+    }
+    """What it needs of spans."""
+
+    def __init__(self, files: pl.Series, epochs: pl.DataFrame) -> None:
+        self._files = files.drop_nulls().unique().sort().to_numpy()
+        self._is_dense = not len(self._files) or (int(self._files[0]) == 0 and int(self._files[-1]) == len(self._files) - 1)
+        known = epochs.filter(pl.col("rank").is_between(0, _MOST_RANK - 1), pl.col("batch").is_between(0, _MOST_BATCH - 1))
+        numbered = known.select(key=pl.col("rank").cast(pl.Int64) * _MOST_BATCH + pl.col("batch"), epoch=pl.col("epoch")).sort(
+            "key"
+        )
+        self._numbers = np.unique(numbered["epoch"].to_numpy()).astype(np.int64)
+        self._keys = numbered["key"].to_numpy()
+        self._epochs = np.searchsorted(self._numbers, numbered["epoch"].to_numpy()).astype(np.int64)
+        self._groups = np.zeros((len(SOURCES), _NUM_SIZES, NUM_CLASSES, 4), np.int64)
+        self._of_files = np.zeros((len(self._files), 7), np.int64)
+        self._small = np.zeros((2, 3), np.int64)
+        self._of_epochs = np.zeros((len(self._numbers), len(SOURCES), 2), np.int64)
+
+    def add(self, part: pl.DataFrame, flags: NDArray[np.uint8]) -> None:
+        """Add spans with these `columns`; `flags` says what each counts as."""
+        columns = [part[name].to_numpy() for name in self.columns]
+        if not self._is_dense:
+            columns[3] = self._places_of(columns[3])
+        if native is not None:
+            sums = self._groups, self._of_files, self._small, self._of_epochs
+            tables = LEAST_NS, self._keys, self._epochs
+            native.add_reads(*map(np.ascontiguousarray, columns), flags, *tables, *sums, len(SOURCES), len(self._numbers))
+            return
+        opens, reads = flags & IS_OPEN != 0, flags & (IS_OPEN | IS_READ) == IS_READ
+        self._add_opens(*(column[opens] for column in columns[:4]))
+        self._add_reads(flags[reads], *(column[reads] for column in columns))
+
+    def groups(self) -> pl.DataFrame:
+        """Columns `source size_class time_class accesses bytes took_ns max_ns`, in the order of the first three."""
+        source, size, time = np.nonzero(self._groups[..., _ACCESSES])
+        found = pl.DataFrame({"source": source, "size_class": size, "time_class": time}).with_columns(_source_of("source"))
+        sums = {name: self._groups[source, size, time, place] for name, place in _NAMES_OF_GROUP.items()}
+        return found.with_columns(**{name: pl.Series(values) for name, values in sums.items()}).sort(
+            "source", "size_class", "time_class"
+        )
+
+    def files(self) -> pl.DataFrame:
+        """Of each file that was read: `file`, `accesses`, `bytes`, `took_ns`, `max_ns`, `max_offset`, `opens`, `open_ns`."""
+        places = np.flatnonzero(self._of_files[:, _ACCESSES])
+        found = self._of_files[places]
+        offset = pl.Series(found[:, _PLACE_OF_LONGEST])
+        return pl.DataFrame(
+            {"file": self._files[places], **{name: found[:, place] for name, place in _NAMES_OF_FILE.items()}}
+        ).with_columns(max_offset=offset.set(offset == NO_OFFSET, None))
+
+    def small(self) -> pl.DataFrame:
+        """Calls of up to `SMALL_BYTES`, by whether they asked for less than a page: `below_page accesses bytes took_ns`."""
+        names = ("accesses", "bytes", "took_ns")
+        return pl.DataFrame({"below_page": [False, True], **{name: self._small[:, place] for place, name in enumerate(names)}})
+
+    def epochs(self) -> pl.DataFrame:
+        """Columns `epoch source accesses bytes` of reads for batches of an epoch."""
+        epoch, source = np.nonzero(self._of_epochs[..., _ACCESSES])
+        found = pl.DataFrame({"epoch": self._numbers[epoch], "source": source}).with_columns(_source_of("source"))
+        sums = {name: self._of_epochs[epoch, source, place] for place, name in enumerate(("accesses", "bytes"))}
+        return found.with_columns(**{name: pl.Series(values) for name, values in sums.items()})
+
+    def _places_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
+        place = np.searchsorted(self._files, files)
+        return np.where(np.append(self._files, -1)[place] == files, place, -1)
+
+    def _add_opens(
+        self, starts: NDArray[np.int64], ends: NDArray[np.int64], _: NDArray[np.int64], files: NDArray[np.int64]
+    ) -> None:
+        is_known = (files >= 0) & (files < len(self._of_files))
+        np.add.at(self._of_files[:, _OPENS], files[is_known], 1)
+        np.add.at(self._of_files[:, _OPEN_TOOK], files[is_known], (ends - starts)[is_known])
+
+    def _add_reads(
+        self, flags: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64], sizes: NDArray[np.int64],
+        files: NDArray[np.int64], offsets: NDArray[np.int64], ranks: NDArray[np.int64], batches: NDArray[np.int64],
+        sources: NDArray[np.uint8],
+    ) -> None:  # fmt: skip
+        took = ends - starts
+        time = np.maximum(np.searchsorted(LEAST_NS, took, side="right") - 1, 0)
+        size = np.searchsorted(_LEAST_SIZES, sizes, side="right")
+        sums = ((_ACCESSES, np.ones_like(took)), (_BYTES, sizes), (_TOOK, took))
+        for place, values in sums:
+            np.add.at(self._groups[..., place], (sources, size, time), values)
+        np.maximum.at(self._groups[..., _LONGEST], (sources, size, time), took)
+        is_small = (flags & IS_CALL != 0) & (sizes <= SMALL_BYTES)
+        for place, values in sums:
+            np.add.at(self._small[:, place], (sizes < PAGE_BYTES)[is_small].astype(np.int64), values[is_small])
+        self._add_to_files(files, took, offsets, sums)
+        keys = np.where(
+            (ranks >= 0) & (ranks < _MOST_RANK) & (batches >= 0) & (batches < _MOST_BATCH), ranks * _MOST_BATCH + batches, -1
+        )
+        place_of = np.searchsorted(self._keys, keys)
+        has_epoch = np.append(self._keys, -2)[place_of] == keys
+        epochs = self._epochs[place_of[has_epoch]]
+        for place, values in sums[:2]:
+            np.add.at(self._of_epochs[..., place], (epochs, sources[has_epoch]), values[has_epoch])
+
+    def _add_to_files(
+        self,
+        files: NDArray[np.int64],
+        took: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        sums: tuple[tuple[int, NDArray[np.int64]], ...],
+    ) -> None:
+        known = np.flatnonzero((files >= 0) & (files < len(self._of_files)))
+        files, took, offsets = files[known], took[known], offsets[known]
+        first = known[:0] if not len(known) else np.lexsort((offsets, -took, files))
+        first = first[np.concatenate(([True], np.diff(files[first]) != 0))] if len(first) else first
+        of, longest, offset = files[first], took[first], offsets[first]
+        before = self._of_files[of]
+        is_new = (before[:, _ACCESSES] == 0) | (longest > before[:, _LONGEST])
+        is_new |= (longest == before[:, _LONGEST]) & (offset < before[:, _PLACE_OF_LONGEST])
+        self._of_files[of[is_new], _LONGEST], self._of_files[of[is_new], _PLACE_OF_LONGEST] = longest[is_new], offset[is_new]
+        for place, values in sums:
+            np.add.at(self._of_files[:, place], files, values[known])
+
+
+_NAMES_OF_GROUP: Final = {"accesses": _ACCESSES, "bytes": _BYTES, "took_ns": _TOOK, "max_ns": _LONGEST}
+_NAMES_OF_FILE: Final = {**_NAMES_OF_GROUP, "opens": _OPENS, "open_ns": _OPEN_TOOK}
+_LEAST_SIZES: Final = SIZE_STEP ** np.arange(1, _NUM_SIZES, dtype=np.int64)
+"""Of all classes of sizes but the first."""
+
+
+def _source_of(column: str) -> pl.Expr:
+    return pl.col(column).replace_strict(dict(enumerate(SOURCES)), return_dtype=pl.String)
