@@ -59,6 +59,8 @@ class RunSummary(Record, frozen=True):
     """Of a pipeline."""
     microbatches: int | None = None
     """Of a pipeline: parts of a batch that go through the stages one after the other."""
+    changed: str | None = None
+    """What `ioprof prove` changed in the job, in words. Null: nothing, as in every other run."""
 
     @classmethod
     def upgrade(cls, value: dict[str, Any]) -> dict[str, Any]:
