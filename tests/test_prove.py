@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -15,14 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import ioprof
 from preload import needs_library
-from repository import PROGRAMS
+from repository import PROGRAMS, ROOT
 from torch.utils.data import DataLoader
 
 from ioprof.analysis.provable import can_be_proved, changes_text, training_loader
+from ioprof.analysis.run import Run
 from ioprof.analysis.steps import steady_steps_per_s
 from ioprof.errors import CommandError
 from ioprof.instrument.hooks.loader_numbers import LoaderNumbers, made
 from ioprof.instrument.loader_change import ARGUMENTS, LoaderChange, change_call, change_own_call
+from ioprof.jobs.proving import differences
 from ioprof.jobs.recorded_script import RecordedScript
 from ioprof.recording.command import record_command
 from ioprof.replay.prediction import Range
@@ -33,6 +36,7 @@ from ioprof.run_record import Advice, JobChange, LoaderRecord, RunRecord
 from ioprof.trace import Trace
 
 PROGRAM: Final = PROGRAMS / "train_by.py"
+FILES: Final = ROOT / "tests" / "data" / "demo" / "files"
 
 # ------------------------------------------------------------------------------------------------ arguments
 
@@ -278,6 +282,18 @@ def test_a_bound_agrees_if_it_is_kept() -> None:
     text = " ".join(proof_lines(proof(1.0)))
     assert "at most 1.50 ×" in text
     assert "no more than predicted" in text
+
+
+def test_what_else_differs_in_a_pair_is_told() -> None:
+    """Another share of bytes from storage, where that took time, and another number of steps; nothing of a run and itself."""
+    before = Run.load(FILES)
+    assert [] == list(differences(before, before))
+    steps, storage = before.summary.steps, before.summary.storage
+    causes = tuple(each.replace(share=0.3) if each.cause == "storage" else each for each in steps.causes)
+    slow = before.summary.replace(steps=steps.replace(causes=causes), storage=storage.replace(bytes_from_storage=storage.bytes))
+    after = before.summary.replace(steps=steps.replace(count=2 * steps.count), storage=storage.replace(bytes_from_storage=0))
+    found = list(differences(replace(before, summary=slow), replace(before, summary=after)))
+    assert ["page cache" in found[0], f"{2 * steps.count} with it" in found[1]] == [True, True]
 
 
 def test_steady_steps_leave_out_the_first_and_the_last() -> None:

@@ -1,6 +1,6 @@
 """Runs a job again, without and with a change that its report advises."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -68,7 +68,7 @@ def prove_advice(
             reporter.say(f"pair {pair} of {pairs}, {how} the change: {both[name]} (its output: {JOB_LOG} there)")
             made[name] = repeat(both[name], name == "after")
         ratios.append(_ratio(made["before"], made["after"], both))
-        notes += [*_other_source(pair, made["before"], made["after"]), *_other_steps(pair, made["before"], made["after"])]
+        notes += [f"pair {pair}: {each}" for each in differences(made["before"], made["after"])]
     mean, between = mean_ratio(tuple(ratios))
     return Proof(
         action=advice.action, predicted=advice.predicted_speedup, predicted_range=_range(advice), reason=advice.reason,
@@ -122,31 +122,23 @@ def _ratio(before: Run, after: Run, outs: Mapping[str, Path]) -> float:
     raise CommandError(f"{out}: too few steps to tell a rate, so nothing can be compared; let the job make more", exit_code=1)
 
 
-def _other_source(pair: int, before: Run, after: Run) -> list[str]:
-    """Whether the runs of a pair got their bytes from elsewhere, as a sentence. Nothing where storage took hardly any time."""
+def differences(before: Run, after: Run) -> Iterator[str]:
+    """What else is different in the runs of a pair and has a part in the result, one sentence each."""
     seen = [each.summary.storage for each in (before, after)]
     ratios = [each.bytes_from_storage / each.bytes if each.bytes else 0.0 for each in seen]
     entries = [cause for each in (before, after) for cause in each.summary.steps.causes if cause.cause == "storage"]
     most = max((max(each.share or 0.0, each.workers_share or 0.0) for each in entries), default=0.0)
-    if abs(ratios[0] - ratios[1]) < _OTHER_SOURCE or most < _LEAST_STORAGE:
-        return []
-    return [
-        f"pair {pair}: {ratios[0]:.0%} of the bytes read came from storage without the change, {ratios[1]:.0%} with it: the page "
-        "cache has a part in the result"
-    ]
-
-
-def _other_steps(pair: int, before: Run, after: Run) -> list[str]:
-    """Whether the runs of a pair made other numbers of steps with batches of one size, as a sentence."""
-    if before.trace.run.config.batch_size != after.trace.run.config.batch_size:
-        return []
+    if abs(ratios[0] - ratios[1]) >= _OTHER_SOURCE and most >= _LEAST_STORAGE:
+        yield (
+            f"{ratios[0]:.0%} of the bytes read came from storage without the change, {ratios[1]:.0%} with it: the page cache "
+            "has a part in the result"
+        )
     counts = [each.summary.steps.count for each in (before, after)]
-    if counts[0] == counts[1]:
-        return []
-    return [
-        f"pair {pair}: {counts[0]:,} steps without the change and {counts[1]:,} with it, so the job did not do the same; an "
-        "IterableDataset that does not divide its samples among workers gives each of them all"
-    ]
+    if counts[0] != counts[1] and before.trace.run.config.batch_size == after.trace.run.config.batch_size:
+        yield (
+            f"{counts[0]:,} steps without the change and {counts[1]:,} with it, so the job did not do the same; an IterableDataset "
+            "that does not divide its samples among workers gives all of them to each"
+        )
 
 
 def _range(advice: Advice) -> Range | None:
