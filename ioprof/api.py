@@ -372,6 +372,7 @@ def prove(
     pairs: int = 3,
     out: Path | str | None = None,
     force: bool = False,
+    command: Sequence[str] | None = None,
     environment: Mapping[str, str] | None = None,
     reporter: Reporter = SILENT,
 ) -> "Proof":
@@ -380,20 +381,22 @@ def prove(
         found = ioprof.prove("runs/first", advice=1)
         found.predicted, found.measured, found.measured_range
 
-    The job runs `pairs` times without the change and as often with it, in turn, each run like the recorded one.
+    The job runs `pairs` times without the change and as often with it, in turn, each run like the recorded one. A script that was
+    recorded runs in the current folder; arguments of the DataLoader that it trains from are changed as it makes it, in no file.
 
     Args:
-        run: a run folder, or what `ioprof.run` gives; only jobs of `ioprof run` can be changed.
+        run: a run folder, or what `ioprof.run` and `ioprof.record` give.
         advice: its number in the report of the run, from 1 on.
         pairs: one run without the change and one with it, each.
         out: folder for the runs (default: beside the run, its name and `-proof`).
         force: replace runs that are there already.
+        command: of a recorded script, instead of the recorded command.
         environment: of the jobs (default: that of this process).
         reporter: where messages and progress go (default: nowhere).
 
     Raises:
-        CommandError: no such advice, one without a prediction, one that ioprof cannot carry out, or `out` cannot be made; before
-            anything is run. Later, if a run fails.
+        CommandError: no such advice, one that ioprof cannot carry out, a script whose training loader cannot be told from its
+            others, or `out` cannot be made; before anything is run. Later, if a run fails, or the change had no effect.
         RunError: a folder is no run, or is damaged.
 
     """
@@ -404,7 +407,8 @@ def prove(
     if first.folder is None and out is None:
         raise CommandError("prove: the run has no folder; name one for the new runs: out=FOLDER")
     folder = Path(out) if out is not None else Path(f"{Path(first.folder or '').resolve()}-proof")
-    return prove_advice(first, advice, pairs, folder, force, os.environ if environment is None else environment, reporter)
+    own = os.environ if environment is None else environment
+    return prove_advice(first, advice, pairs, folder, force, own, reporter, command)
 
 
 def _run(options: "RunOptions", command: Sequence[str] | None, environment: Mapping[str, str] | None, reporter: Reporter) -> "Run":

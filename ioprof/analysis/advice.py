@@ -6,6 +6,7 @@ from typing import Final
 
 from ioprof.analysis.details import EPOCH_END, SAMPLER, WORKER_GC, WORKER_START
 from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text, shortened
+from ioprof.analysis.provable import can_pin
 from ioprof.analysis.queue_advice import lacks_shards, more_workers, waiting_workers
 from ioprof.analysis.read_patterns import SMALL_READS
 from ioprof.run_record import Advice, JobChange, JobKind, NoGain, Reason
@@ -279,7 +280,8 @@ def _loader(evidence: Evidence) -> _Lines:
 def _h2d(evidence: Evidence) -> _Lines:
     found, copies = evidence.overlap["h2d"], evidence.charged["h2d"]
     if copies.reason_code is Reason.INCLUDES_PAGEABLE_COPIES:
-        yield f"{evidence.options.pinned_copies}: {copies.reason}"
+        change = JobChange(pin_memory=True) if can_pin(evidence.run) else None
+        yield Advice(f"{evidence.options.pinned_copies}: {copies.reason}", cause="h2d", change=change)
         if evidence.run.job_kind is JobKind.BUILT_IN:
             return
     compute, copied_s = evidence.charged.get("compute"), found.total_s or 0.0

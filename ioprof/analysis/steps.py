@@ -21,3 +21,14 @@ def warmup(num_steps: int) -> int:
     The first steps wait for workers to start and for their queues to fill, which a long job does once.
     """
     return max(2, num_steps // 10) if num_steps >= 4 else 0
+
+
+def steady_steps_per_s(table: pl.DataFrame) -> float | None:
+    """Steps per second of the rank that made most, of rows of `steps`, without its warm-up and its last step. None: too few."""
+    if not len(table):
+        return None
+    rank = table.group_by("rank").len().sort(-pl.col("len").cast(pl.Int64), "rank")["rank"][0]
+    own = table.filter(pl.col("rank") == rank).sort("step")
+    own = own[warmup(len(own)) : -1] if warmup(len(own)) else own[:0]
+    seconds = (int(own["end_ns"][-1]) - int(own["start_ns"][0])) / 1e9 if len(own) else 0.0
+    return len(own) / seconds if seconds > 0 else None

@@ -25,6 +25,7 @@ from ioprof.analysis.job_verdict import with_phase
 from ioprof.analysis.ledger import ledger
 from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.loaders import batches, samples_in
+from ioprof.analysis.provable import changes_text
 from ioprof.analysis.reads import ReadTimes, storage
 from ioprof.analysis.selection import COMPUTE, kind_in, look
 from ioprof.analysis.stacks import unexplained, worker_lines
@@ -167,6 +168,7 @@ def _run(run: RunRecord) -> RunSummary:
         parallel=config.parallel,
         stages=config.stages,
         microbatches=config.microbatches if config.stages else None,
+        changed=changes_text(run.loaders),
     )
 
 

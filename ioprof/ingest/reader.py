@@ -161,18 +161,19 @@ class Spool:
         return replace(self.held, spans=pl.concat([*self.blocks(), self.held.spans]))
 
     def _facts(self, folder: Path, run: RunRecord, sidecar: SidecarData, captures: list[Capture]) -> RunRecord:
-        config, unobserved = read_job_facts(folder, self._processes)
+        job = read_job_facts(folder, self._processes)
         recorded = run.capture.replace(
             fault_records=sidecar.fault_records,
             sampled=sidecar.sampled,
             unseen_processes=sidecar.unseen_processes,
-            unobserved=unobserved,
+            unobserved=job.unobserved,
             damaged=(*run.capture.damaged, *(each for capture in captures for each in capture.damage_facts()), *sidecar.damaged),
         )
         records = (process.facts(self._alignment.align_time) for process in self._processes)
         described = with_cpus(records, folder, sidecar.sampled_processes)
         return run.replace(
-            config=merge([run.config, config], {}),
+            config=merge([run.config, job.config], {}),
+            loaders=job.loaders,
             clocks=self._alignment.facts(run.clocks),
             times=_aligned_times(run, self._alignment),
             processes=described,

@@ -20,7 +20,16 @@ from ioprof.ingest.rings import Process
 from ioprof.ingest.stacks import THREAD_NAMES, fold_stacks, read_stacks
 from ioprof.ingest.untrusted_values import damage_facts
 from ioprof.perf import HEADER_BYTES, SUFFIX
-from ioprof.run_record import ConfigRecord, Damage, FaultRecord, SampledSeries, Unobserved, UnseenProcess
+from ioprof.run_record import (
+    ConfigRecord,
+    Damage,
+    FaultRecord,
+    LoaderRecord,
+    SampledSeries,
+    Unobserved,
+    UnseenProcess,
+    merge_loaders,
+)
 
 FOLDS: Final[dict[str, tuple[Fold, int]]] = {
     "counters-*.jsonl": (fold_counters, 0),
@@ -93,8 +102,18 @@ def _fill_ranks(spans: pl.DataFrame, ranks: dict[tuple[str, int], int]) -> pl.Da
     return joined.with_columns(rank=pl.coalesce("rank", "of_process")).drop("of_process")
 
 
-def read_job_facts(folder: Path, processes: list[Process]) -> tuple[ConfigRecord, tuple[Unobserved, ...]]:
-    """Settings of the job, and hooks that failed, from the `facts-*.jsonl` files that the processes wrote.
+@dataclass(frozen=True)
+class JobFacts:
+    """What the processes of a job wrote of it."""
+
+    config: ConfigRecord
+    loaders: tuple[LoaderRecord, ...]
+    unobserved: tuple[Unobserved, ...]
+    """Hooks that failed."""
+
+
+def read_job_facts(folder: Path, processes: list[Process]) -> JobFacts:
+    """What the `facts-*.jsonl` files say that the processes wrote.
 
     If a setting occurs several times, the first value counts; libraries are collected, and of shards the most count.
     See `ioprof.instrument.hooks.state`.
@@ -102,10 +121,13 @@ def read_job_facts(folder: Path, processes: list[Process]) -> tuple[ConfigRecord
     config: dict[str, Any] = {}
     libraries: dict[str, None] = {}
     unobserved = []
+    loaders: list[LoaderRecord] = []
     for path in sorted(folder.glob("facts-*.jsonl")):
         for facts in filter(None, map(_object, path.read_bytes().splitlines())):
             if "unobserved" in facts:
                 unobserved.append(Unobserved.of(facts))
+            elif isinstance(loader := facts.get("made_loader"), dict):
+                loaders.append(LoaderRecord.of(loader))
             elif "library" in facts:
                 libraries[str(facts["library"])] = None
             elif isinstance(facts.get("shards"), int):
@@ -115,7 +137,8 @@ def read_job_facts(folder: Path, processes: list[Process]) -> tuple[ConfigRecord
     if libraries:
         config["libraries"] = list(libraries)
     ranks = {process.rank for process in processes} - {None}
-    return ConfigRecord.of({"ranks": len(ranks), **config} if ranks else config), tuple(unobserved)
+    record = ConfigRecord.of({"ranks": len(ranks), **config} if ranks else config)
+    return JobFacts(record, merge_loaders(loaders), tuple(unobserved))
 
 
 def _object(line: bytes) -> dict[str, Any]:

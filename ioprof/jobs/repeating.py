@@ -55,7 +55,7 @@ def _unless_default(value: str | None, choices: tuple[str, ...]) -> str | None:
 
 def with_change(options: RunOptions, change: JobChange) -> RunOptions:
     """The options of the changed job. `CommandError` for a change that `ioprof run` has no option for."""
-    is_other = change.prefetch is not None or change.persistent_workers or change.speeds
+    is_other = change.prefetch is not None or change.persistent_workers or change.pin_memory or change.speeds
     if is_other or (change.workers is None and change.batch is None and change.cache is None):
         raise CommandError("ioprof run has no option that makes this change; it can change --workers, --batch-size and --cache")
     new = replace(

@@ -4,9 +4,10 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ioprof.errors import CommandError
 from ioprof.instrument import gpu, preload, recorder
@@ -15,7 +16,7 @@ from ioprof.recording.gathering import gather_tasks
 from ioprof.recording.keeping import check_keeping, parse_keep
 from ioprof.recording.lifecycle import Recording, initial_record
 from ioprof.recording.parts import name_of_job
-from ioprof.recording.run_folder import check_output
+from ioprof.recording.run_folder import begin_job_log, check_output
 from ioprof.recording.signal_forwarding import SignalForwarder, forwarded_signals
 from ioprof.reporter import SILENT, Reporter
 from ioprof.run_record import Failure, FailureCode
@@ -41,9 +42,13 @@ def record_command(
     gpu_window: str = gpu.DEFAULT_WINDOW,
     stacks: bool = True,
     keep: str | None = None,
+    in_series: bool = False,
     reporter: Reporter = SILENT,
 ) -> "Run":
     """Run `command` with `environment`, forward signals to it, and make the run folder `out`, also if the command failed.
+
+    `in_series`: for a caller that goes on with further runs. What the command writes goes to the run folder's job.log, it has no
+    input, and an interrupt that it ignored is raised as KeyboardInterrupt once the run folder is whole.
 
     The command's exit code is in run.json; 128 + N where signal N ended it. Raises `CommandError`, before the command starts, for a
     program that is not there (exit code 127), a bad `gpu_window` or `keep`, and an `out` that cannot be made or would be
@@ -60,11 +65,24 @@ def record_command(
     with Recording(out, force, run, environment, stacks=stacks, keep_ns=keep_ns, reporter=reporter) as recording:
         with forwarded_signals() as forwarder, recording.external_samplers():
             job_environment = {**recording.environment, preload.GPU_WINDOW_VARIABLE: gpu_window}
-            code = _wait(subprocess.Popen(command, env=job_environment), forwarder)
+            with _streams(recording.out if in_series else None) as streams:
+                code = _wait(subprocess.Popen(command, env=job_environment, **streams), forwarder)
         status = "interrupted" if forwarder.interrupted and code else "failed" if code else "complete"
         failures = [_failure(command[0], code)] if status == "failed" else []
         recorded = recording.finish(status=status, failures=failures, exit_code=code if code >= 0 else _SIGNALLED - code)
+    if in_series and forwarder.interrupted and status == "complete":
+        raise KeyboardInterrupt
     return gather_tasks(recorded, out, recording.part, force, reporter)
+
+
+@contextmanager
+def _streams(out: Path | None) -> Iterator[dict[str, Any]]:
+    """Standard streams of the command, as `Popen` takes them: those of this process, or the job.log of a run folder."""
+    if out is None:
+        yield {}
+        return
+    with begin_job_log(out).open("ab") as log:
+        yield {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
 
 
 def _failure(program: str, code: int) -> Failure:

@@ -29,6 +29,7 @@ def initial_record(command: Sequence[str], out: Path, environment: Mapping[str, 
         name=out.resolve().name,
         status="running",
         command=shlex.join(command),
+        directory=_directory(),
         started=clock.wall_text(clock.anchor().wall_ns),
         hosts=(host_record(),),
         versions=versions(),
@@ -36,6 +37,13 @@ def initial_record(command: Sequence[str], out: Path, environment: Mapping[str, 
         clocks=ClockRecord.of({"method": "one host, one monotonic clock", "uncertainty_ns": 0, **clock_facts()}),
         capture=capture_record(environment),
     )
+
+
+def _directory() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it was removed
+        return None
 
 
 class Recording:

@@ -154,7 +154,7 @@ def _with_prediction(advice: Advice, predictor: Predictor) -> Advice:
         return with_reason(advice)
     if advice.predicted_speedup is not None:  # known without a replay
         return advice
-    if advice.change is not None:
+    if advice.change is not None and not advice.change.pin_memory:
         return predictor.of_change(advice, change_of(advice.change))
     if advice.cause is None:
         return with_reason(advice.replace(no_gain=NoGain.NOT_MODELLED))

@@ -27,18 +27,28 @@ class Proof:
     pairs: tuple[float, ...]
     """Of each pair of runs."""
     runs: tuple[str, ...]
-    """Folders, in the order in which they were made: the first without the change."""
+    """Folders of each pair: the first without the change."""
+    is_bound: bool = False
+    """`predicted` is the most that it can bring."""
+    command: tuple[str, ...] | None = None
+    """Of a recorded script: what was run. Null: a job of `ioprof run`."""
+    changed: str | None = None
+    """Of a recorded script: what was changed in it, and in which of its loaders."""
+    notes: tuple[str, ...] = ()
+    """What else differed between the runs of a pair."""
 
     @property
     def error(self) -> float | None:
-        """Of the prediction: 0.05 is 5 % too high."""
-        return None if self.predicted is None else self.predicted / self.measured - 1
+        """Of the prediction: 0.05 is 5 % too high. Null also where it is a bound."""
+        return None if self.predicted is None or self.is_bound else self.predicted / self.measured - 1
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the two ranges have a value in common."""
+        """Whether the two ranges have a value in common; of a bound, whether it was kept."""
         if self.predicted_range is None:
             return None
+        if self.is_bound:
+            return (self.measured_range.low if self.measured_range else self.measured) <= self.predicted_range.high
         if self.measured_range is None:
             return self.predicted_range.low <= self.measured <= self.predicted_range.high
         return self.predicted_range.low <= self.measured_range.high and self.measured_range.low <= self.predicted_range.high

@@ -6,6 +6,7 @@ from typing import Final
 from polars.exceptions import PolarsError
 
 from ioprof.analysis.options import options_of
+from ioprof.analysis.provable import can_be_proved
 from ioprof.analysis.run import Run
 from ioprof.replay.accuracy import MOST_BASELINE_ERROR, why_none
 from ioprof.replay.advice import ranked, with_reason, without_gain
@@ -23,6 +24,13 @@ def with_gains(run: Run, is_asked: bool = True) -> Run:
 
     Of a run with very many spans only where it `is_asked` for: all others take less than two seconds.
     """
+    found = _replayed(run, is_asked)
+    verdict = found.summary.verdict
+    advice = tuple(each.replace(can_be_proved=can_be_proved(run.trace.run, each)) for each in verdict.advice)
+    return replace(found, summary=found.summary.replace(verdict=verdict.replace(advice=advice)))
+
+
+def _replayed(run: Run, is_asked: bool) -> Run:
     if run.trace.is_stored and not is_asked:
         return _without(run, NoGain.RUN_TOO_LARGE, "a replay of so many spans takes long; ask for it: ioprof report RUN --gains")
     if not run.summary.steps.count:

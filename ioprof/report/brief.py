@@ -13,7 +13,7 @@ from ioprof.report import views
 from ioprof.report.caveats import caveats
 from ioprof.report.page.answer import headline
 from ioprof.report.palette import CAUSE_COLOURS, DARK
-from ioprof.report.prediction import gain_text
+from ioprof.report.prediction import gain_text, proof_hint
 from ioprof.report.statements import CauseRow, cause_rows, failures, setting, title
 from ioprof.report.text import Report
 from ioprof.report.units import clean, duration, percent, rate
@@ -40,6 +40,8 @@ def brief_text(summary: Summary, steps: pl.DataFrame) -> RenderableType:
         blocks += [Text(""), _bars(summary)]
     if summary.verdict.advice:
         blocks += [Text(""), Text("What to change", style="bold"), _changes(summary.verdict.advice)]
+        if hint := proof_hint(summary.verdict.advice[:_MOST_CHANGES]):
+            blocks.append(Text(f"  {hint}", style="dim"))
     looks = list(_looks(summary, steps))
     if looks:
         blocks += [Text(""), Text("Where to look", style="bold"), *(Text(f"  {line}") for line in looks)]

@@ -76,6 +76,17 @@ def _part_of_job(summary: Summary) -> Caveat | None:
     )
 
 
+def _changed_job(summary: Summary) -> Caveat | None:
+    if summary.run.changed is None:
+        return None
+    return Caveat(
+        "changed job",
+        f"not all settings are those of the script: {clean(summary.run.changed, 200)}",
+        "ioprof prove made this run, to measure the gain of an advice",
+        "to keep the change, make it in the script",
+    )
+
+
 def _process_killed(summary: Summary) -> Caveat | None:
     killed = [failure for failure in summary.run.failures if failure.code is FailureCode.KILLED]
     if not killed:
@@ -295,6 +306,7 @@ def _cache_option(summary: Summary, state: str) -> str:
 RULES: Final[tuple[Callable[[Summary], Caveat | None], ...]] = (
     _incomplete,
     _part_of_job,
+    _changed_job,
     _process_killed,
     _busy_machine,
     _few_steps,

@@ -12,7 +12,7 @@ import polars as pl
 from ioprof.report import views
 from ioprof.report.caveats import caveats
 from ioprof.report.page.answer import headline
-from ioprof.report.prediction import gain_text, replay_note
+from ioprof.report.prediction import gain_text, proof_hint, replay_note
 from ioprof.report.statements import cause_rows, failures, setting, statements, title, unseen, with_basis
 from ioprof.report.units import MISSING, clean, duration, percent
 from ioprof.report.whole_job import window_text
@@ -87,9 +87,10 @@ def _advice(summary: Summary) -> Iterator[str]:
     for number, entry in enumerate(summary.verdict.advice[:_MOST_CHANGES], 1):
         gain = gain_text(entry)
         yield f"{number}. {escape(entry.action)}" + (f" ({escape(gain)})" if gain else "")
-    if note := replay_note(summary):
-        yield ""
-        yield escape(note)
+    for note in (proof_hint(summary.verdict.advice), replay_note(summary)):
+        if note:
+            yield ""
+            yield escape(note)
 
 
 def _limits(summary: Summary) -> Iterator[str]:

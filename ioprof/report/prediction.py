@@ -1,6 +1,7 @@
 """A prediction in words: the replay's own error first, then what the change would bring, and what that rests on."""
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ioprof.replay.prediction import Prediction
@@ -53,14 +54,27 @@ def gain_text(advice: Advice) -> str:
     return f"{most}{advice.predicted_speedup:.2f} × as fast{between}{costs}"
 
 
+def proof_hint(advice: Sequence[Advice]) -> str | None:
+    """How to measure what advice brings, by its numbers. None: ioprof can carry out none of it."""
+    numbers = [str(number) for number, each in enumerate(advice, 1) if each.can_be_proved]
+    if not numbers:
+        return None
+    others = f" (or {', '.join(numbers[1:])})" if numbers[1:] else ""
+    return f"To measure the gain in runs: ioprof prove RUN --advice {numbers[0]}{others}"
+
+
 def proof_lines(found: Proof) -> Iterator[str]:
     """One sentence per line."""
     yield f"Advice: {clean(found.action, 300)}"
+    if found.command is not None:
+        yield f"Run again, recorded: {clean(shlex.join(found.command), 300)}"
+        yield f"Changed in half of the runs: {clean(found.changed or '', 300)}."
     if found.predicted is None or found.predicted_range is None:
         yield f"Predicted: nothing; {clean(found.reason or 'it is not known why', 200)}."
     else:
         low, high = found.predicted_range.low, found.predicted_range.high
-        yield f"Predicted: {found.predicted:.2f} × as fast (95 %: {low:.2f} to {high:.2f})."
+        most = "at most " if found.is_bound else ""
+        yield f"Predicted: {most}{found.predicted:.2f} × as fast (95 %: {low:.2f} to {high:.2f})."
     between = "one pair of runs, so it is not known how much runs vary"
     if found.measured_range is not None:
         between = f"95 %: {found.measured_range.low:.2f} to {found.measured_range.high:.2f}; {len(found.pairs)} pairs of runs"
@@ -68,6 +82,10 @@ def proof_lines(found: Proof) -> Iterator[str]:
     if found.error is not None:
         verdict = "They agree" if found.agrees else "They do not agree"
         yield f"{verdict}: the prediction is {abs(found.error):.1%} too {'high' if found.error >= 0 else 'low'}."
+    elif found.agrees is not None:
+        yield "They agree: it is no more than predicted." if found.agrees else "They do not agree: it is more than predicted."
+    for note in found.notes:
+        yield f"Note: {clean(note, 300)}."
 
 
 def replay_note(summary: Summary) -> str | None:

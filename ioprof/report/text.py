@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ioprof.report.caveats import Caveat, caveats, others_on_the_machine
 from ioprof.report.code_lines import code_lines
-from ioprof.report.prediction import gain_text, replay_note
+from ioprof.report.prediction import gain_text, proof_hint, replay_note
 from ioprof.report.statements import (
     Statement,
     cause_rows,
@@ -182,7 +182,8 @@ def _advice(advice: Sequence[Advice]) -> list[RenderableType]:
     for number, each in enumerate(advice, 1):
         gain = gain_text(each)
         found.append(_hanging(clean(each.action, 300) + (f"\n{gain}" if gain else ""), bullet=f"{number}. "))
-    return found
+    hint = proof_hint(advice)
+    return [*found, Text(hint)] if hint else found
 
 
 def _comparison_table(summaries: Sequence[Summary]) -> Table:

@@ -1,7 +1,7 @@
 """run.json and summary.json as types: one tree of structs that everything after the recording reads and writes.
 
 record.py         how records are read from JSON of any origin, and written back without loss
-run_json.py       run.json: `RunRecord`, with the parts in job_json.py and capture_json.py
+run_json.py       run.json: `RunRecord`, with the parts in job_json.py, loader_json.py and capture_json.py
 whole_job_json.py what is known of all of a job whose run is its last minutes
 summary_json.py   summary.json: `Summary` and its parts, with verdict_json.py; summary_upgrade.py reads those of schema 1
 reasons.py        codes for why something is missing or failed, and the sentence of each
@@ -59,6 +59,7 @@ from ioprof.run_record.job_json import (
     Transfer,
 )
 from ioprof.run_record.ledger_json import EpochPrediction, Ledger, Phase
+from ioprof.run_record.loader_json import LoaderRecord, merge_loaders
 from ioprof.run_record.reasons import CpuLimit, Doubt, FailureCode, JobKind, NoGain, Reason
 from ioprof.run_record.record import Problem, Record, merge
 from ioprof.run_record.replay_json import CauseGain, ReplayRecord
@@ -149,6 +150,7 @@ __all__ = [
     "KindSums",
     "LearningRecord",
     "Ledger",
+    "LoaderRecord",
     "LoaderTime",
     "LoadingRecord",
     "MemoryLimitRecord",
@@ -199,4 +201,5 @@ __all__ = [
     "WorkPart",
     "WorkersTime",
     "merge",
+    "merge_loaders",
 ]

@@ -21,6 +21,7 @@ from ioprof.run_record.job_json import (
     PageCacheRecord,
     StageRecord,
 )
+from ioprof.run_record.loader_json import LoaderRecord
 from ioprof.run_record.reasons import FailureCode, JobKind, failure_code, signal_in
 from ioprof.run_record.record import ESSENTIAL, MOST_LEVELS, Count, Integer, Record, Time, is_too_deep, parse
 from ioprof.run_record.whole_job_json import WholeJob
@@ -299,6 +300,8 @@ class RunRecord(Record, frozen=True):
     failures: Annotated[tuple[Failure, ...], ESSENTIAL] = ()
     command: str | None = None
     """The command line, quoted for a shell."""
+    directory: str | None = None
+    """Working directory of the command. Null: not known."""
     started: Annotated[str | None, ESSENTIAL] = None
     """Wall time, UTC, ISO 8601."""
     hosts: Annotated[tuple[HostRecord, ...], ESSENTIAL] = ()
@@ -309,6 +312,8 @@ class RunRecord(Record, frozen=True):
     clocks: Annotated[ClockRecord, ESSENTIAL] = ClockRecord()
     capture: Annotated[CaptureRecord, ESSENTIAL] = CaptureRecord()
     config: Annotated[ConfigRecord, ESSENTIAL] = ConfigRecord()
+    loaders: tuple[LoaderRecord, ...] = ()
+    """The DataLoaders of torch that the job used, in order of their first batches, of one process after the other."""
     device: Annotated[DeviceRecord | None, ESSENTIAL] = None
     dataset: Annotated[DatasetRecord | None, ESSENTIAL] = None
     own_place: DistinctBytes | None = None

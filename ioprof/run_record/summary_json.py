@@ -59,6 +59,8 @@ class RunSummary(Record, frozen=True):
     """Of a pipeline."""
     microbatches: int | None = None
     """Of a pipeline: parts of a batch that go through the stages one after the other."""
+    changed: str | None = None
+    """What `ioprof prove` changed in the job, in words. Null: nothing, as in every other run."""
 
     @classmethod
     def upgrade(cls, value: dict[str, Any]) -> dict[str, Any]:
@@ -459,15 +461,13 @@ class Summary(Record, frozen=True):
     schema: str = SUMMARY_SCHEMA
     ledger: Ledger = Ledger()
     unexplained_ratio: float | None = None
-    """Share of the steps' time, 0 to 1, that is charged to `host` or `loader` and of which no detail says what it was. High: the
-    causes leave open what the job did; name parts of the code with `ioprof.span`. Null: no step was charged."""
+    """Of the steps' time, what is charged to `host` or `loader` and no detail names, 0 to 1. High: put `ioprof.span` around code."""
     cpu: CpuEvidence | None = None
     """Null: the processes of the job were not sampled."""
     ceilings: Ceilings | None = None
     """Null: the work for batches was not recorded."""
     unexplained: tuple[CodeShare, ...] = ()
-    """Lines of Python in which the time of `host`, `loader` and `transform` was spent, greatest share of each cause first. Empty:
-    no stacks were sampled, or no step had such time."""
+    """Lines of Python that took the time of `host`, `loader` and `transform`, the largest of each first. Empty: none is known."""
     collectives: CollectiveSources | None = None
     findings: Findings = Findings()
     prediction: EpochPrediction | None = None

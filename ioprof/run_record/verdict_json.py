@@ -47,6 +47,8 @@ class JobChange(Record, frozen=True, omit_defaults=True):
     batch: SmallCount | None = None
     """Samples per batch."""
     persistent_workers: bool = False
+    pin_memory: bool = False
+    """Of torch's DataLoader: batches are copied to page-locked memory. A replay does not know it."""
     cache: str | None = None
     """`warm` or `cold` page cache."""
     speeds: dict[str, float | None] = field(default_factory=dict)
@@ -77,6 +79,8 @@ class Advice(Record, frozen=True):
     """`no_gain` in words."""
     costs: str | None = None
     """What the change itself costs. Null: not known."""
+    can_be_proved: bool = False
+    """Whether `ioprof prove RUN --advice N` can make the change, run the job again with it and without it, and measure the gain."""
 
 
 class Verdict(Record, frozen=True):

@@ -1,4 +1,5 @@
 """Hooks into the libraries of a job: they observe data loaders, decoders, optimizers and collectives, and change nothing.
+One of them, `made_loaders`, changes arguments of a loader in a job whose environment asks for it, which `ioprof prove` alone does.
 
 Each module here knows one library and has `observe(module, state)`. `WATCHED` says which modules of libraries it observes, right
 after they were executed; one that the job never imports is never imported here. Whatever an `observe` raises is recorded as a fact:

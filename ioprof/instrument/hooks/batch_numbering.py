@@ -13,9 +13,12 @@ import weakref
 from bisect import bisect_right
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ioprof.instrument.host import host
+
+if TYPE_CHECKING:
+    from ioprof.instrument.hooks.made_loaders import LoaderUse
 
 BLOCK: Final = 1024
 """Numbers that a loader takes at once. What it did not use is given back if no other loader has taken the next block meanwhile."""
@@ -55,6 +58,8 @@ class Series:
         """Inode of the pipe of its workers; 0: it has no workers."""
         self.loader: str | None = None
         """Name of the loader, see `loader_names`."""
+        self.use: LoaderUse | None = None
+        """What the loader's batches are used for."""
         self.epoch = -1
         self.in_order = True
         """Batches arrive in the order of their tasks."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.batch_numbering import Series, pipe_of
+from ioprof.instrument.hooks.made_loaders import LoaderUse, observe_init, observe_subclasses
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState, ThreadState
 from ioprof.instrument.hooks.versions import require, require_names
@@ -30,6 +31,9 @@ def observe(module: ModuleType, state: HookState) -> None:
     require_names(module._BaseDataLoaderIter.__init__, "_num_workers")  # noqa: SLF001
     require_names(with_workers.__init__, "_prefetch_factor", "_worker_result_queue")
     require_names(with_workers._reset, "_send_idx", "_rcvd_idx")  # noqa: SLF001
+    state.wrap(module.DataLoader, "__init__", observe_init)
+    if state.loader_change is not None:
+        observe_subclasses(module.DataLoader, state)
     state.wrap(module.DataLoader, "__iter__", observe_iter)
     state.wrap(module._BaseDataLoaderIter, "__next__", _observe_next)  # noqa: SLF001
     state.wrap(module._BaseDataLoaderIter, "_next_index", _observe_next_index)  # noqa: SLF001
@@ -49,13 +53,19 @@ def observe_iter(original: Function, state: HookState) -> Function:
     """An observer of a loader's `__iter__`, which starts its workers."""
 
     def iterate(self: Any) -> Any:
-        if not getattr(self, "num_workers", 0) or not state.is_consumer(state.per_thread.current):
+        if not state.is_consumer(state.per_thread.current):
             return original(self)
-        state.start_rank()
-        start_ns = monotonic_ns()
-        state.steps.begin(start_ns)
-        iterator = original(self)
-        emit("wait", start_ns, monotonic_ns(), "start")
+        if not getattr(self, "num_workers", 0):
+            iterator = original(self)
+        else:
+            state.start_rank()
+            start_ns = monotonic_ns()
+            state.steps.begin(start_ns)
+            iterator = original(self)
+            emit("wait", start_ns, monotonic_ns(), "start")
+        if "_num_workers" in getattr(iterator, "__dict__", ()):  # a subclass may return anything else
+            series = _series(iterator, state)
+            series.use = series.use or LoaderUse(self, state)
         return iterator
 
     return iterate
@@ -121,7 +131,7 @@ def _observe_next(original: Function, state: HookState) -> Function:
             thread.waiting = False
         end_ns = monotonic_ns()
         number = -1 if series is None else series.number(self._rcvd_idx - 1 if series.in_order else series.got)
-        end_wait(state, thread, start_ns, end_ns, number)
+        end_wait(state, thread, start_ns, end_ns, number, use=None if series is None else series.use)
         return batch
 
     return next_batch
@@ -152,7 +162,7 @@ def _fetch_and_wait(original: Function, iterator: Any, state: HookState, thread:
     finally:
         thread.next_batch = -1
         thread.waiting = False
-    end_wait(state, thread, start_ns, monotonic_ns(), number)
+    end_wait(state, thread, start_ns, monotonic_ns(), number, use=series.use)
     return batch
 
 

@@ -19,6 +19,7 @@ from ioprof.instrument.hooks.compute import Loop
 from ioprof.instrument.hooks.garbage import GarbageCollections
 from ioprof.instrument.hooks.gradient_exchange import GradientExchange
 from ioprof.instrument.hooks.loader_names import LoaderNames
+from ioprof.instrument.hooks.loader_numbers import LoaderNumbers
 from ioprof.instrument.hooks.patches import Function, Patches
 from ioprof.instrument.hooks.steps import Steps
 from ioprof.instrument.hooks.thread_names import record_thread_names
@@ -26,7 +27,9 @@ from ioprof.instrument.hooks.thread_pools import record_thread_pools
 from ioprof.instrument.hooks.versions import UnknownVersionError
 from ioprof.instrument.host import host
 from ioprof.instrument.identity import Identity
+from ioprof.instrument.loader_change import LoaderChange
 from ioprof.instrument.span import emit
+from ioprof.instrument.variables import CHANGE_VARIABLE
 
 if TYPE_CHECKING:
     from ioprof.instrument.hooks.handover import Maker, Product
@@ -134,6 +137,9 @@ class HookState:
         self.batch_numbers = Allotment()
         """Kept for the life of the process: neither a second recording nor a forked child uses a number again."""
         self.loader_names = LoaderNames()
+        self.loader_numbers = LoaderNumbers()
+        self.loader_change: LoaderChange | None = None
+        """What `ioprof prove` asks for; None in every other job."""
         self.per_thread = _PerThread()
         self.steps = Steps()
         self.gradients = GradientExchange()
@@ -164,6 +170,8 @@ class HookState:
         self.spool, self.identity = spool, Identity.of(environment)
         self._begin_ns = monotonic_ns()
         self._window, self._environment = window, dict(environment)
+        change = environment.get(CHANGE_VARIABLE)
+        self.loader_change = LoaderChange.parse(change) if change else None
         self._start_recorder()
         self._reset()
         self.garbage.observe(self.patches)

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ioprof.instrument.hooks.consumer import observe_iter, observe_reset
+from ioprof.instrument.hooks.made_loaders import observe_init
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.versions import require
@@ -25,6 +26,7 @@ def observe(module: ModuleType, state: HookState) -> None:
     require(module, "StatefulDataLoader", "_StatefulMultiProcessingDataLoaderIter")
     with_workers = module._StatefulMultiProcessingDataLoaderIter  # noqa: SLF001
     require(with_workers, "_reset", "_try_put_index", "_next_data")
+    state.wrap(module.StatefulDataLoader, "__init__", observe_init)
     state.wrap(module.StatefulDataLoader, "__iter__", _observe_iter)
     state.wrap(with_workers, "_reset", partial(observe_reset, with_workers, "torchdata StatefulDataLoader"))
 

@@ -8,9 +8,12 @@ next. A loop that marks its steps (`ioprof.instrument.manual`) has those, and ne
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ioprof.instrument.span import emit as emit_span
+
+if TYPE_CHECKING:
+    from ioprof.instrument.hooks.made_loaders import LoaderUse
 
 SURE_WITHOUT_OPTIMIZER: Final = 3
 """Batches after which a process that has made no optimizer is counted by batches."""
@@ -38,6 +41,10 @@ class Steps:
         """A loop waits for batches that it will use later. Who observes it calls `consume` again when the loop is given each."""
         self.waited = (-1, -1)
         """The batch that was waited for before the last one, and the last one."""
+        self._use: LoaderUse | None = None
+        """Of the loader of the last batch that was not one to validate on."""
+        self._has_stepped = False
+        """A step has ended since that batch."""
         self._emit = emit
         self._begin_ns = 0
         self._batch = -1
@@ -86,6 +93,12 @@ class Steps:
             if len(self._waits) > (SURE_WITH_OPTIMIZER if self._has_optimizer else SURE_WITHOUT_OPTIMIZER):
                 self._count_batches()
         self._batch = batch
+
+    def take_from(self, use: "LoaderUse") -> None:
+        """The loop waited for a batch of that loader, and not to validate, as far as is known."""
+        if use is self._use and not self._has_stepped:
+            use.add("no step")
+        self._use, self._has_stepped = use, False
 
     def take(self, batch: int) -> None:
         """The loop took what a thread of its process made: the batch of the step in progress, unless a loader gives batches."""
@@ -167,5 +180,8 @@ class Steps:
         self._emit("step", self._begin_ns, end_ns, step=self.number, batch=self._batch)
         self._begin_ns = end_ns
         self.number += 1
+        if self._use is not None and not self._has_stepped:
+            self._use.add("step")
+            self._has_stepped = True
         if self.ended is not None:
             self.ended(self.number - 1)

@@ -2,18 +2,28 @@
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.handover import take_number
 from ioprof.instrument.hooks.state import HookState, ThreadState
 from ioprof.instrument.span import emit
 
+if TYPE_CHECKING:
+    from ioprof.instrument.hooks.made_loaders import LoaderUse
+
+NO_GRADIENTS: Final = "no gradients"
+"""What batches were received for before the first step of training, if no gradients were wanted: not known yet."""
+
 
 def end_wait(
-    state: HookState, thread: ThreadState, start_ns: int, end_ns: int, number: int, was_recorded: bool = False
+    state: HookState, thread: ThreadState, start_ns: int, end_ns: int, number: int, was_recorded: bool = False,
+    use: "LoaderUse | None" = None,
 ) -> None:  # fmt: skip
-    """The thread waited for the batch of that number, and has it; the span of the wait may have been recorded before."""
+    """The thread waited for the batch of that number, and has it; the span of the wait may have been recorded before.
+
+    `use` is of the loader that the batch came from, if that is known.
+    """
     steps = state.steps
     thread.trains = True
     thread.num_waits += 1
@@ -22,6 +32,10 @@ def end_wait(
         validates = state.validates or (steps.trains and not sys.modules["torch"].is_grad_enabled())
         purpose = "validate" if validates else None
         emit("wait", start_ns, end_ns, purpose, batch=number, step=steps.known_number)
+        if use is not None:
+            use.add(purpose or ("train" if steps.trains or sys.modules["torch"].is_grad_enabled() else NO_GRADIENTS))
+            if not validates:
+                steps.take_from(use)
     steps.consume(start_ns, number)
     thread.loop.end_wait(start_ns, end_ns)
 

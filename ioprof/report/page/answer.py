@@ -5,7 +5,7 @@ from typing import Final
 from ioprof.analysis.verdict import BOUND_NAMES
 from ioprof.report.caveats import caveats
 from ioprof.report.markup import Html, element, join
-from ioprof.report.prediction import gain_text
+from ioprof.report.prediction import gain_text, proof_hint
 from ioprof.report.sections import CAUSE_MEANINGS, badge, term
 from ioprof.report.statements import cause_rows, failures, is_emulated, is_on_cpu, setting, title
 from ioprof.report.units import MISSING, clean, duration, percent, rate
@@ -141,6 +141,7 @@ def _changes(advice: tuple[Advice, ...]) -> Html | None:
         element("h2", "What to change"),
         element("ol", *items[:MOST_CHANGES]),
         more if len(items) > MOST_CHANGES else None,
+        element("p", hint, class_="gain") if (hint := proof_hint(advice)) else None,
         class_="changes",
     )
 
