@@ -36,6 +36,16 @@ lived they had 60 and 194 MB.
 Since runs of more than 8 M events are analysed in larger pieces and the page's bins are filled in C, 10 M events, alone on 2 cores,
 once: 14.5 s (stored 3.1 s, pieces 3.6 s, rest of the summary 3.7 s, page 4.1 s), CPU time 21.1 s, 873 MB.
 
+Since all spans are read once for the summary and once for the page, reads are summed in C, and spans of a piece lie in the order of
+kinds: 10 M events, before, alone on a slower machine of 2 cores: 19.0 s, CPU time 31.6 s (store 7.0, pieces 8.4, rest of the summary
+7.8, page 8.5), 869 MB; after, beside other programs: CPU time 28.6 s, of which 10.6 s to store them, which had not changed, so that
+about a third of each is due to the other programs; pieces 8.8, rest of the summary 4.2, page 5.0; 709 MB. 6 M events in pieces of
+100,000 spans, each once, beside other programs: CPU time 39.3 s and 27.5 s (store 7.4 and 7.5, pieces 18.0 and 13.6, rest of the
+summary 7.9 and 3.5, page 6.0 and 3.0), 339 MB and 324 MB. The page alone, of 10 M events, in turns: CPU time 7.8 s and 3.9 s. Times
+of day have not been measured alone since, nor have 100 M events, nor the live job. What did not help then: to read the
+pieces of a whole rank part by part (4.0 s instead of 2.5 s), to store spans in the order of kinds (a piece is ordered in 0.4 s
+less; spans.parquet grew by 15 %); not worth it: lz4 instead of zstd (0.4 s to write, 0.1 s to read, spans.parquet 40 % larger).
+
 CPU time, of 10 M events before that (2 cores, which other programs used too, each measured once): 5 s to decode and compress the
 spans, 13 s for the analysis, 2 s for the page; it was 31 s in all. 100 M events: 54 s, 205 s and 8 s, at a peak of 1.6 GB, so the
 target of 60 s is out of reach without an analysis that is several times as fast. 1,000 ranks with 2 M events are gathered in 55
