@@ -36,6 +36,15 @@ lived they had 60 and 194 MB.
 Since runs of more than 8 M events are analysed in larger pieces and the page's bins are filled in C, 10 M events, alone on 2 cores,
 once: 14.5 s (stored 3.1 s, pieces 3.6 s, rest of the summary 3.7 s, page 4.1 s), CPU time 21.1 s, 873 MB.
 
+Since all spans are read once for the summary and once for the page, reads are summed in C, and spans of a piece lie in the order
+of kinds: 10 M events, alone on a slower machine of 2 cores, before and after, in turn, once each: 23.0 s and 16.7 s (store 5.7 and
+5.9, pieces 6.4 and 4.2, rest of the summary 5.0 and 3.3, page 5.9 and 3.3), CPU time 38.2 s and 27.3 s, 831 MB and 761 MB. The
+speed of that machine changes: before, it was also 19.0 s and CPU time 31.6 s. 6 M events in pieces of 100,000 spans, beside other
+programs, once each: CPU time 39.3 s and 27.5 s, 339 MB and 324 MB. 100 M events and the live job have not been measured since. What
+did not help: to read the spans of a whole rank part by part (4.0 s of CPU time instead of 2.5 s), to store spans in the order of
+kinds (a piece is ordered in 0.4 s less, spans.parquet grew by 15 %), lz4 instead of zstd (0.4 s to write, 0.1 s to read,
+spans.parquet 40 % larger).
+
 CPU time, of 10 M events before that (2 cores, which other programs used too, each measured once): 5 s to decode and compress the
 spans, 13 s for the analysis, 2 s for the page; it was 31 s in all. 100 M events: 54 s, 205 s and 8 s, at a peak of 1.6 GB, so the
 target of 60 s is out of reach without an analysis that is several times as fast. 1,000 ranks with 2 M events are gathered in 55

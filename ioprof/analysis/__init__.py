@@ -16,6 +16,7 @@ Modules, from the bottom up:
     workers_time.py           what the workers were busy with, waited for or not
     loaders.py                the loaders of a job, told apart, and their samples
     read_patterns.py          times of reads by source, size and file; costly ways of reading; with queue_depth.py
+    read_sums.py              the sums that it takes, over all reads
     storage_bound.py          whether storage was bound by its latency or by its rate
     duration_classes.py, student.py   quantiles of durations; intervals of means
     epoch_prediction.py       the time of a whole job from its first epochs

@@ -47,12 +47,12 @@ class ReadSums:
     columns: Final = {
         "start_ns": pl.col("start_ns"),
         "end_ns": pl.col("end_ns"),
-        "size": pl.col("bytes").fill_null(0),
-        "file_id": pl.col("file").fill_null(-1),
-        "place": pl.col("offset").fill_null(NO_OFFSET),
+        "size": pl.col("bytes").cast(pl.Int64).fill_null(0),
+        "file_id": pl.col("file").cast(pl.Int64).fill_null(-1),
+        "place": pl.col("offset").cast(pl.Int64).fill_null(NO_OFFSET),
         "rank_id": pl.col("rank").cast(pl.Int64).fill_null(-1),
-        "batch_id": pl.col("batch").fill_null(-1),
-        "source_code": pl.col("source").fill_null("unknown").to_physical(),
+        "batch_id": pl.col("batch").cast(pl.Int64).fill_null(-1),
+        "source_code": pl.col("source").cast(pl.Enum(SOURCES), strict=False).fill_null("unknown").to_physical(),
     }
     """What it needs of spans."""
 

@@ -59,7 +59,7 @@ class ReadTimes:
             least_ns = max(least_ns, self._slowest["took_ns"][-1])
         slow = part.filter("is_counted", _took_ns >= least_ns).select(*_OF_SLOWEST, took_ns=_took_ns)
         if len(slow):
-            self._slowest = _in_order(pl.concat([self._slowest, slow])).head(_NUM_SLOWEST)
+            self._slowest = _in_order(pl.concat([self._slowest, slow], how="vertical_relaxed")).head(_NUM_SLOWEST)
 
     def at(self, places: Sequence[int]) -> list[int]:
         """How many nanoseconds the read at each of these places took, in the order of that; 0 is the fastest.

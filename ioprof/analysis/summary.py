@@ -53,14 +53,12 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     table, work, received = charged.steps, found.work, batches(trace)
     by_kernel = {process: counts.kernel - counts.during_imports for process, counts in by_process(trace).items()}
     with ThreadPoolExecutor(1) as threads:
-        finding, times = Finding(trace, received), ReadTimes(trace)
-        looked = threads.submit(look, trace, finding.reads, times)  # at all spans, which needs no interpreter
+        looking = threads.submit(_look_at_reads, trace, received)  # at all spans, which needs no interpreter
         need = demand(trace, made, found.computed_ns, work.stages, by_kernel, received)
         code, whole, limits = unexplained(trace, table, found.samples), ledger(trace), ceilings(trace, found.sendings)
         steps, cpu = _steps(trace, charged, work), cpu_evidence(trace)
-        looked.result()
-    more, seen = finding.findings(table, work, found.arrived), storage(trace, times)
-    run = _with_device(trace)
+        finding, times = looking.result()
+    run, more, seen = _with_device(trace), finding.findings(table, work, found.arrived), storage(trace, times)
     evidence = Evidence(
         run,
         steps,
@@ -108,6 +106,12 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         prediction=predicted_epochs(trace),
         whole_job=run.whole_job,
     )
+
+
+def _look_at_reads(trace: Trace, received: pl.DataFrame) -> tuple[Finding, ReadTimes]:
+    finding, times = Finding(trace, received), ReadTimes(trace)
+    look(trace, finding.reads, times)
+    return finding, times
 
 
 def _with_device(trace: Trace) -> RunRecord:

@@ -52,9 +52,10 @@ static int are_sound(const Py_buffer *v, int64_t num_sources, int64_t num_epochs
   for (int i = ENDS; i <= FLAGS; i++) {
     if (counts[i] != counts[STARTS]) return 0;
   }
-  if (num_sources < 1 || counts[LIMITS] < 1 || counts[GROUPS] != num_sources * NUM_SIZES * counts[LIMITS] * NUM_OF_GROUP) return 0;
+  if (num_sources < 1 || num_sources > 256 || num_epochs < 0 || num_epochs > counts[OF_EPOCHS] || counts[LIMITS] < 1) return 0;
+  if (counts[GROUPS] != num_sources * NUM_SIZES * counts[LIMITS] * NUM_OF_GROUP) return 0;
   if (counts[OF_FILES] % NUM_OF_FILE != 0 || counts[SMALL] != 2 * NUM_OF_SMALL || counts[KEYS] != counts[EPOCHS]) return 0;
-  if (num_epochs < 0 || counts[OF_EPOCHS] != num_epochs * num_sources * NUM_OF_EPOCH) return 0;
+  if (counts[OF_EPOCHS] != num_epochs * num_sources * NUM_OF_EPOCH) return 0;
   const int64_t *epochs = v[EPOCHS].buf;
   for (Py_ssize_t i = 0; i < counts[EPOCHS]; i++) {
     if (epochs[i] < 0 || epochs[i] >= num_epochs) return 0;

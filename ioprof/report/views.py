@@ -143,8 +143,8 @@ class Latencies:
         self.columns = {
             "start_ns": pl.col("start_ns"),
             "end_ns": pl.col("end_ns"),
-            "size": pl.col("bytes").fill_null(0),
-            "source_code": pl.col("source").fill_null("unknown").to_physical(),
+            "size": pl.col("bytes").cast(pl.Int64).fill_null(0),
+            "source_code": pl.col("source").cast(pl.Enum(SOURCES), strict=False).fill_null("unknown").to_physical(),
             "is_counted": counted_reads(trace),
         }
         self._sums = np.zeros((2, len(SOURCES), len(_LEAST_NS) + 1), np.int64)

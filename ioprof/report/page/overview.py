@@ -126,7 +126,7 @@ class Filling:
         """What `overview` returns, when all parts were added."""
         is_read = pl.col("kind").is_in(list(READ_KINDS))
         makes_batches = not trace.sums.filter(is_read, pl.col("in_batch")).is_empty()
-        moved = pl.when(pl.col("batch").is_not_null() | (not makes_batches)).then(pl.col("bytes")).fill_null(0)
+        moved = pl.when(pl.col("batch").is_not_null() | (not makes_batches)).then(pl.col("bytes")).cast(pl.Int64).fill_null(0)
         self.columns = {"start_ns": pl.col("start_ns"), "end_ns": pl.col("end_ns"), "moved": moved, **_KEYS}
         number = {pair: place for place, pair in enumerate(pairs)}
         process, kind, source = (column.to_numpy() for column in table.select(**_KEYS))
