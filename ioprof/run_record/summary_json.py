@@ -461,7 +461,7 @@ class Summary(Record, frozen=True):
     schema: str = SUMMARY_SCHEMA
     ledger: Ledger = Ledger()
     unexplained_ratio: float | None = None
-    """Of the steps' time, what is charged to `host` or `loader` and no detail names, 0 to 1. High: put `ioprof.span` around code."""
+    """Of the steps' time, what is charged to `host` or `loader` and no detail names, 0 to 1. High: put `ioprof.span` around it."""
     cpu: CpuEvidence | None = None
     """Null: the processes of the job were not sampled."""
     ceilings: Ceilings | None = None
