@@ -4,8 +4,6 @@ A class may take an argument itself, and do more with it than hand it on. So it 
 constructor of a subclass, or else in that of DataLoader.
 """
 
-import inspect
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,6 +29,8 @@ class LoaderChange:
     @classmethod
     def parse(cls, text: str) -> "LoaderChange":
         """What `to_text` wrote. Raises ValueError."""
+        import json  # only processes of such a job need it
+
         try:
             value = json.loads(text)
             loaders = {str(path): None if found is None else frozenset(map(int, found)) for path, found in value["loaders"].items()}
@@ -43,6 +43,8 @@ class LoaderChange:
 
     def to_text(self) -> str:
         """For the variable."""
+        import json
+
         loaders = {path: None if numbers is None else sorted(numbers) for path, numbers in self.loaders.items()}
         return json.dumps({"arguments": dict(self.arguments), "loaders": loaders})
 
@@ -69,6 +71,8 @@ def change_call(constructor: Callable[..., Any], args: tuple[Any, ...], kwargs: 
 
     A call that does not fit the constructor stays as it is.
     """
+    import inspect
+
     try:
         bound = inspect.signature(constructor).bind(*args, **kwargs)
     except (TypeError, ValueError):

@@ -4,10 +4,8 @@ Names, lines and order are the same in every run of a program. A path is a diges
 loader was made; a loop makes several loaders by the same path, which are numbered in each process.
 """
 
-import sysconfig
+import os
 from collections import Counter
-from hashlib import blake2b
-from inspect import CO_VARARGS
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
@@ -15,7 +13,10 @@ from typing import Any, Final, NamedTuple
 MADE: Final = "_ioprof_made"
 """Attribute of a loader: its `Made` as plain values, since a loader may be pickled for a process without ioprof."""
 _PATH_BYTES: Final = 8
-_LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_CO_VARARGS: Final = 0x4
+"""`inspect.CO_VARARGS`: every process of a job loads this module, and need not load that one."""
+_STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
+_PACKAGES: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 class Made(NamedTuple):
@@ -54,6 +55,8 @@ def made(loader: Any) -> Made | None:
 
 def path_to(loader: Any, frame: FrameType) -> tuple[str, str]:
     """The path by which a loader is made, its own constructors left out, and the innermost line of the job's own code."""
+    from hashlib import blake2b  # only processes that make a loader need it
+
     frames = list[FrameType]()
     outer: FrameType | None = frame
     while outer is not None:
@@ -73,11 +76,12 @@ def _is_given(frame: FrameType, loader: Any) -> bool:
     code = frame.f_code
     if code.co_argcount:
         return frame.f_locals.get(code.co_varnames[0]) is loader
-    if not code.co_flags & CO_VARARGS:
+    if not code.co_flags & _CO_VARARGS:
         return False
     given = frame.f_locals.get(code.co_varnames[code.co_kwonlyargcount])
     return isinstance(given, tuple) and len(given) > 0 and given[0] is loader
 
 
 def _is_of_job(frame: FrameType) -> bool:
-    return not frame.f_code.co_filename.startswith(("<frozen", *_LIBRARIES))
+    name = frame.f_code.co_filename
+    return not name.startswith(("<frozen", _STANDARD_LIBRARY)) and not any(part in name for part in _PACKAGES)
