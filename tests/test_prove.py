@@ -362,17 +362,20 @@ def _workers(trace: Trace, rank: int) -> set[int]:
 @needs_library
 def test_prove_records_a_script_again_without_and_with_the_change(tmp_path: Path) -> None:
     """The change takes effect in the runs with it, validation stays, and the result has what was predicted and measured."""
-    first = ioprof("record", "--quiet", "--out", "first", "--", sys.executable, PROGRAM, "plain", cwd=tmp_path)
-    assert 0 == first.code, first.err
-    told = json.loads(ioprof("report", "first", "--json", cwd=tmp_path).out)["verdict"]["advice"]
-    number = next((place for place, each in enumerate(told, 1) if "workers" in (each["change"] or {})), None)
-    if number is None:
+    for folder in ("first", "second", "third"):  # other tests may leave no core for a worker
+        first = ioprof("record", "--quiet", "--out", folder, "--", sys.executable, PROGRAM, "plain", cwd=tmp_path)
+        assert 0 == first.code, first.err
+        told = json.loads(ioprof("report", folder, "--json", cwd=tmp_path).out)["verdict"]["advice"]
+        number = next((place for place, each in enumerate(told, 1) if "workers" in (each["change"] or {})), None)
+        if number is not None:
+            break
+    else:
         pytest.skip("this machine has no core for a worker, so none was advised")
     assert told[number - 1]["can_be_proved"]
-    printed = ioprof("prove", "first", "--advice", number, "--pairs", 1, "--json", cwd=tmp_path)
+    printed = ioprof("prove", folder, "--advice", number, "--pairs", 1, "--json", cwd=tmp_path)
     assert 0 == printed.code, printed.err
     found = json.loads(printed.out)  # what the script prints is elsewhere
-    runs = [Trace.load(Path(folder)).run for folder in found["runs"]]
+    runs = [Trace.load(Path(each)).run for each in found["runs"]]
     wanted = told[number - 1]["change"]["workers"]
     loaders = [{tuple(each.purposes): each.workers for each in run.loaders} for run in runs]
     assert [{("train", "step"): 1, ("validate",): 1}, {("train", "step"): wanted, ("validate",): 1}] == loaders
@@ -382,7 +385,7 @@ def test_prove_records_a_script_again_without_and_with_the_change(tmp_path: Path
     assert found["measured"] > 0.7  # its workers sleep, so that two of them make batches nearly twice as fast on an idle machine
     assert "changed job" in ioprof("report", found["runs"][1], "--full", cwd=tmp_path).out
     assert "changed job" not in ioprof("report", found["runs"][0], "--full", cwd=tmp_path).out
-    again = ioprof("prove", "first", "--advice", number, "--pairs", 1, cwd=tmp_path)
+    again = ioprof("prove", folder, "--advice", number, "--pairs", 1, cwd=tmp_path)
     assert (2, True) == (again.code, "replace it with --force" in again.err)
 
 

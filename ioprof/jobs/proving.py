@@ -1,5 +1,6 @@
 """Runs a job again, without and with a change that its report advises."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,8 @@ def prove_advice(
     else:
         advice, change = _advice(run, number)
         script = RecordedScript.of(recorded, change, command, environment)
+        shown = "".join(each if each.isprintable() else "?" for each in shlex.join(script.command))  # of a run made by anybody
+        reporter.say(f"{2 * pairs} runs of: {shown}")
         repeat = _recorded(script, force, environment, reporter)
     outs = [{name: folder / f"{pair}-{name}" for name in ("before", "after")} for pair in range(1, pairs + 1)]
     for both in outs:
