@@ -359,6 +359,7 @@ def _workers(trace: Trace, rank: int) -> set[int]:
     return {each.worker for each in trace.run.processes if each.rank == rank and each.role == "worker" and each.worker is not None}
 
 
+@pytest.mark.alone  # beside other tests no core is idle, and no workers are advised
 @needs_library
 def test_prove_records_a_script_again_without_and_with_the_change(tmp_path: Path) -> None:
     """The change takes effect in the runs with it, validation stays, and the result has what was predicted and measured."""
