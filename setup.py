@@ -62,6 +62,18 @@ def files(pattern: str, *folders: str) -> list[str]:
     return sorted(str(path) for folder in folders for path in (NATIVE / folder).glob(pattern))
 
 
+def of_one_file(name: str, *headers: str) -> Extension:
+    """A module of one C source, and the headers that it includes."""
+    return Extension(
+        f"ioprof._{name}",
+        [str(NATIVE / f"{name}.c")],
+        depends=[str(NATIVE / header) for header in headers],
+        extra_compile_args=RESIZE_FLAGS,
+        optional=True,
+        **STABLE_ABI,
+    )
+
+
 setup(
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
     cmdclass={"build_ext": BuildLibraries},
@@ -108,36 +120,10 @@ setup(
             optional=True,
             **STABLE_ABI,
         ),
-        Extension(
-            "ioprof._checksum",
-            [str(NATIVE / "checksum.c")],
-            extra_compile_args=RESIZE_FLAGS,
-            optional=True,
-            **STABLE_ABI,
-        ),
-        Extension(
-            "ioprof._intervals",
-            [str(NATIVE / "intervals.c")],
-            extra_compile_args=RESIZE_FLAGS,
-            optional=True,
-            **STABLE_ABI,
-        ),
-        Extension(
-            "ioprof._read_sums",
-            [str(NATIVE / "read_sums.c")],
-            depends=[str(NATIVE / "sorted_table.h")],
-            extra_compile_args=RESIZE_FLAGS,
-            optional=True,
-            **STABLE_ABI,
-        ),
-        Extension(
-            "ioprof._bins",
-            [str(NATIVE / "bins.c")],
-            depends=[str(NATIVE / "sorted_table.h")],
-            extra_compile_args=RESIZE_FLAGS,
-            optional=True,
-            **STABLE_ABI,
-        ),
+        of_one_file("checksum"),
+        of_one_file("intervals"),
+        of_one_file("read_sums", "sorted_table.h"),
+        of_one_file("bins", "sorted_table.h"),
         Extension(
             "ioprof._scan",
             files("*.c", "scan"),

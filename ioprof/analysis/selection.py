@@ -115,7 +115,7 @@ def in_order_of_kinds(spans: pl.DataFrame) -> pl.DataFrame:
 
 def with_worker(spans: pl.DataFrame) -> pl.DataFrame:
     """Spans of one rank with the column `worker`, unless they have it: which worker did it, as one number."""
-    if "worker" in spans.columns:
+    if WORKER in spans.columns:
         return spans
     consumers = of_kind(spans, "wait", "step")["pid"].unique()
     fetchers = of_kind(spans, "fetch").group_by("pid").agg(pl.col("tid").n_unique())

@@ -82,7 +82,7 @@ def _changed_job(summary: Summary) -> Caveat | None:
     return Caveat(
         "changed job",
         f"not all settings are those of the script: {clean(summary.run.changed, 200)}",
-        "ioprof prove made this run, to measure the gain of an advice",
+        "ioprof prove made this run, to measure the gain of what a report advises",
         "to keep the change, make it in the script",
     )
 
