@@ -121,6 +121,7 @@ setup(
             **STABLE_ABI,
         ),
         of_one_file("checksum"),
+        of_one_file("chunks", "ring/wire_format.h", "ring/gnu_source.h"),
         of_one_file("intervals"),
         of_one_file("read_sums", "sorted_table.h"),
         of_one_file("bins", "sorted_table.h"),

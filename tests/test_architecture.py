@@ -41,7 +41,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "lmdb_format": set(),
     "tensorprotos": {"errors", "protobuf"},
     "_checksum": set(),
-    **{name: set() for name in ("_scan", "_intervals", "_bins", "_read_sums", "inflate")},
+    **{name: set() for name in ("_scan", "_intervals", "_bins", "_chunks", "_read_sums", "inflate")},
     "foreign": {"_checksum", "errors", "lmdb_format", "protobuf", "tensorprotos"},
     "parquet_rows": {"errors"},
     "storage": {"_probe", "clock", "errors", "file_systems", "reporter"},
@@ -90,7 +90,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     # The whole job, as a user would write it.
     "train": {"clock", "dataset", "errors", "loaders", "process", "instrument", "schema", "storage"},
     # The reader's side. It never sees the job, only the run folder.
-    "ingest": {"_scan", "clock", "collective_format", "errors", "files", "inflate", "layout", "perf"}
+    "ingest": {"_chunks", "_scan", "clock", "collective_format", "errors", "files", "inflate", "layout", "perf"}
     | {"run_record", "schema", "series", "stack_format", "trace", "wire_format"},
     "native": {"collective_format", "file_systems", "schema", "wire_format"},  # generates C from the tables of Python
     "analysis": {"_intervals", "_read_sums", "errors", "files", "run_record", "schema", "span_parts", "trace"},

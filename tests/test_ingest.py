@@ -9,10 +9,14 @@ import numpy as np
 import polars as pl
 import pytest
 from captures import WRITERS, chunk, header_bytes, record, recorded, string, trace_of
+from compiling import sanitized
 from hypothesis import example, given
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+from repository import NATIVE, PROGRAMS
 
 from ioprof.errors import CaptureError
+from ioprof.ingest import chunks as reader_of_chunks
 from ioprof.ingest import read_spool
 from ioprof.ingest.joining import drop_duplicate_faults
 from ioprof.instrument.span import emit, intern
@@ -266,6 +270,28 @@ def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, dat
     assert trace.spans["file"].drop_nulls().is_in(trace.files["file"].implode()).all()
     assert sum(process.spans for process in trace.run.processes) == trace.spans.height
     assert RunRecord.from_json(trace.run.to_json()).to_json() == trace.run.to_json()
+
+
+@pytest.mark.skipif(reader_of_chunks.native is None, reason="ioprof was installed without a C compiler")
+@given(data=st.lists(hostile, min_size=1, max_size=2))
+def test_the_library_finds_what_numpy_finds(tmp_path_factory: pytest.TempPathFactory, data: list[bytes]) -> None:
+    """Of any bytes: the same spans, strings, and damage, in the same order."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    in_c = trace_from(folder, **{f"a{number}": each for number, each in enumerate(data)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader_of_chunks, "native", None)
+        in_python = read_spool(folder)
+    assert_frame_equal(in_python.spans, in_c.spans)
+    assert_frame_equal(in_python.files, in_c.files)
+    assert in_python.run.to_json() == in_c.run.to_json()
+
+
+def test_sanitizers_find_nothing_in_the_library(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No access outside of a buffer and no undefined behaviour, whatever the chunks hold."""
+    built, variables = sanitized("_chunks", [str(NATIVE / "chunks.c")], tmp_path_factory.mktemp("built"))
+    command = [sys.executable, str(PROGRAMS / "sanitized_chunks.py"), str(built), "500"]
+    ended = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    assert (0, "done\n") == (ended.returncode, ended.stdout), ended.stderr[-3000:]
 
 
 @given(

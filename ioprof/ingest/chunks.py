@@ -1,5 +1,7 @@
 """Reads the chunks of one capture file: which of them are valid, and the spans, strings and totals in them.
 
+Spans are found by C (native/chunks.c) where ioprof was installed with a compiler; else by NumPy (`Block`), with the same result.
+
 A thread fills its *home* chunk. A full home is copied to the end of the file and reused. If the process is killed during that, the
 file may hold a complete or partial copy of data that the home still holds; a copy with the sequence number of its home is therefore
 ignored. `native/FORMAT.md` specifies the bytes. Invalid data is counted in `damage`, the rest is used.
@@ -9,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, BinaryIO, Final
 
 import numpy as np
@@ -20,6 +23,12 @@ from ioprof.layout import CHUNK_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.schema import KINDS, SOURCES
 from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, HEADER_BYTES, STRING_BYTES, STRING_KIND
 
+native: ModuleType | None
+try:
+    from ioprof import _chunks as native
+except ImportError:  # ioprof was installed without a C compiler
+    native = None
+
 _RECORD_BYTES: Final = RECORD_DTYPE.itemsize
 _SLOTS: Final = (CHUNK_BYTES - CHUNK_HEADER_BYTES) // _RECORD_BYTES
 _SLOTS_END: Final = CHUNK_HEADER_BYTES + _SLOTS * _RECORD_BYTES
@@ -27,6 +36,15 @@ _MOST_CHUNKS: Final = 1 << 18
 _BLOCK_CHUNKS: Final = 64
 """Read at a time: 4 MiB, which is at most 74,816 spans."""
 TALLIES: Final = ("calls", "bytes", "short_calls", "short_ns", "fetched_bytes")
+DAMAGE: Final = (
+    "a chunk has fewer slots than its header says",
+    "a slot is neither a span nor a string",
+    "a span of an unknown kind",
+    "a span with impossible times",
+    "a span with an unknown source",
+)  # fmt: skip
+ALL_KINDS: Final = np.ones(256, bool)
+"""By the number of a kind, whether its spans are wanted: all are."""
 
 _Array = npt.NDArray[Any]
 
@@ -41,13 +59,16 @@ def read_headers(file: BinaryIO) -> "ChunkHeaders":
 
 
 class Buffers:
-    """Memory for the blocks of a file. Fresh memory for each block took as long as decoding it.
+    """Memory for the blocks of a file, and for the places of their strings if these are asked for.
+
+    Fresh memory for each block took as long as decoding it.
 
     The spans of a block take the place of those before: what of them is needed for longer is to be copied.
     """
 
-    def __init__(self, num_chunks: int = _BLOCK_CHUNKS) -> None:
+    def __init__(self, num_chunks: int = _BLOCK_CHUNKS, *, with_strings: bool = False) -> None:
         self.data, self.records = np.zeros(num_chunks * CHUNK_BYTES, np.uint8), np.zeros((num_chunks, _SLOTS), RECORD_DTYPE)
+        self.tids, self.strings = np.zeros(num_chunks * _SLOTS, np.int64), np.zeros(num_chunks * _SLOTS * with_strings, np.int64)
 
 
 def block_places(file: BinaryIO) -> Iterator[tuple[int, int]]:
@@ -60,30 +81,55 @@ def block_places(file: BinaryIO) -> Iterator[tuple[int, int]]:
 
 def read_blocks(file: BinaryIO, headers: "ChunkHeaders", damage: Counter[str]) -> Iterator["Spans"]:
     """The spans of an open capture file, some chunks at a time, with the strings in these. Raises OSError if reading fails."""
-    buffers = Buffers(max(1, min(_BLOCK_CHUNKS, len(headers.is_stale))))
+    buffers = Buffers(max(1, min(_BLOCK_CHUNKS, len(headers.is_stale))), with_strings=True)
     for place in _data_blocks(file, len(buffers.data)):
         if (spans := read_block(file, place, buffers, headers, damage)) is not None:
             yield spans
 
 
 def read_block(
-    file: BinaryIO, place: tuple[int, int], buffers: Buffers, headers: "ChunkHeaders", damage: Counter[str]
+    file: BinaryIO,
+    place: tuple[int, int],
+    buffers: Buffers,
+    headers: "ChunkHeaders",
+    damage: Counter[str],
+    wanted: _Array = ALL_KINDS,
 ) -> "Spans | None":
-    """The spans of one of the `block_places`, with the strings in it; None: not even the header of a chunk is there."""
+    """The spans of the `wanted` kinds of one of the `block_places`, with its strings if the buffers are made for them.
+
+    None: not even the header of a chunk is there.
+    """
     start, end = place
-    memory, records = buffers.data, buffers.records
-    num_bytes = _read_into(file, start, memory[: -(-(end - start) // CHUNK_BYTES) * CHUNK_BYTES])
+    num_bytes = _read_into(file, start, buffers.data[: -(-(end - start) // CHUNK_BYTES) * CHUNK_BYTES])
     if num_bytes % CHUNK_BYTES < CHUNK_HEADER_BYTES:  # the header of the last chunk is incomplete: ignore it
         num_bytes -= num_bytes % CHUNK_BYTES
     if not num_bytes:
         return None
     first, num_chunks = (start - HEADER_BYTES) // CHUNK_BYTES, -(-num_bytes // CHUNK_BYTES)
     stale = headers.is_stale[first : first + num_chunks]
-    block = Block(memory[: num_chunks * CHUNK_BYTES], num_bytes, records[:num_chunks], stale, damage)
+    find = _find_by_numpy if native is None else _find_by_c
+    return Spans(place, *find(buffers, num_chunks, num_bytes, stale, wanted, damage))
+
+
+def _find_by_c(
+    buffers: Buffers, num_chunks: int, num_bytes: int, is_stale: _Array, wanted: _Array, damage: Counter[str]
+) -> tuple[_Array, _Array, list[tuple[int, bytes]]]:
+    assert native is not None
+    data, records = buffers.data[: num_chunks * CHUNK_BYTES], buffers.records.reshape(-1)
+    limits, found = (len(KINDS), len(SOURCES), LATEST_NS), (records, buffers.tids, buffers.strings)
+    spans, strings, counts = native.find_spans(data, num_bytes, is_stale, wanted, *limits, *found)
+    damage.update(dict(zip(DAMAGE, counts, strict=True)))
+    return records[:spans], buffers.tids[:spans], strings
+
+
+def _find_by_numpy(
+    buffers: Buffers, num_chunks: int, num_bytes: int, is_stale: _Array, wanted: _Array, damage: Counter[str]
+) -> tuple[_Array, _Array, list[tuple[int, bytes]]]:
+    block = Block(buffers.data[: num_chunks * CHUNK_BYTES], num_bytes, buffers.records[:num_chunks], is_stale, damage)
     slots = block.span_slots(damage)
-    valid = find_valid(block.records, slots, damage)
-    slots = slots if valid.all() else slots[valid]
-    return Spans(place, block.records, slots, block.tids_at(slots), block.strings)
+    slots = slots[find_valid(block.records, slots, damage)]
+    slots = slots[wanted[block.records["kind"][slots]]]
+    return block.records[slots], block.tids_at(slots), block.strings if len(buffers.strings) else []
 
 
 def _read_headers(file: BinaryIO) -> _Array:
@@ -156,11 +202,9 @@ class Spans:
     place: tuple[int, int]
     """Begin and end of these chunks in the file."""
     records: _Array
-    """All slots, of `RECORD_DTYPE`. Fields are copied where they are needed, since copies of whole records take long."""
-    places: _Array
-    """The slots that are valid spans."""
+    """Of `RECORD_DTYPE`."""
     tids: _Array
-    """By place."""
+    """The threads that wrote them."""
     strings: list[tuple[int, bytes]]
 
 
@@ -182,7 +226,7 @@ class Block:
             len(counts), _SLOTS, np.uint64
         )  # slots that the bytes of each chunk can hold; the last one may be incomplete
         room[-1] = max(0, min(_SLOTS, (CHUNK_BYTES - missing - CHUNK_HEADER_BYTES) // _RECORD_BYTES))
-        damage["a chunk has fewer slots than its header says"] += int(np.count_nonzero(counts > room))
+        damage[DAMAGE[0]] += int(np.count_nonzero(counts > room))
         self._counts = np.minimum(counts, room).astype(np.int64)
         self._others = np.zeros(len(self.records), bool)  # slots that hold a string or an owner record
         self._owners: list[tuple[int, int]] = []
@@ -195,7 +239,7 @@ class Block:
         """The slots of all spans, in order."""
         rest = self._published() & ~self._others
         is_span = self.records["kind"] != STRING_KIND
-        damage["a slot is neither a span nor a string"] += int(np.count_nonzero(rest & ~is_span))
+        damage[DAMAGE[1]] += int(np.count_nonzero(rest & ~is_span))
         return np.flatnonzero(rest & is_span)
 
     def tids_at(self, slots: _Array) -> _Array:
@@ -246,7 +290,7 @@ def find_valid(records: _Array, slots: _Array, damage: Counter[str]) -> _Array:
     known = records["kind"][slots] <= len(KINDS)
     starts, ends, sources = (records[name][slots] for name in ("start_ns", "end_ns", "source"))
     ordered = (starts >= 0) & (ends >= starts) & (ends < LATEST_NS)
-    damage["a span of an unknown kind"] += int(np.count_nonzero(~known))
-    damage["a span with impossible times"] += int(np.count_nonzero(known & ~ordered))
-    damage["a span with an unknown source"] += int(np.count_nonzero(known & ordered & (sources > len(SOURCES))))
+    damage[DAMAGE[2]] += int(np.count_nonzero(~known))
+    damage[DAMAGE[3]] += int(np.count_nonzero(known & ~ordered))
+    damage[DAMAGE[4]] += int(np.count_nonzero(known & ordered & (sources > len(SOURCES))))
     return np.logical_and(known, ordered)

@@ -225,14 +225,14 @@ def survey(capture: Capture) -> Survey:
                         capture.damage["two strings with the same id"] += 1
                     found.strings.setdefault(number, data)
                 block = _in_window(capture, block, capture.sums)
-                if len(block.places):
+                if len(block.records):
                     _add_times(capture, block)
-                    capture.files.count(block.records["file"][block.places])
-                    capture.names.count(block.records["name"][block.places])
+                    capture.files.count(block.records["file"])
+                    capture.names.count(block.records["name"])
                     if _is_storage_read(block).any():
                         capture.storage_places.append(block.place)
-                    is_held = ~_IS_DENSE[block.records["kind"][block.places]]
-                    found.held.append((block.records[block.places[is_held]], block.tids[is_held]))
+                    held = np.flatnonzero(~_IS_DENSE[block.records["kind"]])
+                    found.held.append((block.records[held], block.tids[held]))
     except OSError as error:
         capture.damage[f"cannot be read: {error.strerror}"] += 1
         capture.num_spans, capture.first_ns, capture.last_ns, capture.headers = 0, None, None, ChunkHeaders()
@@ -246,23 +246,23 @@ def hold(capture: Capture, found: Survey, rank: int | None, numbering: Numbering
     known = {number: data for number, data in found.strings.items() if number < capture.headers.num_slots}
     missing = capture.files.number(known, numbering.files) + capture.names.number(known, numbering.names)
     capture.damage["a span refers to a string that does not exist"] += missing
-    tables = [_table(capture, rank, records, slice(None), tids, numbering) for records, tids in found.held]
+    tables = [_table(capture, rank, records, tids, numbering) for records, tids in found.held]
     capture.held = pl.concat([empty_table(SPAN_COLUMNS), *tables])
 
 
 def _in_window(capture: Capture, block: Spans, sums: JobSums | None = None) -> Spans:
     """The spans that are not left out; all of them are added to `sums`."""
     if sums is not None:
-        sums.add(block.records[block.places], capture.shift_ns)
+        sums.add(block.records, capture.shift_ns)
     if capture.since_ns is None:
         return block
-    is_in = block.records["start_ns"][block.places] >= capture.since_ns
-    return replace(block, places=block.places[is_in], tids=block.tids[is_in])
+    is_in = block.records["start_ns"] >= capture.since_ns
+    return replace(block, records=block.records[is_in], tids=block.tids[is_in])
 
 
 def _add_times(capture: Capture, block: Spans) -> None:
-    first_ns, last_ns = int(block.records["start_ns"][block.places].min()), int(block.records["end_ns"][block.places].max())
-    capture.num_spans += len(block.places)
+    first_ns, last_ns = int(block.records["start_ns"].min()), int(block.records["end_ns"].max())
+    capture.num_spans += len(block.records)
     capture.first_ns = first_ns if capture.first_ns is None else min(first_ns, capture.first_ns)
     capture.last_ns = last_ns if capture.last_ns is None else max(last_ns, capture.last_ns)
 
@@ -280,14 +280,11 @@ def dense_spans(
 ) -> pl.DataFrame | None:
     """The spans of one of the `dense_places` which are not in `Capture.held`; None: there are none."""
     with open(capture.path, "rb") as file:
-        block = read_block(file, place, buffers, capture.headers, Counter())
+        block = read_block(file, place, buffers, capture.headers, Counter(), _IS_DENSE)
     if block is None:
         return None
     block = _in_window(capture, block)
-    is_dense = _IS_DENSE[block.records["kind"][block.places]]
-    if not is_dense.any():
-        return None
-    return _table(capture, rank, block.records, block.places[is_dense], block.tids[is_dense], numbering)
+    return _table(capture, rank, block.records, block.tids, numbering) if len(block.records) else None
 
 
 def storage_reads(capture: Capture) -> Iterator[_Array]:
@@ -299,12 +296,12 @@ def storage_reads(capture: Capture) -> Iterator[_Array]:
         for place in capture.storage_places:
             if (block := read_block(file, place, buffers, capture.headers, Counter())) is not None:
                 block = _in_window(capture, block)
-                yield block.records[block.places[_is_storage_read(block)]]
+                yield block.records[_is_storage_read(block)]
 
 
 def _is_storage_read(block: Spans) -> _Array:
     """Which of the spans are reads from storage."""
-    kinds, sources = block.records["kind"][block.places], block.records["source"][block.places]
+    kinds, sources = block.records["kind"], block.records["source"]
     found: _Array = (kinds == KINDS.index("read") + 1) & (sources == SOURCES.index("storage") + 1)
     return found
 
@@ -336,25 +333,23 @@ def _check_header(capture: Capture, num_chunks: int) -> None:
         capture.damage["its wall clock reading is invalid"] += 1
 
 
-def _table(
-    capture: Capture, rank: int | None, records: _Array, places: _Array | slice, tids: _Array, numbering: Numbering
-) -> pl.DataFrame:
-    """The spans at these places of one process with file ids and names of the run; times are those of the host."""
+def _table(capture: Capture, rank: int | None, records: _Array, tids: _Array, numbering: Numbering) -> pl.DataFrame:
+    """The spans of one process with file ids and names of the run; times are those of the host."""
     rows = len(tids)
-    columns = {
-        "start_ns": pl.Series(records["start_ns"][places]),
-        "end_ns": pl.Series(records["end_ns"][places]),
-        "kind": _gather(_KINDS, records["kind"][places].astype(np.int64) - 1),
+    columns = {  # copies, since polars may keep the memory of an array, and that of a block is used again
+        "start_ns": pl.Series(records["start_ns"].copy()),
+        "end_ns": pl.Series(records["end_ns"].copy()),
+        "kind": _gather(_KINDS, records["kind"].astype(np.int64) - 1),
         "host": _constant(capture.host, _SERIES["host"], rows),
         "rank": _constant(rank if rank is not None and 0 <= rank < 1 << 31 else None, pl.Int32(), rows),
         "pid": _constant(int(capture.header["pid"]) if capture.header["pid"] < 1 << 31 else None, pl.Int32(), rows),
         "tid": nullable(valid_ids(tids)),
-        "file": _nullable(capture.files.map(records["file"][places])),
-        "source": _gather(_SOURCES, records["source"][places].astype(np.int64) - 1),
-        "name": _gather(numbering.name_series(), capture.names.map(records["name"][places])),
+        "file": _nullable(capture.files.map(records["file"])),
+        "source": _gather(_SOURCES, records["source"].astype(np.int64) - 1),
+        "name": _gather(numbering.name_series(), capture.names.map(records["name"])),
     }
     for name in ("stream", "step", "batch", "bytes", "offset"):
-        columns[name] = _nullable(records[name][places])
+        columns[name] = _nullable(records[name].copy())
     return pl.DataFrame([columns[name].alias(name).cast(dtype) for name, dtype in _SERIES.items()])
 
 
