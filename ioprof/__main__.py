@@ -1,6 +1,6 @@
 """`python -m ioprof` is `ioprof`."""
 
-from ioprof.cli import main
+from ioprof.cli import program
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(program())

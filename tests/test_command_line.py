@@ -25,7 +25,7 @@ def shown(capsys, *arguments):
 def complete(words):
     """What bash would offer after these words, the last of which is not finished."""
     environment = {"_IOPROF_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-    program = "import sys; from ioprof.cli import main; sys.exit(main())"
+    program = "import sys; from ioprof.cli import program; sys.exit(program())"
     ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, cwd=ROOT)
     assert 0 == ended.returncode, ended.stderr
     return ended.stdout.split()
@@ -34,6 +34,17 @@ def complete(words):
 def test_the_version(capsys):
     """One line: name and version."""
     assert f"ioprof {ioprof.__version__}\n" == shown(capsys, "--version")
+
+
+@pytest.mark.parametrize(("how", "is_frozen"), [("program", True), ("main", False)])
+def test_a_program_ends_without_a_search_for_cycles(how, is_frozen):
+    """What it registered to be done at its end is done; a process that calls a command and goes on is left as it is."""
+    program = (
+        f"import atexit, gc, sys; from ioprof.cli import {how}; sys.argv[1:] = ['--version']\n"
+        f"atexit.register(print, 'done'); {how}(); print(gc.get_freeze_count() > 10_000)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert [f"ioprof {ioprof.__version__}", str(is_frozen), "done"] == ended.stdout.splitlines(), ended.stderr
 
 
 def test_the_help_groups_all_commands(capsys):
