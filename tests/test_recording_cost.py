@@ -1,10 +1,13 @@
 """The stated cost of recording: robust on a busy machine, never 0, and a reason where it is not known."""
 
 import os
+import resource
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -79,6 +82,22 @@ def test_a_span_after_other_work_costs_more_than_one_among_spans() -> None:
     found = with_cold_costs(with_costs(CaptureRecord(), dict(os.environ)), dict(os.environ))
     assert 0 < (found.ns_per_span or 0) < (found.ns_per_cold_span or 0)
     assert 0 < (found.ns_per_call or 0) < (found.ns_per_cold_call or 0)
+
+
+@needs_library
+def test_no_trial_of_the_cost_waits_for_pages(tmp_path: Path) -> None:
+    """In the process that records large blocks are returned when they are freed; the 8 MB that a trial copies are the same in all."""
+    program = (
+        "import os, resource\n"
+        "from ioprof.instrument import recorder\n"
+        "from ioprof.process import return_freed_memory\n"
+        "return_freed_memory(os.environ)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "assert recorder.cost_per_span_ns(5, 60, 8 << 20) is not None\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(ended.stdout) < 3 * (8 << 20) // resource.getpagesize()
 
 
 def summary_of(**capture: object) -> Summary:

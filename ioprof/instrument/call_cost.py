@@ -17,9 +17,9 @@ from ioprof.instrument import preload
 
 _CALLS: Final = 3
 _PROGRAM: Final = """
-import ctypes, resource, statistics, sys, time
+import ctypes, resource, sys, time
 path, trials, repeats, displaced = sys.argv[1].encode(), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-there, here = bytes(displaced), bytearray(displaced)
+there, here = bytearray(displaced), bytearray(displaced)
 buffer = ctypes.create_string_buffer(4096)
 def switches():
     usage = resource.getrusage(resource.RUSAGE_THREAD)
@@ -43,7 +43,9 @@ for number in range(trials):
     times[second] = took(second)
     if None not in times.values():
         differences.append((times[through] - times[past]) / repeats)
-print(len(differences), statistics.median(differences) if differences else 0)
+differences.sort()
+num = len(differences)
+print(num, (differences[(num - 1) // 2] + differences[num // 2]) / 2 if num else 0)
 """
 FEWEST_TRIALS: Final = 20
 """Trials that were not interrupted, below which a median says nothing."""

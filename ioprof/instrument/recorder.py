@@ -141,7 +141,7 @@ def _uninterrupted_medians(timers: Sequence[Callable[[], int]], trials: int, dis
     import resource
     import statistics
 
-    there, here = bytes(displaced_bytes), bytearray(displaced_bytes)
+    there, here = bytearray(displaced_bytes), bytearray(displaced_bytes)  # of bytes each assignment would make a copy first
     found: list[list[int]] = [[] for _ in timers]
     for _ in range(trials):
         for timer, results in zip(timers, found, strict=True):
