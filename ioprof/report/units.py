@@ -96,7 +96,7 @@ def clean(text: object, length: int = NAME_LENGTH) -> str:
 
 def visible(text: str) -> str:
     """The text with every control, bidirectional, unpaired and odd space character written as its escape."""
-    return "".join(_visible(character) for character in text)
+    return text if text.isprintable() else "".join(_visible(character) for character in text)
 
 
 def _visible(character: str) -> str:
