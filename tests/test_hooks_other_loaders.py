@@ -60,11 +60,13 @@ def test_waits_lead_to_the_work_for_their_batch(name: str, images: Path, tmp_pat
         assert set(waits["batch"]) <= set(chosen["batch"])
 
 
-OWN = """
+OWN = f"""
 import json, sys, torch, ioprof
+sys.path.insert(0, {str(PROGRAMS)!r})
+from descent import Descent
 from torch.utils.data import DataLoader
 model = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(model.parameters(), 0.01)
+optimizer = Descent(model.parameters(), 0.01)
 def train(batches):
     for batch in batches:
         optimizer.zero_grad()

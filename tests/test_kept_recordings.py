@@ -51,7 +51,7 @@ def fill():
 try:
     with ioprof.profile(out):
         model = torch.nn.Linear(64, 1)
-        jobs.train(model, torch.utils.data.DataLoader(jobs.Numbers(48), 4), torch.optim.SGD(model.parameters(), 0.01))
+        jobs.train(model, torch.utils.data.DataLoader(jobs.Numbers(48), 4), jobs.Descent(model.parameters(), 0.01))
         fill()
         {last}
 except Exception as error:
@@ -114,7 +114,7 @@ sizes = []
 for number in range(3):
     with ioprof.profile({str(tmp_path)!r} + f"/{{number}}"):
         model = torch.nn.Linear(64, 1)
-        jobs.train(model, torch.utils.data.DataLoader(jobs.Numbers(48), 4), torch.optim.SGD(model.parameters(), 0.01))
+        jobs.train(model, torch.utils.data.DataLoader(jobs.Numbers(48), 4), jobs.Descent(model.parameters(), 0.01))
         sizes.append((len(hooks.installed().patches._replaced), len(recorder._before_stop)))
 print(sizes)
 """

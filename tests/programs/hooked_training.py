@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from descent import Descent
 from PIL import Image
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -82,7 +83,7 @@ def images(folder: str) -> None:
     """Decoding takes far longer than anything else."""
     loader = DataLoader(Images(folder, STEPS * 4), batch_size=4, num_workers=1)
     model = torch.nn.Linear(3, 1)
-    train(model, loader, torch.optim.SGD(model.parameters(), lr=0.01))
+    train(model, loader, Descent(model.parameters(), lr=0.01))
 
 
 def inference() -> None:
@@ -123,7 +124,7 @@ def interrupted() -> None:
             return super().__getitem__(number)
 
     model = torch.nn.Linear(64, 1)
-    train(model, DataLoader(Slow(STEPS * 4), batch_size=4, num_workers=1), torch.optim.SGD(model.parameters(), lr=0.01))
+    train(model, DataLoader(Slow(STEPS * 4), batch_size=4, num_workers=1), Descent(model.parameters(), lr=0.01))
 
 
 def dali() -> None:
@@ -139,7 +140,7 @@ def dali() -> None:
         return made
 
     model = torch.nn.Linear(64, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = Descent(model.parameters(), lr=0.01)
     train(model, (batch[0]["data"] for batch in DALIGenericIterator([pipeline()], ["data"], size=STEPS * 4)), optimizer)
     by_hand = pipeline()
     train(model, (torch.from_numpy(np.asarray(by_hand.run()[0].as_array())) for _ in range(STEPS)), optimizer)

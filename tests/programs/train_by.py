@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from descent import Descent
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
@@ -98,7 +99,7 @@ def stateful() -> DataLoader:
 
 def train(model: nn.Module) -> None:
     """A loop over all epochs."""
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    optimizer = Descent(model.parameters(), 0.01)
     for training, validation in loaders():
         prepared = training, validation
         if HOW == "accelerate":
