@@ -86,7 +86,7 @@ def test_a_span_after_other_work_costs_more_than_one_among_spans() -> None:
 
 @needs_library
 def test_no_trial_of_the_cost_waits_for_pages(tmp_path: Path) -> None:
-    """In the process that records large blocks are returned when they are freed; the 8 MB that a trial copies are the same in all."""
+    """In the process that records, large blocks are returned when they are freed; all trials copy the same 8 MB."""
     program = (
         "import os, resource\n"
         "from ioprof.instrument import recorder\n"

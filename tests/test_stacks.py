@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -16,6 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from interpreters import interpreters
 from repository import PROGRAMS
 
@@ -301,6 +304,27 @@ def test_line_tables_are_decoded_as_python_does() -> None:
                 last = last if line is None else line
                 lines.append(last)
             assert lines == instruction_lines(code.co_linetable, code.co_firstlineno), code.co_qualname
+
+
+def lines_one_by_one(table: bytes, first_line: int) -> list[int]:
+    """As the format is described, one entry after the other."""
+    line, shown, lines = first_line, first_line, list[int]()
+    for head, *following in re.findall(rb"[\x80-\xff][\x00-\x7f]*", table):
+        code = head >> 3 & 15
+        if code in (13, 14):
+            length = next((place for place, byte in enumerate(following[:6], 1) if byte < 64), 6)
+            number = sum((byte & 63) << 6 * place for place, byte in enumerate(following[:length]))
+            line += -(number >> 1) if number & 1 else number >> 1
+        line += {11: 1, 12: 2}.get(code, 0)
+        shown = shown if code == 15 else line
+        lines += [shown] * ((head & 7) + 1)
+    return lines
+
+
+@given(st.lists(st.integers(0x80, 0xFF) | st.integers(0, 0x7F)), st.integers(-1, 1 << 31))
+def test_any_bytes_are_a_line_table(table: list[int], first_line: int) -> None:
+    """Also those of a damaged file: bytes before the first entry, and after a number, say nothing."""
+    assert lines_one_by_one(bytes(table), first_line) == instruction_lines(bytes(table), first_line)
 
 
 def test_a_file_of_samples_may_be_cut_anywhere(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Reads the stack samples of a spool folder into a table; `ioprof.stack_format` specifies the file."""
 
 import json
-import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -233,9 +232,13 @@ def _thread_names(spool: Path) -> dict[tuple[str, int, int], str]:
 
 # ------------------------------------------------------------------------------------------------ line tables
 
-_LINE_DELTA: Final = {10: 0, 11: 1, 12: 2}
+_HEAD: Final = 0x80
+"""A byte with this bit begins an entry."""
 _NO_COLUMNS, _LONG, _NO_LOCATION = 13, 14, 15
-_ENTRY: Final = re.compile(rb"[\x80-\xff][\x00-\x7f]*")
+_LINE_DELTA: Final = np.array([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0])
+"""Lines from the entry before, by the entry's code; those with a number add that."""
+_MOST_BYTES: Final = 6
+"""Of a number: 36 bits, more than any line has."""
 
 
 def instruction_lines(table: bytes, first_line: int) -> list[int]:
@@ -245,24 +248,28 @@ def instruction_lines(table: bytes, first_line: int) -> list[int]:
     how many instructions it is, less one. `CodeType.co_positions` gives the same within the process. A job that imports torch
     has some 300,000 instructions.
     """
-    line, shown, lines = first_line, first_line, list[int]()
-    for entry in _ENTRY.findall(table):
-        head = entry[0]
-        code = head >> 3 & 15
-        if code in (_NO_COLUMNS, _LONG):
-            line += _signed_varint(entry)
-        elif code in _LINE_DELTA:
-            line += _LINE_DELTA[code]
-        if code != _NO_LOCATION:
-            shown = line
-        lines += [shown] * ((head & 7) + 1)
-    return lines
+    data = np.frombuffer(table, np.uint8)
+    heads = np.flatnonzero(data & _HEAD)
+    codes = data[heads] >> 3 & 15
+    next_bytes = np.append(data, np.uint8(_HEAD))[heads + 1].astype(np.int64)
+    has_number = ((codes == _NO_COLUMNS) | (codes == _LONG)) & (next_bytes < _HEAD)
+    halves = next_bytes >> 1
+    deltas = np.where(has_number, np.where(next_bytes & 1, -halves, halves), _LINE_DELTA[codes])
+    for place in np.flatnonzero(has_number & (next_bytes & 64 != 0)).tolist():  # of more than one byte
+        start = heads[place] + 1
+        deltas[place] = _signed_varint(table[start : start + _MOST_BYTES])
+    lines = first_line + np.cumsum(deltas)
+    located = np.maximum.accumulate(np.where(codes == _NO_LOCATION, -1, np.arange(len(heads))))
+    shown = np.where(located < 0, first_line, lines[located])
+    return np.repeat(shown, (data[heads] & 7) + 1).tolist()
 
 
-def _signed_varint(entry: bytes) -> int:
-    """The number after the first byte of an entry: six bits per byte, lowest first, with its sign in its lowest bit."""
+def _signed_varint(data: bytes) -> int:
+    """The number that the bytes begin with: six bits per byte, lowest first, with its sign in its lowest bit."""
     value, shift = 0, 0
-    for byte in entry[1:]:
+    for byte in data:
+        if byte & _HEAD:
+            break  # of the next entry
         value |= (byte & 63) << shift
         shift += 6
         if not byte & 64:
