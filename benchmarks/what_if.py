@@ -1,6 +1,6 @@
 """How far predictions of `ioprof whatif` are from runs that are made afterwards with the predicted change.
 
-    IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/what_if.py [--only WORD] [--json FILE] [--keep FOLDER]
+    IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/what_if.py [--only WORD] [--json FILE] [--keep FOLDER] [--paired [--until HH:MM]]
     python benchmarks/what_if.py --removals
     python benchmarks/what_if.py --again FOLDER [FOLDER ...] [--shown]
 
@@ -8,6 +8,11 @@ For each scenario a job is recorded, all of its changes are predicted, and then 
 error is that of the time of a steady step: predicted over measured, less one. The first job is also recorded a second time without
 a change: the difference is the machine's own noise, beside which the errors must be read. Storage is real: a throttled loop device,
 and a FUSE server with a latency (both need root; scenarios without them are left out, and named).
+
+With `--paired` the job is recorded anew directly before each changed run, and the change is predicted from that run: of a machine
+whose speed changes within minutes, less is then charged to the prediction. A first run of which reports predict nothing, since
+other programs competed with it, is made once more. The noise is then the difference of the job to that of the pair before.
+`--until` begins no pair after that time, and the pairs that are left are named.
 
 `--removals` asks for what a report calls the gain of a cause: what the job would gain if it cost nothing. The job is then made
 without it: from memory instead of from storage, without decoding, without the model's computation, and so on. With samples that are
@@ -39,116 +44,29 @@ import json
 import math
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from PIL import Image
+from what_if_runs import Bench, KeptRuns, machine, needs, next_time
+from what_if_scenarios import REMOVALS, SCENARIOS, Scenario, Variant
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+from ioprof.errors import IoprofError
+from ioprof.replay.accuracy import Kind, kinds, why_none
+from ioprof.replay.changed import changed, with_factors
+from ioprof.replay.gains import gains_of
+from ioprof.replay.pace import measured, replayed
+from ioprof.replay.pipeline import OWN, STAGES, Pipeline, Seconds
+from ioprof.replay.prediction import whatif
+from ioprof.replay.recorded import pipeline
+from ioprof.trace import Trace
 
-import fuse_server  # noqa: E402
-import slow_storage  # noqa: E402
-from what_if_scenarios import REMOVALS, SCENARIOS, Scenario, Storage, Variant  # noqa: E402
-
-from ioprof.errors import IoprofError  # noqa: E402
-from ioprof.replay.accuracy import Kind, kinds, why_none  # noqa: E402
-from ioprof.replay.changed import changed, with_factors  # noqa: E402
-from ioprof.replay.gains import gains_of  # noqa: E402
-from ioprof.replay.pace import measured, replayed  # noqa: E402
-from ioprof.replay.pipeline import OWN, STAGES, Pipeline, Seconds  # noqa: E402
-from ioprof.replay.prediction import whatif  # noqa: E402
-from ioprof.replay.recorded import pipeline  # noqa: E402
-from ioprof.trace import Trace  # noqa: E402
-
-JOB = Path(__file__).with_name("what_if_job.py")
-MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
-"""For all jobs: glibc keeps freed memory (man mallopt)."""
-DISK_BYTES = 96 << 20
+Runs = Bench | KeptRuns
 WORK_OF_WORKER = ("decode", "transform")
 """Stages that compute the same in each run, as far as a change does not touch them."""
-
-
-class KeptRuns:
-    """Runs of a scenario that were recorded before, in their order."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._number = folder, 0
-
-    def record(self, settings: dict[str, Any], storage: Storage, num_cores: int) -> Trace:
-        """The next run."""
-        self._number += 1
-        return Trace.load(self._folder / f"run{self._number}")
-
-
-class Bench:
-    """Records jobs."""
-
-    def __init__(self, images: Path, folder: Path, disk: slow_storage.ThrottledDisk | None, real_time: bool) -> None:
-        self._images, self._folder, self._disk, self._real_time = images, folder, disk, real_time
-        self._number = 0
-
-    def record(self, settings: dict[str, Any], storage: Storage, num_cores: int) -> Trace:
-        """The trace of one run of the job."""
-        self._number += 1
-        out = self._folder / f"run{self._number}"
-        more = {"real_time": self._real_time, "source": str(self._tree(storage))}
-        with self._data(storage) as (data, join):
-            before = ("taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:num_cores]))) if num_cores else ()
-            words = [*before, sys.executable, str(JOB), str(data), json.dumps(settings | more)]
-            ended = subprocess.run(
-                [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", str(out), "--", *words],
-                cwd=self._folder, capture_output=True, text=True, preexec_fn=join, check=False, env=os.environ | MEMORY,
-            )  # fmt: skip
-        if ended.returncode:
-            raise SystemExit(ended.stderr)
-        return Trace.load(out)
-
-    @contextmanager
-    def _data(self, storage: Storage) -> Iterator[tuple[Path, Any]]:
-        if storage.disk_bytes_per_s:
-            assert self._disk is not None
-            images = self._disk.path / self._images.name
-            self._disk.throttle(0)
-            slow_storage.evict(images) if storage.is_cold else read_all(images)
-            self._disk.throttle(storage.disk_bytes_per_s)
-            yield images, self._disk.join
-        elif storage.read_ms:
-            # Its server stands for one on another machine, which no load here slows down.
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # which the server inherits
-            images = self._tree(storage)
-            with fuse_server.fuse_server(images, read_ms=storage.read_ms if storage.is_cold else 0.0) as mounted:
-                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-                if not storage.is_cold:
-                    read_all(mounted.path)
-                    mounted.slow_down(read_ms=storage.read_ms)
-                yield mounted.path, None
-        else:
-            images = self._tree(storage)
-            read_all(images)
-            yield images, None
-
-    def _tree(self, storage: Storage) -> Path:
-        return self._images.with_name("small") if storage.is_small else self._images
-
-
-def read_all(folder: Path) -> None:
-    for path in folder.glob("*/*"):
-        path.read_bytes()
-
-
-def needs(storage: Storage) -> str | None:
-    """What is missing for it."""
-    if storage.disk_bytes_per_s:
-        return slow_storage.missing()
-    return fuse_server.missing() if storage.read_ms else None
 
 
 @dataclass(frozen=True)
@@ -156,6 +74,10 @@ class Result:
     """One prediction and what came of it."""
 
     scenario: str
+    base: str
+    """The folder of the first run, from which the change was predicted."""
+    run: str
+    """The folder of the changed run."""
     change: str
     baseline_error: float
     base_s: float
@@ -164,6 +86,7 @@ class Result:
     high_s: float
     measured_s: float
     noise: float
+    """Time of a step when the same job was recorded another time, over that of the first run, less one. NaN: it was not."""
     same_load_s: float
     """What is predicted if other programs compete for the cores as they did in the changed run, and not as in the first one."""
     same_speed_s: float
@@ -207,31 +130,58 @@ class Predicted:
     baseline_error: float
 
 
-def results(bench: Bench | KeptRuns, scenario: Scenario) -> Iterator[Result]:
+def results(runs: Runs, scenario: Scenario) -> Iterator[Result]:
     """Predicts all changes first, then makes the runs."""
-    base = bench.record(scenario.settings, scenario.storage, scenario.num_cores)
+    base = runs.record(scenario.job, "run1")
     first = pipeline(base)
     predictions = [(variant, predicted(base, first, variant)) for variant in scenario.variants]
-    base_s = measured(first).step_s
-    noise = measured(pipeline(bench.record(scenario.settings, scenario.storage, scenario.num_cores))).step_s / base_s - 1
-    for variant, found in predictions:
-        settings, storage = scenario.settings | variant.settings, variant.storage or scenario.storage
-        trace = bench.record(settings, storage, variant.num_cores or scenario.num_cores)
-        if found is None:
+    again = pipeline(runs.record(scenario.job, "run2"))
+    noise = measured(again).step_s / measured(first).step_s - 1
+    for number, (variant, found) in enumerate(predictions, 3):
+        second = pipeline(runs.record(scenario.changed(variant), f"run{number}"))
+        if found is not None:
+            yield compared(scenario, variant, found, first, second, ("run1", f"run{number}"), noise)
+
+
+def paired_results(runs: Runs, scenario: Scenario) -> Iterator[Result]:
+    """Records the job for each change, predicts the change from that run, and then makes the changed one."""
+    before_s = math.nan
+    for number, variant in enumerate(scenario.variants, 1):
+        name, new = f"pair{number}/base", f"pair{number}/changed"
+        if not runs.can_record(new):
+            print(f"  {text_of(variant)}: left, no pair", flush=True)
             continue
-        second = pipeline(trace)
-        whole_s = replayed(first).step_s
-        at_load = replayed(with_change(replace(first, others=second.others), variant)).step_s / whole_s
-        of_loop, of_worker = speeds(first, second, variant)
-        slowed = with_factors(first, {"compute": of_loop} | dict.fromkeys(WORK_OF_WORKER, of_worker))
-        at_speed = replayed(with_change(slowed, variant)).step_s / whole_s
-        yield Result(
-            scenario.name, found.change, found.baseline_error,
-            base_s, base_s * found.factor, base_s * found.low, base_s * found.high,
-            measured(second).step_s, noise, base_s * at_load, base_s * at_speed, (of_loop, of_worker),
-            (sum(first.others.values()), sum(second.others.values())),
-            kind_of(variant, first), (why_none(first) or ("", ""))[1],
-        )  # fmt: skip
+        base = runs.record(scenario.job, name)
+        first = pipeline(base)
+        if (disturbed := why_none(first)) and runs.can_record(f"{name}-again"):
+            print(f"  {text_of(variant)}: the pair once more, since {disturbed[1]}", flush=True)
+            name = f"{name}-again"
+            base = runs.record(scenario.job, name)
+            first = pipeline(base)
+        found = predicted(base, first, variant)
+        second = pipeline(runs.record(scenario.changed(variant), new))
+        base_s = measured(first).step_s
+        if found is not None:
+            yield compared(scenario, variant, found, first, second, (name, new), before_s / base_s - 1)
+        before_s = base_s
+
+
+def compared(
+    scenario: Scenario, variant: Variant, found: Predicted, first: Pipeline, second: Pipeline, names: tuple[str, str], noise: float
+) -> Result:
+    """A prediction from the first run beside the changed run."""
+    base_s, whole_s = measured(first).step_s, replayed(first).step_s
+    at_load = replayed(with_change(replace(first, others=second.others), variant)).step_s / whole_s
+    of_loop, of_worker = speeds(first, second, variant)
+    slowed = with_factors(first, {"compute": of_loop} | dict.fromkeys(WORK_OF_WORKER, of_worker))
+    at_speed = replayed(with_change(slowed, variant)).step_s / whole_s
+    return Result(
+        scenario.name, *names, found.change, found.baseline_error,
+        base_s, base_s * found.factor, base_s * found.low, base_s * found.high,
+        measured(second).step_s, noise, base_s * at_load, base_s * at_speed, (of_loop, of_worker),
+        (sum(first.others.values()), sum(second.others.values())),
+        kind_of(variant, first), (why_none(first) or ("", ""))[1],
+    )  # fmt: skip
 
 
 def speeds(first: Pipeline, second: Pipeline, variant: Variant) -> tuple[float, float]:
@@ -269,7 +219,7 @@ def predicted(trace: Trace, recorded: Pipeline, variant: Variant) -> Predicted |
     """Of a change by `whatif`; of causes at no cost as the gains in a report, with their range where it is one cause."""
     if variant.removed:
         found = gains_of(recorded)
-        text = f"without {' '.join(variant.removed)}"
+        text = text_of(variant)
         one = next((each for each in found.gains if (each.cause,) == variant.removed), None)
         if one is not None:
             return Predicted(text, 1 - one.share, 1 - one.range.high, 1 - one.range.low, found.baseline_error)
@@ -286,6 +236,10 @@ def predicted(trace: Trace, recorded: Pipeline, variant: Variant) -> Predicted |
     return Predicted(change.change.text, change.predicted.step_s / base_s, low, high, change.baseline_error)
 
 
+def text_of(variant: Variant) -> str:
+    return f"without {' '.join(variant.removed)}" if variant.removed else variant.change.text
+
+
 def with_change(recorded: Pipeline, variant: Variant) -> Pipeline:
     return with_factors(recorded, dict.fromkeys(variant.removed, 0.0)) if variant.removed else changed(recorded, variant.change)
 
@@ -297,6 +251,8 @@ def main() -> None:
     parser.add_argument(
         "--real-time", action="store_true", help="loops and workers come before all other programs of the machine (SCHED_RR; root)"
     )
+    parser.add_argument("--paired", action="store_true", help="record the job anew before each changed run")
+    parser.add_argument("--until", metavar="HH:MM", help="with --paired: begin no pair after that time")
     parser.add_argument("--keep", type=Path, help="keep the run folders in this folder")
     parser.add_argument(
         "--again",
@@ -308,16 +264,11 @@ def main() -> None:
     parser.add_argument("--shown", action="store_true", help="with --again: print the errors by kind of change, for accuracy.py")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args()
+    if options.until and not options.paired:
+        parser.error("--until: it is for pairs of runs; add --paired")
     known = (*SCENARIOS, *REMOVALS) if options.shown else REMOVALS if options.removals else SCENARIOS
     chosen = [scenario for scenario in known if options.only in scenario.name]
-    if options.again:
-        found = list[Result]()
-        for folder, scenario in itertools.product(options.again, chosen):
-            if (kept := folder / scenario.name.replace(" ", "-")).is_dir():
-                print(f"{scenario.name}: {json.dumps(scenario.settings)}", flush=True)
-                found += told(results(KeptRuns(kept), scenario))
-    else:
-        found = recorded(chosen, options)
+    found = predicted_again(chosen, options.again) if options.again else recorded(chosen, options)
     if options.json:
         options.json.write_text(
             json.dumps(
@@ -338,11 +289,23 @@ def main() -> None:
         say_shown(found)
 
 
-def told(found: Iterator[Result]) -> Iterator[Result]:
-    """The results, each printed when it is there."""
+def told(scenario: Scenario, found: Iterator[Result]) -> Iterator[Result]:
+    """The results of a scenario, each printed when it is there."""
+    print(f"{scenario.name}: {json.dumps(scenario.settings)}", flush=True)
     for result in found:
         print(line(result), flush=True)
         yield result
+
+
+def predicted_again(chosen: list[Scenario], folders: list[Path]) -> list[Result]:
+    """The results of runs that were kept, in pairs or not."""
+    found = list[Result]()
+    for folder, scenario in itertools.product(folders, chosen):
+        kept = folder / folder_name(scenario)
+        if kept.is_dir():
+            compare = paired_results if any(kept.glob("pair*")) else results
+            found += told(scenario, compare(KeptRuns(kept), scenario))
+    return found
 
 
 def recorded(chosen: list[Scenario], options: argparse.Namespace) -> list[Result]:
@@ -351,53 +314,41 @@ def recorded(chosen: list[Scenario], options: argparse.Namespace) -> list[Result
     if not sample:
         print("what-if: not measured; set IOPROF_IMAGENET_SAMPLE to a folder of images")
         return []
+    compare: Callable[[Runs, Scenario], Iterator[Result]] = paired_results if options.paired else results
+    until = next_time(options.until, datetime.now()) if options.until else None
     found = list[Result]()
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        images = trees(Path(sample), Path(folder) / "images")
-        disk = None
-        if any(scenario.storage.disk_bytes_per_s for scenario in chosen) and slow_storage.missing() is None:
-            disk = stack.enter_context(slow_storage.throttled_disk(Path(folder), DISK_BYTES))
-            subprocess.run(["cp", "-r", str(images), str(disk.path)], check=True)
+    with machine(Path(sample), chosen, options.real_time, until) as (here, folder):
         for scenario in chosen:
             if reason := needs(scenario.storage):
                 print(f"{scenario.name}: not measured; {reason}")
                 continue
-            print(f"{scenario.name}: {json.dumps(scenario.settings)}", flush=True)
-            place = options.keep / scenario.name.replace(" ", "-") if options.keep else Path(tempfile.mkdtemp(dir=folder))
-            place.mkdir(parents=True, exist_ok=True)
-            found += told(results(Bench(images, place, disk, options.real_time), scenario))
+            place = options.keep / folder_name(scenario) if options.keep else Path(tempfile.mkdtemp(dir=folder))
+            found += told(scenario, compare(Bench(here, place), scenario))
     return found
 
 
-def trees(source: Path, place: Path) -> Path:
-    """Copies of the images of the sample as class folders, and beside it `small`, a tree of small ones."""
-    for number, path in enumerate(sorted(source.rglob("*.JPEG"))):
-        folder = place / f"n{number % 10:08d}"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / path.name).write_bytes(path.read_bytes())
-        small = place.with_name("small") / folder.name
-        small.mkdir(parents=True, exist_ok=True)
-        Image.open(path).convert("RGB").resize((96, 96)).save(small / path.name, quality=90)
-    return place
+def folder_name(scenario: Scenario) -> str:
+    return scenario.name.replace(" ", "-")
 
 
 def line(result: Result) -> str:
     times = (result.predicted_s, result.low_s, result.high_s, result.measured_s)
     predicted_ms, low_ms, high_ms, measured_ms = (seconds * 1e3 for seconds in times)
     return (
-        f"  {result.change:34} predicted {predicted_ms:8.2f} ms ({low_ms:.2f} to {high_ms:.2f}), "
+        f"  {result.change:34} {result.base}, {result.run}: predicted {predicted_ms:8.2f} ms ({low_ms:.2f} to {high_ms:.2f}), "
         f"measured {measured_ms:8.2f} ms, error {result.error:+6.1%}, "
         f"gain {100 * result.points:+5.1f} points, at the same load {result.same_load_error:+6.1%}, "
         f"at the same speed {result.same_speed_error:+6.1%} (loop {result.speeds[0]:.2f}, worker {result.speeds[1]:.2f}), "
         f"baseline {result.baseline_error:+6.1%}, "
         f"noise {result.noise:+6.1%}, others {result.others[0]:.1f}, {result.others[1]:.1f}"
+        + (f", reports predict nothing: {result.refused}" if result.refused else "")
     )
 
 
 def say(found: list[Result]) -> None:
     if not found:
         return
-    noise = sorted({result.scenario: abs(result.noise) for result in found}.values())
+    noise = sorted(each for _, each in {(result.scenario, abs(result.noise)) for result in found} if not math.isnan(each))
     inside = sum(result.low_s <= result.measured_s <= result.high_s for result in found)
     print(f"{len(found)} changed runs, {inside} of them inside of the predicted range")
     points = [abs(100 * result.points) for result in found]
@@ -405,14 +356,19 @@ def say(found: list[Result]) -> None:
         f"gain: median {statistics.median(points):.1f} points off, worst {max(points):.1f}, "
         f"{sum(each <= 5 for each in points)} of {len(points)} within 5"
     )
-    for what, errors in (
-        ("error", sorted(abs(result.error) for result in found)),
-        ("error at the same load", sorted(abs(result.same_load_error) for result in found)),
-        ("error at the same speed", sorted(abs(result.same_speed_error) for result in found)),
+    of_told = [result for result in found if not result.refused]
+    for what, of, error in (
+        ("error", found, lambda result: result.error),
+        ("error at the same load", found, lambda result: result.same_load_error),
+        ("error at the same speed", found, lambda result: result.same_speed_error),
+        *((("error where reports predict", of_told, lambda result: result.error),) if 0 < len(of_told) < len(found) else ()),
     ):
+        errors = sorted(abs(error(result)) for result in of)
         most = errors[math.ceil(0.95 * len(errors)) - 1]
-        print(f"{what}: median {statistics.median(errors):.1%}, 95 % within {most:.1%}, worst {errors[-1]:.1%}")
-    print(f"the same job twice: median {statistics.median(noise):.1%}, worst {noise[-1]:.1%}")
+        spread = f"median {statistics.median(errors):.1%}, 95 % within {most:.1%}, worst {errors[-1]:.1%}"
+        print(f"{what}, {len(errors)} runs: {spread}")
+    if noise:
+        print(f"the same job twice: median {statistics.median(noise):.1%}, worst {noise[-1]:.1%}")
     for what, place in (("loop", 0), ("worker", 1)):
         off = sorted(abs(result.speeds[place] - 1) for result in found)
         most = off[math.ceil(0.95 * len(off)) - 1]

@@ -18,6 +18,17 @@ class Storage:
 
 
 @dataclass(frozen=True)
+class Job:
+    """What is recorded."""
+
+    settings: dict[str, Any]
+    """Of `what_if_job.py`."""
+    storage: Storage
+    num_cores: int
+    """Cores that it may use; 0: all."""
+
+
+@dataclass(frozen=True)
 class Variant:
     """A change, and the job that has it."""
 
@@ -40,6 +51,16 @@ class Scenario:
     variants: tuple[Variant, ...]
     storage: Storage = Storage()
     num_cores: int = 0
+
+    @property
+    def job(self) -> Job:
+        """The job without a change."""
+        return Job(self.settings, self.storage, self.num_cores)
+
+    def changed(self, variant: Variant) -> Job:
+        """The job with one of the changes."""
+        storage, num_cores = variant.storage or self.storage, variant.num_cores or self.num_cores
+        return Job(self.settings | variant.settings, storage, num_cores)
 
 
 def workers(*numbers: int) -> tuple[Variant, ...]:
