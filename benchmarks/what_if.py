@@ -49,6 +49,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from what_if_runs import Bench, KeptRuns, machine, needs, next_time
@@ -60,7 +61,7 @@ from ioprof.replay.changed import changed, with_factors
 from ioprof.replay.gains import gains_of
 from ioprof.replay.pace import measured, replayed
 from ioprof.replay.pipeline import OWN, STAGES, Pipeline, Seconds
-from ioprof.replay.prediction import whatif
+from ioprof.replay.prediction import as_replayed, whatif
 from ioprof.replay.recorded import pipeline
 from ioprof.trace import Trace
 
@@ -170,7 +171,8 @@ def compared(
     scenario: Scenario, variant: Variant, found: Predicted, first: Pipeline, second: Pipeline, names: tuple[str, str], noise: float
 ) -> Result:
     """A prediction from the first run beside the changed run."""
-    base_s, whole_s = measured(first).step_s, replayed(first).step_s
+    base_s, first = measured(first).step_s, as_replayed(first, variant.change)
+    whole_s = replayed(first).step_s
     at_load = replayed(with_change(replace(first, others=second.others), variant)).step_s / whole_s
     of_loop, of_worker = speeds(first, second, variant)
     slowed = with_factors(first, {"compute": of_loop} | dict.fromkeys(WORK_OF_WORKER, of_worker))
@@ -270,23 +272,17 @@ def main() -> None:
     chosen = [scenario for scenario in known if options.only in scenario.name]
     found = predicted_again(chosen, options.again) if options.again else recorded(chosen, options)
     if options.json:
-        options.json.write_text(
-            json.dumps(
-                [
-                    vars(result)
-                    | {
-                        "error": result.error,
-                        "same_load_error": result.same_load_error,
-                        "same_speed_error": result.same_speed_error,
-                    }
-                    for result in found
-                ],
-                indent=1,
-            )
-        )
+        options.json.write_text(json.dumps([as_json(result) for result in found], indent=1, allow_nan=False))
     say(found)
     if options.shown:
         say_shown(found)
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """Its fields and errors; what is not known is null."""
+    errors = {name: getattr(result, name) for name in ("error", "same_load_error", "same_speed_error")}
+    values = vars(result) | errors
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}
 
 
 def told(scenario: Scenario, found: Iterator[Result]) -> Iterator[Result]:

@@ -16,6 +16,7 @@ from ioprof.replay.engine import Resource, Simulation
 from ioprof.replay.pace import measured, replayed
 from ioprof.replay.pipeline import STAGES, CpuUse, Pipeline
 from ioprof.replay.plan import plan
+from ioprof.replay.prediction import predict
 from ioprof.replay.recorded import pipeline
 
 MS = 1_000_000
@@ -71,6 +72,25 @@ def test_threads_are_not_scattered_where_the_run_is_faster_than_that() -> None:
     """Then the delay has another reason."""
     run, host = delayed(0.7, seen_as=0.0)
     assert not any(with_others(run, {host: 0.0}).scattered.values())
+
+
+@pytest.mark.parametrize(
+    "change", [Change(speeds={"storage": 4.0}), Change(cache="warm"), Change(batch=4), Change(workers=8), Change(cores=1)]
+)
+def test_where_who_gets_a_core_changes_the_cores_are_shared(change: Change) -> None:
+    """Also if times as measured reproduce the run better: they say nothing of another competition."""
+    run, _ = delayed(0.7, seen_as=0.7)
+    found, shared = (predict(replace(run, shares_cores=shares), change) for shares in (False, True))
+    assert found == shared
+    naive = replayed(run).step_s / replayed(changed(replace(run, shares_cores=False), change)).step_s
+    assert found.speedup != pytest.approx(naive, rel=0.02)
+
+
+def test_a_deeper_prefetch_is_replayed_as_the_run_is() -> None:
+    """It changes how long batches wait, not who computes."""
+    run, _ = delayed(0.7, seen_as=0.7)
+    found = predict(replace(run, shares_cores=False), Change(prefetch=4))
+    assert found.baseline == replayed(replace(run, shares_cores=False))
 
 
 def test_threads_that_are_not_woken_are_not_scattered() -> None:

@@ -105,8 +105,11 @@ def kinds(change: Change, recorded: Pipeline) -> tuple[Kind, ...]:
 
 
 def changes_competition(change: Change) -> bool:
-    """Whether with the change more or fewer threads share the cores, or more or fewer cores are shared."""
-    return any(value is not None for value in (change.workers, change.ranks, change.cores))
+    """Whether who gets a core may be different with the change: there are more or fewer threads or cores, or workers compute in
+    another part of their time.
+    """
+    values = (change.workers, change.ranks, change.cores, change.batch, change.cache)
+    return any(value is not None for value in values) or any(cause in STAGES for cause in change.speeds)
 
 
 def error_of(found: tuple[Kind, ...]) -> float | None:

@@ -80,8 +80,7 @@ def whatif(trace: Trace, change: Change, like: Trace | None = None) -> Predictio
 
 def predict(recorded: Pipeline, change: Change, found: Grounds = NONE) -> Prediction:
     """The same of a pipeline."""
-    if not recorded.shares_cores and changes_competition(change):  # who gets a core changes: times as measured say nothing of that
-        recorded = replace(recorded, shares_cores=True)
+    recorded = as_replayed(recorded, change)
     before, without, new = measured(recorded), replayed(recorded), changed(recorded, change, found)
     after = replayed(new)
     error = without.step_s / before.step_s - 1
@@ -110,6 +109,11 @@ def predict(recorded: Pipeline, change: Change, found: Grounds = NONE) -> Predic
         measured_samples_per_s=samples,
         assumptions=assumptions(recorded, change, found),
     )
+
+
+def as_replayed(recorded: Pipeline, change: Change) -> Pipeline:
+    """The run as it is replayed for a change: where who gets a core changes, times as measured say nothing of that."""
+    return replace(recorded, shares_cores=recorded.shares_cores or changes_competition(change))
 
 
 def _ratios(recorded: Pipeline, change: Change, found: Grounds, larger: float) -> list[float]:
