@@ -34,7 +34,7 @@ class Job:
     prefetch: int
     stages: tuple[dict[str, int], ...]
     own: tuple[dict[str, int], ...]
-    """What the loop does after each batch: cause to nanoseconds."""
+    """What the loop does after each batch: cause to nanoseconds. `optimizer` is computation by the optimizer."""
     lag: int = 0
     transit: int = 0
     take: int = 0
@@ -136,7 +136,8 @@ class _Epoch:
         began = now
         for cause, took in self._job.own[self._first + place].items():
             if cause != "host" and took:
-                self._span(cause, now, now + took, pid(0), step=self._first + place)
+                kind, named = ("compute", {"name": cause}) if cause == "optimizer" else (cause, {})
+                self._span(kind, now, now + took, pid(0), step=self._first + place, **named)
             now += took
         self._span("step", began, now, pid(0), step=self._first + place, batch=self._first + place)
         return now

@@ -10,7 +10,7 @@ import jobs
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from repository import ROOT
 from simulated_loader import STAGES, Job, seconds, simulate
@@ -44,6 +44,8 @@ def loader_jobs(draw: st.DrawFn, **fixed: Any) -> Job:
     count = draw(st.integers(5, 14))
     times = st.integers(1, 20).map(lambda ms: ms * MS)
     stages = tuple({stage: draw(times) for stage in STAGES} for _ in range(count))
+    waits = [row["storage"] for row in stages]
+    assume(np.mean(waits) < 4 * np.median(waits))  # a few long ones among short ones are those of a rate, which other readers share
     own = tuple({"compute": draw(times), "host": draw(times)} for _ in range(count))
     drawn = {name: draw(st.integers(0, 3)) * MS for name in ("lag", "take", "start", "end")}
     sizes = {"workers": draw(st.integers(0, 4)), "prefetch": draw(st.integers(1, 4)), "startup": draw(st.integers(4, 9)) * MS}
@@ -99,6 +101,18 @@ def test_other_speeds_are_what_the_simulator_says(job: Job, cause: str, speed: f
     truth = simulate(replace(lagging, stages=stages))
     found = replay_of(changed(pipeline(simulate(lagging).trace), Change(speeds={cause: speed})))
     np.testing.assert_allclose(found, seconds(truth.got), atol=5e-3 if job.take else 1e-7)
+
+
+@settings(max_examples=15)
+@given(loader_jobs(lag=0, take=0), st.integers(0, 20))
+def test_smaller_batches_are_what_the_simulator_says(job: Job, optimizer_ms: int) -> None:
+    """Each batch becomes two of half the time. The loop's own Python and the optimizer take as long for each of the two."""
+    own = tuple(row | {"optimizer": optimizer_ms * MS} for row in job.own)
+    recorded = pipeline(simulate(replace(job, own=own)).trace)
+    halves = tuple({stage: took // 2 for stage, took in row.items()} for row in job.stages for _ in range(2))
+    half_own = tuple(row | {"compute": row["compute"] // 2} for row in own for _ in range(2))
+    found = replay_of(changed(recorded, Change(batch=4)))
+    np.testing.assert_allclose(found, seconds(simulate(replace(job, stages=halves, own=half_own)).got), atol=1e-7)
 
 
 @settings(max_examples=15)

@@ -128,7 +128,8 @@ def _assumptions(recorded: Pipeline, change: Change) -> Iterator[Assumption]:
     if change.batch is not None:
         yield Assumption(
             "batch",
-            "computing, copying and loading take time in proportion to the batch size; exchange and the loop's own Python do not",
+            "computing, copying and loading take time in proportion to the batch size; exchange, the optimizer and the loop's own "
+            "Python do not; what else computing takes for a batch of any size is not known, so smaller batches may take longer",
         )
     if change.cache == "warm" and not recorded.has_memory_reads:
         yield Assumption("free_memory", "reads from the page cache cost nothing: this run had too few of them to know")

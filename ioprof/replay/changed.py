@@ -12,7 +12,8 @@ from ioprof.replay.other_costs import NONE, Grounds, with_batches_of, with_devic
 from ioprof.replay.pipeline import OWN, STAGES, Iteration, Op, Pipeline, Program, Rank, Seconds, Tasks
 
 PER_BATCH: Final = ("host", "exchange", "gc")
-"""Causes of the loop's time that a batch of another size takes as long for; all others are proportional to its size."""
+"""Causes of the loop's time that a batch of another size takes as long for; all others are proportional to its size, but for the
+optimizer's part of `compute`."""
 COLLATE_BY_LOOP: Final = 0.5
 """Of the time of `collate` in a worker. There it also makes shared memory for the batch (torch's `default_collate`), which may be
 nearly all of its time or nothing of it: a run with workers does not show that."""
@@ -146,6 +147,7 @@ def _scaled_rank(rank: Rank, own: Seconds, factors: Mapping[str, float]) -> Rank
         device_s=program.device_s * own[OWN.index("compute")],
         transfer_s=program.transfer_s * own[OWN.index("exchange")],
         device_step=program.device_step if waits else alone,
+        optimizer_s=program.optimizer_s * own[OWN.index("compute")],
     )
     return replace(rank, program=scaled)
 
@@ -285,8 +287,9 @@ def _with_batch(pipeline: Pipeline, ratio: float) -> Pipeline:
 def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
     iterations = tuple(each if each.is_validation else _regrouped_iteration(each, ratio) for each in rank.iterations)
     program, proportional = rank.program, np.array([cause not in PER_BATCH for cause in OWN])
+    of_optimizer = program.optimizer_s[:, None] * np.array([cause == "compute" for cause in OWN])
     rows = list[int]()  # of each new action: the recorded one that it is like
-    after, device = list[Seconds](), list[float]()
+    after, device, optimizer = list[Seconds](), list[float](), list[float]()
     place = 0
     taken = [0] * len(iterations)
     while place < len(program):
@@ -295,6 +298,7 @@ def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
             rows.append(place)
             after.append(program.after_s[place])
             device.append(float(program.device_s[place]))
+            optimizer.append(float(program.optimizer_s[place]))
             place = end
             continue
         while end < len(program) and program.ops[end] is Op.TAKE and program.iterations[end] == number:
@@ -307,9 +311,11 @@ def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
         )
         taken[number] += count
         bounds = np.linspace(0, end - place, count + 1)
-        sums = _between(program.after_s[place:end], bounds)
+        once = _between(of_optimizer[place:end], bounds) / np.diff(bounds)[:, None]
+        sums = _between(program.after_s[place:end] - of_optimizer[place:end], bounds)
         means = sums / np.diff(bounds)[:, None]
-        after += list(np.where(proportional, sums, means))
+        after += list(np.where(proportional, sums, means) + once)
+        optimizer += once.sum(1).tolist()
         device += _between(program.device_s[place:end, None], bounds)[:, 0].tolist()
         rows += [place + min(int(low), end - place - 1) for low in bounds[:-1]]
         place = end
@@ -323,6 +329,7 @@ def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
         device_s=np.array(device),
         transfer_s=program.transfer_s[rows],
         device_step=_numbered(program.device_step[rows]),
+        optimizer_s=np.array(optimizer),
     )
     return replace(rank, iterations=iterations, program=changed_program)
 
@@ -437,6 +444,7 @@ def resampled(pipeline: Pipeline, seed: int) -> Pipeline:
             arrive_s=arrive,
             device_s=program.device_s[rows],
             transfer_s=program.transfer_s[rows],
+            optimizer_s=program.optimizer_s[rows],
         )
         ranks.append(replace(rank, iterations=iterations, program=program))
     return replace(pipeline, ranks=tuple(ranks))

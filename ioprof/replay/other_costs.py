@@ -229,7 +229,7 @@ def with_device(pipeline: Pipeline, costs: DeviceCosts) -> Pipeline:
         ratio = after.sum(1) / np.maximum(program.after_s.sum(1), 1e-12)
         changed = replace(
             program, device_s=program.device_s * costs.compute, after_s=after, arrive_s=program.arrive_s * ratio,
-            transfer_s=program.transfer_s * costs.exchange,
+            transfer_s=program.transfer_s * costs.exchange, optimizer_s=program.optimizer_s * costs.compute,
         )  # fmt: skip
         waits_for_copy = rank.depth is not None and costs.mode == _PAGEABLE
         return replace(rank, program=changed, depth=min(rank.depth or 0, 1) if waits_for_copy else rank.depth)

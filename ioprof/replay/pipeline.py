@@ -127,6 +127,8 @@ class Program:
     """Of the device's exchange after that: from when all ranks had arrived to its end."""
     device_step: NDArray[np.int64]
     """Number of the step of that exchange, the same on all ranks; -1: none."""
+    optimizer_s: Seconds
+    """Part of `compute` in `after_s` that is the optimizer's, as long for a batch of any size; 0 where it has no spans."""
 
     def __len__(self) -> int:
         return len(self.ops)

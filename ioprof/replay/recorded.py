@@ -10,10 +10,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.blame import exposed
-from ioprof.analysis.intervals import Intervals, charge, covered, overlaps, pack, subtract, total, union, union_all
+from ioprof.analysis.intervals import Intervals, charge, covered, intersect, overlaps, pack, subtract, total, union, union_all
 from ioprof.analysis.lineage import COLUMNS, KINDS, Axis, kept_back
 from ioprof.analysis.selection import COMPUTE, WORK, by_rank, intervals, kind_in, on_stream, with_worker
 from ioprof.analysis.stragglers import arrivals
+from ioprof.analysis.study import OPTIMIZER
 from ioprof.analysis.training_process import in_main_thread, threads_work
 from ioprof.replay.asynchronous import with_depth
 from ioprof.replay.contention import with_others
@@ -49,7 +50,7 @@ def pipeline(trace: Trace) -> Pipeline:
     counts, arrived, reads = counted(trace), arrivals(trace), reads_of_batches(trace)
     own = {rank: causes for rank, _, causes in exposed(trace, OWN)}
     ranks, alone = [], list[tuple[int, pl.DataFrame]]()
-    for rank, spans in by_rank(trace, (*KINDS, "sampler"), ("host", *COLUMNS, "step", "bytes")):
+    for rank, spans in by_rank(trace, (*KINDS, "sampler", "compute"), ("host", *COLUMNS, "step", "bytes")):
         if rank in own:
             of_rank = reads.filter(pl.col("rank") == rank)
             found = _rank(trace, rank, spans, own[rank], arrived.filter(pl.col("rank") == rank), counts, of_rank)
@@ -176,7 +177,7 @@ def _rank(
     sent, held_s = _sent(spans), _held_s(spans, waits)
     iterations = _first_apart(tuple(_iteration(visit, waits, fetches, sent, held_s, prefetch) for visit in seen.visits))
     steps = spans.filter(pl.col("kind") == "step")
-    program, end_ns = _program(seen.ops, seen.of_visit, waits, steps, causes, arrived)
+    program, end_ns = _program(seen.ops, seen.of_visit, waits, steps, causes, arrived, _optimizer(spans))
     begin_ns, taken_ns = int(waits["start_ns"][0]), waits["end_ns"].to_numpy().astype(np.int64)
     starts_early = seen.ops[0] is Op.TAKE and seen.visits[0].num_workers > 0
     if starts_early:
@@ -223,7 +224,8 @@ def _without_loader(
     if total(by_threads) > _MOST_BY_THREADS * total(inside):
         raise ReplayError(Refusal.BESIDE_LOOP)
     ops, none = (Op.TAKE,) * len(begins), np.zeros(0)
-    program, end_ns = _program(ops, (0,) * len(begins), begins, steps, causes, arrived.filter(pl.col("rank") == rank))
+    arrived = arrived.filter(pl.col("rank") == rank)
+    program, end_ns = _program(ops, (0,) * len(begins), begins, steps, causes, arrived, _optimizer(spans))
     waiting = [*(causes[cause] for cause in WITHOUT_CORES), *([causes["compute"]] if _on_device(trace) else [])]
     busy = subtract(inside, union_all(waiting))
     loop = int(steps["pid"][0] or 0)
@@ -258,6 +260,7 @@ def _with_start(program: Program, spent_s: float) -> Program:
         device_s=np.concatenate(([0.0], program.device_s)),
         transfer_s=np.concatenate(([0.0], program.transfer_s)),
         device_step=np.concatenate(([-1], program.device_step)),
+        optimizer_s=np.concatenate(([0.0], program.optimizer_s)),
     )
 
 
@@ -459,9 +462,15 @@ def _receiving_s(took: Seconds, late: Seconds) -> float:
     return min(whole, float(np.median(took)))
 
 
+def _optimizer(spans: pl.DataFrame) -> Intervals:
+    """When the optimizer of a loop on the CPU computed."""
+    is_own = (pl.col("kind") == "compute") & (pl.col("name").cast(pl.String) == OPTIMIZER)
+    return intervals(spans.filter(is_own, in_main_thread(spans)))
+
+
 def _program(
     ops: tuple[Op, ...], of_visit: tuple[int, ...], waits: pl.DataFrame, steps: pl.DataFrame,
-    causes: Mapping[str, Intervals], arrived: pl.DataFrame,
+    causes: Mapping[str, Intervals], arrived: pl.DataFrame, optimizer: Intervals,
 ) -> tuple[Program, int]:  # fmt: skip
     """What the loop did, and when the last of it had ended."""
     begins, ends = waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy()
@@ -477,5 +486,6 @@ def _program(
         if row >= 0 and at < windows[row, 1]:  # the last collective of the window holds
             arrive[row], step[row] = (at - windows[row, 0]) / 1e9, number
     after[:, OWN.index("straggler")] = 0.0
-    none = np.zeros(len(ops))
-    return Program(ops, of_visit, spent, after / 1e9, arrive, step, none, none, np.full(len(ops), -1, np.int64)), last
+    none, alone = np.zeros(len(ops)), np.full(len(ops), -1, np.int64)
+    of_optimizer = covered(windows, intersect(causes["compute"], optimizer)) / 1e9
+    return Program(ops, of_visit, spent, after / 1e9, arrive, step, none, none, alone, of_optimizer), last
