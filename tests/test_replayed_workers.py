@@ -112,6 +112,17 @@ def test_what_starts_a_worker_is_not_its_work() -> None:
     assert found.busy_ratio == pytest.approx(0.13 / 0.26)
 
 
+@pytest.mark.parametrize("dilation", [1.0, 1.5, 4.0])
+def test_starting_a_worker_is_stretched_as_its_work_is(dilation: float) -> None:
+    """Beside other threads it waits for a core from the start on: what was measured of the start is not all computation."""
+    ran_s, longer = 0.18, round(dilation * MS)
+    busy = np.array([[10 * longer, 180 * longer]])
+    counts = Counted(np.array([180 * longer]), np.array([ran_s]), np.array([(dilation - 1) * ran_s]))
+    found = cpu_use([Worked(counts, busy, 0, once_s=0.04 * dilation)], 1)
+    assert found.dilation == pytest.approx(dilation)
+    assert found.cpu_s == pytest.approx(ran_s - 0.01 - 0.04)
+
+
 def test_receiving_a_batch_takes_time_also_where_the_loop_waited_for_another_one() -> None:
     """Of two workers the second one is ready first: its batches are received in the waits for those of the first one."""
     stages = ({"decode": 40 * MS}, {"decode": 10 * MS}) * 20

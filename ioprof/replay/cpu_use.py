@@ -92,8 +92,12 @@ def cpu_use(processes: Sequence[Worked], most_threads: int | None = None) -> Cpu
         reads_s += total(np.clip(each.reading, times[begin], times[end])) / 1e9
         none = np.zeros(len(times) - len(counts.times_ns))  # it began with nothing
         cpu, delay = np.concatenate((none, counts.cpu_s)), np.concatenate((none, counts.delay_s))
-        cpu_s += max(0.0, float(cpu[end] - cpu[begin]) - (start_s + each.once_s if from_start else 0.0))
-        delay_s += float(delay[end] - delay[begin])
+        ran_s, waited_s = float(cpu[end] - cpu[begin]), float(delay[end] - delay[begin])
+        # What it did once took time in which it ran and waited for a core, as in all else that it did.
+        could_run_s = ran_s + np.nan_to_num(waited_s)
+        part = max(0.0, 1 - (start_s + each.once_s) / could_run_s) if from_start and could_run_s > 0 else 1.0
+        cpu_s += part * ran_s
+        delay_s += part * waited_s
     if busy_s < _LEAST_BUSY_S or not cpu_s > 0:
         return CpuUse()
     delay_s = 0.0 if np.isnan(delay_s) else delay_s
