@@ -100,7 +100,9 @@ def test_other_speeds_are_what_the_simulator_says(job: Job, cause: str, speed: f
     lagging = replace(job, transit=0)  # a transit is known only where the loop waited for it
     truth = simulate(replace(lagging, stages=stages))
     found = replay_of(changed(pipeline(simulate(lagging).trace), Change(speeds={cause: speed})))
-    np.testing.assert_allclose(found, seconds(truth.got), atol=5e-3 if job.take else 1e-7)
+    # Where the loop always waited, 0.6 of the way from a worker to it is taken for what it does itself.
+    atol = 1e-7 + 0.4 * job.take / 1e9 * len(job.stages)
+    np.testing.assert_allclose(found, seconds(truth.got), atol=atol)
 
 
 @settings(max_examples=15)
