@@ -160,6 +160,21 @@ def test_nothing_is_predicted_where_cores_are_contended() -> None:
     assert error_of((Kind.RANKS,)) is None
 
 
+def test_gains_that_are_not_told_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside other programs. The error of the replay of the run itself is known, as where gains are told."""
+    run = decoding()
+    told = with_gains(run).summary.replay
+    assert told is not None
+    assert told.reason_code is None
+    monkeypatch.setattr("ioprof.replay.summary.why_none", lambda _: (NoGain.CONTENTION, "others competed"))
+    monkeypatch.delattr("ioprof.replay.summary.gains_of")
+    found = with_gains(run).summary
+    assert found.replay is not None
+    assert (NoGain.CONTENTION, "others competed") == (found.replay.reason_code, found.replay.reason)
+    assert told.baseline_error == found.replay.baseline_error
+    assert {NoGain.CONTENTION, None} >= {each.no_gain for each in found.verdict.advice}
+
+
 def test_the_delay_of_woken_threads_is_not_competition() -> None:
     """Delay without other programs stays a part of the work; that of programs that used CPU time is theirs, as far as they did."""
     recorded = pipeline(decoding().trace)

@@ -67,6 +67,12 @@ def gains(trace: Trace) -> Gains:
     return gains_of(pipeline(trace))
 
 
+def baseline_error(recorded: Pipeline) -> float:
+    """What `Gains.baseline_error` is; found without the gains, which take some hundred replays."""
+    recorded = shortened(recorded, _MOST_ACTIONS)
+    return replayed(recorded).step_s / measured(recorded).step_s - 1
+
+
 def gains_of(recorded: Pipeline) -> Gains:
     """The same of a pipeline."""
     recorded = shortened(recorded, _MOST_ACTIONS)

@@ -10,7 +10,7 @@ from ioprof.analysis.provable import can_be_proved
 from ioprof.analysis.run import Run
 from ioprof.replay.accuracy import MOST_BASELINE_ERROR, why_none
 from ioprof.replay.advice import ranked, with_reason, without_gain
-from ioprof.replay.gains import Gains, gains_of
+from ioprof.replay.gains import Gains, baseline_error, gains_of
 from ioprof.replay.pipeline import Pipeline
 from ioprof.replay.recorded import pipeline
 from ioprof.replay.refusals import Refusal, ReplayError
@@ -37,24 +37,25 @@ def _replayed(run: Run, is_asked: bool) -> Run:
         return _without(run, NoGain.NOT_REPLAYED, Refusal.NO_STEP.text())
     try:
         recorded = pipeline(run.trace)
-        found = gains_of(recorded)
-        if abs(found.baseline_error) > MOST_BASELINE_ERROR:
-            error = f"the replay of the run itself is wrong: its steps are {found.baseline_error:+.0%} too long"
-            return _without(run, NoGain.BASELINE_ERROR, error, found.baseline_error)
+        refused = why_none(recorded)
+        found = gains_of(recorded) if refused is None else None
+        error = found.baseline_error if found else baseline_error(recorded)
+        if abs(error) > MOST_BASELINE_ERROR:
+            why = f"the replay of the run itself is wrong: its steps are {error:+.0%} too long"
+            return _without(run, NoGain.BASELINE_ERROR, why, error)
         verdict, job = run.summary.verdict, run.trace.run.job_kind
         proposes = verdict.first_epoch is None  # else it would be of that epoch
         shards = run.trace.run.config.shards
-        advice = ranked(
-            verdict.advice, recorded, found.baseline_error, job, options_of(job), proposes=proposes, most_workers=shards
-        )
-    except ReplayError as error:
-        return _without(run, NoGain.NOT_REPLAYED, error.refusal.text(error.found))
-    except _FAILURES as error:  # of a damaged run; what was recorded must not be lost for it
-        return _without(run, NoGain.NOT_REPLAYED, Refusal.FAILED.text(f"{type(error).__name__}: {error}"[:200]))
+        advice = ranked(verdict.advice, recorded, error, job, options_of(job), proposes=proposes, most_workers=shards)
+    except ReplayError as failure:
+        return _without(run, NoGain.NOT_REPLAYED, failure.refusal.text(failure.found))
+    except _FAILURES as failure:  # of a damaged run; what was recorded must not be lost for it
+        return _without(run, NoGain.NOT_REPLAYED, Refusal.FAILED.text(f"{type(failure).__name__}: {failure}"[:200]))
     advice = tuple(_bounded(each, run, recorded) for each in advice)
     run = replace(run, summary=run.summary.replace(verdict=run.summary.verdict.replace(advice=advice)))
-    if refused := why_none(recorded):
-        return _without(run, *refused, found.baseline_error)
+    if refused is not None:
+        return _without(run, *refused, error)
+    assert found is not None, "it is not refused"
     causes = tuple(_with_gain(entry, found, recorded) for entry in run.summary.steps.causes)
     return _with_replay(run, ReplayRecord(found.baseline_error), causes)
 
