@@ -1,5 +1,6 @@
 """The reader of capture files: one clock, one set of file ids, and no failure for any file contents."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from ioprof.errors import CaptureError
 from ioprof.ingest import chunks as reader_of_chunks
 from ioprof.ingest import read_spool
 from ioprof.ingest.joining import drop_duplicate_faults
+from ioprof.ingest.sidecar_files import read_job_facts
 from ioprof.instrument.span import emit, intern
 from ioprof.layout import RECORD_DTYPE
 from ioprof.run_record import RunRecord
@@ -495,3 +497,20 @@ assert (0, int(sys.argv[2])) == (follower.number(0), follower.rank)
         subprocess.run([sys.executable, "-c", program, host, str(3 + rank % 2)], check=True)
     assert ["batches-a-7", "batches-b-7", "facts-a-7.jsonl", "facts-b-7.jsonl"] == sorted(path.name for path in tmp_path.iterdir())
     assert '{"workers": 4}\n' == (tmp_path / "facts-b-7.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("purposes", "expected"), [(["train", "step"], ("Train", 4, 2)), (["train", "no step"], ("Held", 0, None))]
+)
+def test_settings_are_those_of_the_loader_that_steps_are_made_from(
+    tmp_path: Path, purposes: list[str], expected: tuple[str, int, int | None]
+) -> None:
+    """Whichever loader begins first; where no step was made, they are those of the first."""
+    held = {"dataset": "Held", "workers": 0, "batch_size": 8, "prefetch": None}
+    train = {"dataset": "Train", "workers": 4, "batch_size": 4, "prefetch": 2}
+    used = [({"path": "a", "number": 0, **held}, ["no gradients", "no step"]), ({"path": "b", "number": 0, **train}, purposes)]
+    facts: list[dict[str, Any]] = [{"loader": "torch DataLoader", **settings} for settings in (held, train)]
+    facts += [{"made_loader": {**loader, "purposes": [purpose]}} for loader, purposes in used for purpose in purposes]
+    (tmp_path / "facts-a-7.jsonl").write_text("".join(f"{json.dumps(fact)}\n" for fact in facts))
+    config = read_job_facts(tmp_path, []).config
+    assert expected == (config.dataset, config.workers, config.prefetch)

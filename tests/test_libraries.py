@@ -245,6 +245,8 @@ def test_lightning(images: Path, tmp_path: Path) -> None:
     assert trained[:STEPS] == steps["batch"].to_list()
     assert {"sanity check": 1, "validation": 1} == names(of_kind(found.trace, "validate"))
     assert 5 <= names(of_kind(found.trace, "wait"))["validate"] <= 6
+    config = found.trace.run.config
+    assert ("Stream", 1) == (config.dataset, config.workers)  # and not those of the loader of the sanity check, which has none
 
 
 def test_accelerate_waits_ahead(images: Path, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def training_loader(run: RunRecord) -> TrainingLoader:
 def _trained(loaders: Sequence[LoaderRecord]) -> tuple[list[LoaderRecord], tuple[LoaderRecord, ...]]:
     """Those that a job trains from, and those that only seem so; `CommandError` where that is not certain of one."""
     wanted = [each for each in loaders if "train" in each.purposes]
-    stepped = [each for each in wanted if "step" in each.purposes]
+    stepped = [each for each in wanted if each.is_trained_from]
     if not stepped:
         return wanted or [each for each in loaders if "validate" not in each.purposes], ()
     others = [each for each in wanted if each not in stepped]

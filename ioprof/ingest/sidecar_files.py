@@ -38,6 +38,9 @@ FOLDS: Final[dict[str, tuple[Fold, int]]] = {
 }
 """The files of a spool whose oldest part can be dropped while they are written: by pattern, how, and the bytes of their header."""
 
+_OF_LOADER: Final = ("dataset", "batch_size", "workers", "prefetch", "persistent_workers")
+"""Settings in run.json that are those of a loader."""
+
 
 @dataclass
 class SidecarData:
@@ -115,7 +118,8 @@ class JobFacts:
 def read_job_facts(folder: Path, processes: list[Process]) -> JobFacts:
     """What the `facts-*.jsonl` files say that the processes wrote.
 
-    If a setting occurs several times, the first value counts; libraries are collected, and of shards the most count.
+    If a setting occurs several times, the first value counts; libraries are collected, and of shards the most count. Settings of a
+    loader are those of the one that the job trains from: one to validate from may begin before it (Lightning's sanity check).
     See `ioprof.instrument.hooks.state`.
     """
     config: dict[str, Any] = {}
@@ -136,9 +140,12 @@ def read_job_facts(folder: Path, processes: list[Process]) -> JobFacts:
                 config = {**facts, **config}
     if libraries:
         config["libraries"] = list(libraries)
+    merged = merge_loaders(loaders)
+    if (trained := next((loader for loader in merged if loader.is_trained_from), None)) is not None and "workers" in config:
+        config |= {name: getattr(trained, name) for name in _OF_LOADER}
     ranks = {process.rank for process in processes} - {None}
     record = ConfigRecord.of({"ranks": len(ranks), **config} if ranks else config)
-    return JobFacts(record, merge_loaders(loaders), tuple(unobserved))
+    return JobFacts(record, merged, tuple(unobserved))
 
 
 def _object(line: bytes) -> dict[str, Any]:

@@ -45,6 +45,11 @@ class LoaderRecord(Record, frozen=True):
         }
 
     @property
+    def is_trained_from(self) -> bool:
+        """Whether the job made a step with a batch of it to train on."""
+        return {"train", "step"} <= {*self.purposes}
+
+    @property
     def text(self) -> str:
         """In words: `the DataLoader made at train.py:20 (dataset Images, batches of 16)`."""
         batches = f", batches of {self.batch_size}" if self.batch_size else ""
