@@ -63,6 +63,10 @@ NOT_FOLLOWED: Final = ("setuid program", "32-bit program", "static program", "la
 """Names of `open` spans of a program that the job started and that the capture library cannot be loaded into. A `launcher`, such as
 sudo or docker, has another process start its command."""
 
+CORE_WAIT: Final = "waiting for a core"
+"""Name of `user` spans of ioprof: the main thread of a rank could have run, but other threads had the cores. They end where the time
+between two computations, or before a wait, ends: their length is measured, their place in that time is not known."""
+
 # ------------------------------------------------------------------------------------------------ run folders
 
 SPAN_COLUMNS: Final = {

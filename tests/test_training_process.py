@@ -7,7 +7,7 @@ from timeline import TICK_NS, charged, details, timeline
 from ioprof.analysis.blame import blame, charges
 from ioprof.analysis.summary import summarise
 from ioprof.run_record import Reason
-from ioprof.schema import CAUSES
+from ioprof.schema import CAUSES, CORE_WAIT
 from ioprof.trace import Trace
 
 
@@ -120,6 +120,16 @@ def test_a_span_of_the_user_says_what_the_main_thread_did() -> None:
     """Then threads that read meanwhile are not what it waited for."""
     trace = slower(timeline("step 0000000000\nread t0 ########\nuser name=augment ########\ncompute main ........00"))
     assert 0 == charges(trace).steps["storage_ns"].sum()
+
+
+def test_a_wait_for_a_core_does_not_say_what_the_main_thread_did() -> None:
+    """It may have waited for a core while it waited for threads: these are charged as without that span."""
+    drawing = "step 0000000000\nread t0 ########\ncompute main ........00"
+    trace = slower(timeline(f"{drawing}\nuser name=core ########"))
+    named = trace.spans.with_columns(pl.col("name").cast(pl.String).replace("core", CORE_WAIT).cast(trace.spans["name"].dtype))
+    without, found = (charges(each).steps for each in (slower(timeline(drawing)), Trace(trace.run, named)))
+    assert without["storage_ns"].to_list() == found["storage_ns"].to_list()
+    assert 0 < found["storage_ns"].sum()
 
 
 def slower(trace: Trace) -> Trace:

@@ -10,6 +10,7 @@ from ioprof.analysis.provable import can_pin
 from ioprof.analysis.queue_advice import lacks_shards, more_workers, waiting_workers
 from ioprof.analysis.read_patterns import SMALL_READS
 from ioprof.run_record import Advice, JobChange, JobKind, NoGain, Reason
+from ioprof.schema import CORE_WAIT
 
 OWN_MEANING: Final = {
     "storage": "reads from storage",
@@ -371,6 +372,14 @@ def _host(evidence: Evidence) -> _Lines:
         f"a step spends {_ms(evidence.seconds_per_step('host'))} in the ranks' own Python between waiting, copying and computing"
     )
     detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
+    if detail and detail.name == CORE_WAIT:
+        yield Advice(
+            f"Leave a core for the training loop: it could run for {detail.share:.1%} of the steps' time but had none, because other "
+            "threads had them; use fewer workers or threads, or more cores",
+            cause="host",
+            no_gain=NoGain.NOT_MODELLED,
+        )
+        detail = None
     if holder := evidence.lock_holder:
         name, waited = holder
         where = f", at {line_text(line)}," if line and line.seconds >= LEAST_NAMED_RATIO * waited.seconds else ""

@@ -55,7 +55,7 @@ from ioprof.analysis.training_process import in_main_thread, main_thread_work, u
 from ioprof.analysis.unmeasured import unmeasured
 from ioprof.analysis.validation import validations
 from ioprof.run_record import JobKind, Reason
-from ioprof.schema import CAUSES
+from ioprof.schema import CAUSES, CORE_WAIT
 from ioprof.trace import Trace
 
 _KINDS: Final = (*COMPUTE, *COPIES, "comm", "validate", "checkpoint", "gc", "sampler", "user", *lineage.KINDS)
@@ -271,7 +271,7 @@ def _activities(
         *lineage.wait_leaves(spans, [cause for cause in lineage.LEAVES if cause not in missing], sending),
         Activity("straggler", waiting),
     ]
-    named = intervals(of_kind(spans, "user").filter(main))
+    named = intervals(of_kind(spans, "user").filter(main, pl.col("name").cast(pl.String).ne_missing(CORE_WAIT)))
     idle = subtract(windows, union_all([named, *(activity.times for activity in found)]))
     by_threads, unused = unrecorded_waits(spans, idle)
     return [*found, *(activity for activity in by_threads if activity.cause not in missing)], unused

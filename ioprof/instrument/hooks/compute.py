@@ -10,6 +10,7 @@ GPU the host's time says nothing of the device's, and no span is made.
 
 from typing import Any, Final
 
+from ioprof.instrument.hooks.core_waits import AFTER_FORWARD, CoreWaits
 from ioprof.instrument.hooks.losses import LossWatch
 from ioprof.instrument.span import emit
 
@@ -28,7 +29,9 @@ class Loop:
     look it up once per call and read its attributes themselves.
     """
 
-    __slots__ = ("backward_end_ns", "backward_gaps", "forward_begin_ns", "gaps", "loss", "nested", "pending", "step")
+    __slots__ = (
+        "backward_end_ns", "backward_gaps", "cores", "forward_begin_ns", "gaps", "loss", "nested", "pending", "step",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.forward_begin_ns = 0
@@ -47,10 +50,13 @@ class Loop:
         """Times within the outermost of them that were no computation: collectives of sharded parameters."""
         self.loss = LossWatch()
         """What is done between the forward and the backward pass."""
+        self.cores = CoreWaits()
+        """When it could have run outside of computations and waits, but had no core."""
 
     def begin_forward(self, now_ns: int, step: int) -> None:
         """An outermost module is about to be called."""
         pending = self.pending
+        self.cores.end(now_ns)
         if self.loss.is_on:
             self.loss.end(None)
         if pending is not None and step == pending[2] and _is_small(pending, now_ns):
@@ -62,6 +68,7 @@ class Loop:
 
     def end_forward(self, now_ns: int) -> None:
         """That call has ended."""
+        self.cores.begin(AFTER_FORWARD)
         if self.pending is not None:
             self.emit_pending()
         self.pending, self.forward_begin_ns = (self.forward_begin_ns, now_ns, self.step), 0
@@ -70,6 +77,7 @@ class Loop:
 
     def begin_backward(self, now_ns: int) -> None:
         """A backward pass begins, perhaps within a forward pass; a loss function before it belongs to the forward pass."""
+        self.cores.end(now_ns)
         if self.loss.is_on:
             self.loss.end(now_ns)
         if self.pending is None:

@@ -6,6 +6,7 @@ from typing import Any
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks import compute
 from ioprof.instrument.hooks.compiler import is_compiling
+from ioprof.instrument.hooks.core_waits import AFTER_STEP
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.versions import require
@@ -94,6 +95,7 @@ def _end_step(optimizer: Any, state: HookState) -> None:
     thread.trains = True
     on_cpu = compute.is_on_cpu((getattr(optimizer, "param_groups", None) or [{}])[0].get("params"))
     if on_cpu:
+        loop.cores.begin(AFTER_STEP)
         loop.emit_since_backward(start_ns, steps.number)
         emit("compute", start_ns, end_ns, "optimizer", step=steps.number)
         if loop.forward_begin_ns:
