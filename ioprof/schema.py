@@ -64,8 +64,8 @@ NOT_FOLLOWED: Final = ("setuid program", "32-bit program", "static program", "la
 sudo or docker, has another process start its command."""
 
 CORE_WAIT: Final = "waiting for a core"
-"""Name of `user` spans of ioprof: the main thread of a rank could have run, but other threads had the cores. They end where the time
-between two computations, or before a wait, ends: their length is measured, their place in that time is not known."""
+"""Name of `user` spans of ioprof: the thread of the steps could have run, but other threads had the cores. They end where the time
+between two computations, or before a wait, ends: their length is measured, their place in it is not known."""
 
 # ------------------------------------------------------------------------------------------------ run folders
 

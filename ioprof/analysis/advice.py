@@ -374,8 +374,8 @@ def _host(evidence: Evidence) -> _Lines:
     detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
     if detail and detail.name == CORE_WAIT:
         yield Advice(
-            f"Leave a core for the training loop: it could run for {detail.share:.1%} of the steps' time but had none, because other "
-            "threads had them; use fewer workers or threads, or more cores",
+            f"Leave a core for the training loop: for {detail.share:.1%} of the steps' time it could run and had none, because "
+            "other threads had them; use fewer workers or threads, or more cores",
             cause="host",
             no_gain=NoGain.NOT_MODELLED,
         )

@@ -10,8 +10,6 @@
 #include "state.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 static __thread struct ioprof_writer writer_before_rehearsal;
 
@@ -91,21 +89,6 @@ static PyObject *native_lost(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ig
     return PyLong_FromUnsignedLongLong(ring_lost(&recording));
 }
 
-/* The interpreter lock is kept: so a reading takes long only where the thread lost its core in it, and not where it waits for the lock. */
-static PyObject *native_run_delay(PyObject *Py_UNUSED(module), PyObject *descriptor)
-{
-    char text[80];
-    int file = (int)PyLong_AsLong(descriptor);
-    if (file == -1 && PyErr_Occurred())
-        return NULL;
-    ssize_t length = pread(file, text, sizeof text - 1, 0);
-    text[length > 0 ? length : 0] = '\0';
-    char *ran_end, *delay_end;
-    strtoull(text, &ran_end, 10);
-    unsigned long long delay_ns = strtoull(ran_end, &delay_end, 10);
-    return PyLong_FromLongLong(delay_end > ran_end && ran_end > text ? (long long)delay_ns : -1);
-}
-
 static PyObject *native_redirect(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *span = NULL, *emit = NULL, *intern = NULL;
@@ -150,8 +133,6 @@ static PyMethodDef functions[] = {
     FUNCTION(stop, METH_VARARGS, "stop(rehearsal=False)\n--\n\nEnd the recording, if there is one, and mark its file closed."),
     FUNCTION(is_recording, METH_NOARGS, "is_recording()\n--\n\nWhether spans go to a file."),
     FUNCTION(lost, METH_NOARGS, "lost()\n--\n\nSpans and strings of this recording that could not be stored."),
-    FUNCTION(run_delay, METH_O,
-             "run_delay(descriptor, /)\n--\n\nRun-queue delay in ns, of an open /proc/PID/task/TID/schedstat; -1: it is not one."),
     FUNCTION(redirect, METH_VARARGS,
              "redirect(span=None, emit=None, intern=None)\n--\n\nUse other functions in place of the three; without arguments, no longer."),
     FUNCTION(transforming, METH_VARARGS,
