@@ -106,4 +106,22 @@ CASES = (
         names=(_line("epochs"),),
         most_unexplained=1.0,
     ),
+    *(
+        Case(
+            name=f"{name} that decodes",
+            program="feed_by_pool.py",
+            arguments=(kind, "{data}", 100, 2),
+            bound_by="decode",
+            says=("ecode-bound",),
+            never_says=("Host-bound",),
+            names=names,
+            needs=needs,
+        )
+        for kind, name, names, needs in (
+            ("threads", "a ThreadPoolExecutor", (), ()),
+            ("pool", "a pool of threads of multiprocessing", (), ()),
+            ("loky", "joblib.Parallel with processes", (), ("joblib",)),
+            ("generator", "joblib.Parallel with threads", (), ("joblib",)),
+        )
+    ),
 )

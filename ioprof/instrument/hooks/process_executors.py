@@ -21,7 +21,7 @@ _TASK: Final = "_ioprof_task"
 
 
 def observe(module: ModuleType, state: HookState) -> None:
-    """Observe `concurrent.futures.process`."""
+    """Observe `concurrent.futures.process`, or loky's module that is derived from it."""
     require(module, "_process_worker", "ProcessPoolExecutor")
     require(module.ProcessPoolExecutor, "submit")
     state.wrap(module, "_process_worker", _observe_worker)
@@ -37,7 +37,7 @@ def _observe_submit(original: Function, state: HookState) -> Function:
             supply = supply_of(self)
             if not supply.workers:
                 supply.pipe, supply.workers = pipe_of(getattr(self, "_result_queue", None)), getattr(self, "_max_workers", 0)
-            supply.give((args, kwargs))
+            supply.give((args, kwargs, [getattr(each, "items", None) for each in args[:1]]))
             vars(future)[_TASK] = supply, number
             if supply.feeds_loop and state.is_on:
                 _reach(supply, state, number)

@@ -4,21 +4,26 @@ A task is known by its job and its place in it, which the pool sends with the ta
 takes numbers for the tasks of a job once it is known that the pool feeds the loop (`supplies`). They travel as those of torch's
 DataLoader do (`batch_numbering`), with the pipe of the results, and the job in place of the epoch. What a task that ended before
 made is held back until its worker finds numbers.
+
+Tasks of a `ThreadPool` are products of threads, as those of futures are (`handover`). Jobs are numbered over all pools of a
+process.
 """
 
 import multiprocessing
 import os
+import queue
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.batch_numbering import PublishedNumbers, Series, pipe_of
-from ioprof.instrument.hooks.handover import MAX_HELD
+from ioprof.instrument.hooks.handover import MAX_HELD, Product, maker_of, may_make, take
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
-from ioprof.instrument.hooks.supplies import Supply, is_fed, supply_of
+from ioprof.instrument.hooks.supplies import Supply, is_fed, may_be_batch, supply_of
 from ioprof.instrument.hooks.versions import require
 from ioprof.instrument.span import emit
 
@@ -31,6 +36,12 @@ _LOOK_AGAIN_NS: Final = 10_000_000
 _SERIES: Final = "_ioprof_series"
 _PLACES: Final = "_ioprof_places"
 _SUPPLY: Final = "_ioprof_supply"
+_MADE: Final = "_ioprof_made"
+"""Attribute of a job of a pool of threads: by place what they made."""
+_products: Final[dict[tuple[int, int], Product]] = {}
+"""By job and place what threads of pools have made, until the job has it, or the loop, if that gets results in order."""
+_MOST_PRODUCTS: Final = 4096
+"""Then the oldest is forgotten: nobody may ask for it."""
 
 
 def observe(module: ModuleType, state: HookState) -> None:
@@ -89,6 +100,8 @@ def _observe_set(original: Function, _state: HookState) -> Function:
 
     def set_result(self: Any, place: int, *args: Any, **kwargs: Any) -> None:
         places: deque[int] | None = vars(self).get(_PLACES)
+        if (product := _products.pop((self._job, place), None)) is not None:
+            vars(self).setdefault(_MADE, {})[place] = product
         if places is not None:
             places.append(place)
         original(self, place, *args, **kwargs)
@@ -139,7 +152,17 @@ def _end_wait(job: Any, state: HookState, place: int, result: Any, start_ns: int
     supply: Supply | None = vars(job).get(_SUPPLY)
     if supply is None:
         return
+    if not supply.pipe:
+        if may_be_batch(result):
+            take(state, state.per_thread.current, product_of_job(job, place), start_ns, monotonic_ns(), "pool")
+        return
     supply.end_wait(state, lambda: _number(job, state, place), result, start_ns, monotonic_ns(), "pool")
+
+
+def product_of_job(job: Any, place: int) -> Product | None:
+    """What a thread of a pool made as the task at this place of a job; None: it is not known."""
+    made: dict[int, Product] = vars(job).get(_MADE, {})
+    return made.pop(place, None) or _products.pop((job._job, place), None)  # noqa: SLF001
 
 
 def _number(job: Any, state: HookState, place: int) -> int:
@@ -173,7 +196,9 @@ def _number_tasks(job: Any, state: HookState, place: int) -> None:
 def _observe_worker(original: Function, state: HookState) -> Function:
     def worker(inqueue: Any, outqueue: Any, *args: Any, **kwargs: Any) -> Any:
         pipe = pipe_of(outqueue)
-        if state.is_on and pipe:  # else a thread
+        if isinstance(inqueue, queue.SimpleQueue):
+            inqueue, outqueue = _ThreadTasks(inqueue, state), _ThreadResults(outqueue, state)
+        elif state.is_on and pipe:
             state.start_deferred()
             numbers = TaskNumbers(state, pipe)
             inqueue, outqueue = _Tasks(inqueue, numbers), _Results(outqueue, numbers)
@@ -257,3 +282,37 @@ class _Results(WatchedQueue):
         if isinstance(result, tuple):
             self._numbers.end(*result[:2])
         return self._queue.put(result)
+
+
+class _ThreadTasks:
+    """The queue from which a thread gets its tasks."""
+
+    def __init__(self, tasks: Any, state: HookState) -> None:
+        self._tasks, self._state = tasks, state
+
+    def get(self) -> Any:
+        task, state = self._tasks.get(), self._state
+        thread = state.per_thread.current
+        if isinstance(task, tuple) and may_make(state, thread):
+            thread.product = maker_of(thread).begin(monotonic_ns(), state)
+            thread.begin_product(thread.product.number)
+        return task
+
+
+class _ThreadResults:
+    """The queue on which it hands over what it made."""
+
+    def __init__(self, results: Any, state: HookState) -> None:
+        self._results, self._state = results, state
+
+    def put(self, result: Any) -> Any:
+        thread = self._state.per_thread.current
+        product = thread.product
+        if product is not None and isinstance(result, tuple):
+            thread.end_product()
+            product.maker.end(product, monotonic_ns())
+            _products[result[0], result[1]] = product
+            if len(_products) > _MOST_PRODUCTS:
+                with suppress(RuntimeError, StopIteration):  # another thread changes it meanwhile
+                    _products.pop(next(iter(_products)), None)
+        return self._results.put(result)

@@ -1,0 +1,32 @@
+"""Pools of threads and of joblib that feed a training loop: its waits for their tasks, against its own stopwatch."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import ioprof
+from repository import PROGRAMS
+
+from ioprof.analysis.run import Run
+from ioprof.analysis.selection import of_kind
+
+STEPS = 60
+
+
+@pytest.mark.parametrize("kind", ["threads", "batches", "pool", "loky", "generator"])
+def test_waits_are_those_of_the_stopwatch_and_know_their_tasks(images: Path, tmp_path: Path, kind: str) -> None:
+    """Those after the first step. Each has the number of a batch, and a task made that."""
+    if kind in ("loky", "generator") and importlib.util.find_spec("joblib") is None:
+        pytest.skip("joblib is not installed (pip install 'ioprof[libraries]')")
+    command = (sys.executable, PROGRAMS / "feed_by_pool.py", kind, images, STEPS, 2)
+    done = ioprof("record", "--quiet", "--out", tmp_path / "run", "--", *command, cwd=tmp_path)
+    assert 0 == done.code, done.err
+    waited_s, steps_s = map(float, done.out.split())
+    trace = Run.load(tmp_path / "run").trace
+    assert () == trace.run.capture.unobserved
+    waits, fetches = of_kind(trace.spans, "wait"), of_kind(trace.spans, "fetch")
+    found_s = int((waits["end_ns"] - waits["start_ns"]).sum()) / 1e9
+    assert abs(found_s - waited_s) <= 0.05 * steps_s, (found_s, waited_s, steps_s)
+    assert {*waits["batch"]} <= {*fetches["batch"]}
+    assert (4 if kind == "threads" else 1) * STEPS * 0.9 <= fetches["batch"].n_unique()
