@@ -45,6 +45,13 @@ def trace_of(spool: Path) -> Trace:
     return trace
 
 
+def trace_from(folder: Path, **files: bytes) -> Trace:
+    """The trace of those files."""
+    for name, data in files.items():
+        (folder / f"{name}.ring").write_bytes(data)
+    return read_spool(folder)
+
+
 def header_bytes(**changes: Any) -> bytes:
     """The first 4096 bytes of a capture file of process 7 on host `a`, with some fields changed."""
     header = np.zeros(1, FILE_HEADER_DTYPE)

@@ -19,6 +19,8 @@ from ioprof.schema import CORE_WAIT
 
 LEAST_NS: Final = 200_000
 """Less is not looked at: a time slice of the scheduler is longer."""
+LEAST_LOST_NS: Final = 50_000
+"""Less is not said: interrupts take it too."""
 PERIOD_NS: Final = 2_000_000
 AFTER_STEP, AFTER_WAIT, AFTER_FORWARD = range(3)
 """Places in a step, by what ended there."""
@@ -53,7 +55,7 @@ class CoreWaits:
         if begin_ns and now_ns - begin_ns >= LEAST_NS:
             cpu_ns, num_waits = _read()
             lost_ns = now_ns - begin_ns - (cpu_ns - self._used[0])
-            if lost_ns > 0 and num_waits == self._used[1]:
+            if lost_ns >= LEAST_LOST_NS and num_waits == self._used[1]:
                 emit("user", now_ns - lost_ns, now_ns, CORE_WAIT)
 
     def begin_wait(self) -> None:
