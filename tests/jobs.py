@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+from temporary import temporary_folder
 
 from ioprof.cli import main
 from ioprof.layout import FILE_HEADER_DTYPE
@@ -50,8 +51,7 @@ def whole_report(finished: Finished, cwd: Path) -> str:
 
 def start(*arguments: object, cwd: Path, program: Path | None = None, **options: object) -> "subprocess.Popen[str]":
     """Start a command, or a program that stands for `ioprof`, and return its process; `options` are those of Popen."""
-    temporary = cwd / "tmp"
-    temporary.mkdir(exist_ok=True)
+    temporary = temporary_folder(cwd / "tmp")
     environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "100", "XDG_CACHE_HOME": str(cwd / "cache")}
     usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, *([str(program)] if program else ["-m", "ioprof"]), *map(str, arguments)]

@@ -17,6 +17,7 @@ import pytest
 from captures import PROGRAMS
 from network_hosts import ADDRESSES, AHEAD_S, linked_hosts, on_host
 from repeated import again_when_wrong, comparing_times
+from temporary import temporary_folder
 
 from ioprof.analysis.epoch_prediction import predicted_epochs
 from ioprof.ingest.clock_messages import read_clock_messages
@@ -53,9 +54,9 @@ LAUNCHERS: Final = (
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
     """That of a task: spools under `folder`, and no variables of a launcher but those that are given."""
-    (folder / "spools").mkdir(exist_ok=True)
+    spools = temporary_folder(folder / "spools")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-    return {**kept, "TMPDIR": str(folder / "spools"), "OMP_NUM_THREADS": "1", "COLUMNS": "100", **more}
+    return {**kept, "TMPDIR": str(spools), "OMP_NUM_THREADS": "1", "COLUMNS": "100", **more}
 
 
 def srun(number: int, of: int) -> dict[str, str]:

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from network_hosts import AHEAD_S, as_host
 from polars.testing import assert_frame_equal
+from temporary import temporary_folder
 
 import ioprof
 from ioprof.analysis.blame import blame
@@ -38,8 +39,7 @@ SECOND: Final = 1_000_000_000
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
     """The environment of a task: spools under `folder`, and no variables of a launcher except the given ones."""
-    spools = folder / "spools"
-    spools.mkdir(exist_ok=True)
+    spools = temporary_folder(folder / "spools")
     left_out = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "MV2_", "PBS_", "LSB_", "JOB_ID", "RANK", "WORLD_SIZE", "TORCHELASTIC_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return {**kept, "TMPDIR": str(spools), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **more}
