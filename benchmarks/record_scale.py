@@ -44,9 +44,10 @@ programs, once each: CPU time 39.3 s and 27.5 s, 339 MB and 324 MB. By this prog
 MB, report 4.9 s; 100 M 137 s, 1,825 MB, report 33 s. The live job has not been measured since.
 
 Since valid spans of capture files are found in C, each kind where it is wanted: 10 M events, alone on that machine, in turn, twice:
-18.1 and 17.5 s before, 15.5 and 15.8 s after (store 8.1 and 6.1, 4.9 and 4.8), CPU time 26.2 and 27.9 s, 24.9 and 25.9 s, 765 MB. What
-did not help: to read the spans of a whole rank part by part (4.0 s of CPU time instead of 2.5 s), to store spans in the order of
-kinds (a piece is ordered in 0.4 s less, spans.parquet grew by 15 %), lz4 instead of zstd (0.4 s to write, 0.1 s to read,
+18.1 and 17.5 s before, 15.5 and 15.8 s after (store 8.1 and 6.1, 4.9 and 4.8), CPU time 26.2 and 27.9 s, 24.9 and 25.9 s, 765 MB.
+
+What did not help: to read the spans of a whole rank part by part (4.0 s of CPU time instead of 2.5 s), to store spans in the order
+of kinds (a piece is ordered in 0.4 s less, spans.parquet grew by 15 %), lz4 instead of zstd (0.4 s to write, 0.1 s to read,
 spans.parquet 40 % larger).
 
 CPU time, of 10 M events before that (2 cores, which other programs used too, each measured once): 5 s to decode and compress the
