@@ -155,7 +155,7 @@ def paired_results(runs: Runs, scenario: Scenario) -> Iterator[Result]:
         base = runs.record(scenario.job, name)
         first = pipeline(base)
         if (disturbed := why_none(first)) and runs.can_record(f"{name}-again"):
-            print(f"  {text_of(variant)}: the pair once more, since {disturbed[1]}", flush=True)
+            print(f"  {text_of(variant)}: the job once more, since {disturbed[1]}", flush=True)
             name = f"{name}-again"
             base = runs.record(scenario.job, name)
             first = pipeline(base)

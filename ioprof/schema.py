@@ -20,9 +20,10 @@ KINDS: Final = (
 )  # fmt: skip
 """What a span can be. The number of a kind in a capture record is its place here plus one; 0 is a string record.
 
-`user` is a span that the user's own code opened with a name of its own; it is shown and never charged. `gc` is a collection of
-Python's garbage collector, `sampler` the time in which a loader's sampler chose the samples of a batch (its name is that of the
-loader), and `phase` a part of the whole job, such as its imports. New kinds are appended, since their places are in capture files.
+`user` is a span that the user's own code opened with a name of its own, or ioprof's own `CORE_WAIT`; it is shown and never
+charged. `gc` is a collection of Python's garbage collector, `sampler` the time in which a loader's sampler chose the samples of a
+batch (its name is that of the loader), and `phase` a part of the whole job, such as its imports. New kinds are appended, since
+their places are in capture files.
 """
 
 DENSE_KINDS: Final = ("open", "read", "fault", "decode", "transform", "collate", "h2d", "d2h", "kernel", "compute")

@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from jobs import ioprof
@@ -10,8 +11,14 @@ from repository import PROGRAMS
 
 from ioprof.analysis.run import Run
 from ioprof.analysis.selection import of_kind
+from ioprof.instrument.hooks.process_pools import product_of_job
 
 STEPS = 60
+
+
+def test_a_job_of_another_backend_is_of_no_pool() -> None:
+    """joblib hands out futures of Dask, for example, which have no number."""
+    assert product_of_job(SimpleNamespace(), 0) is None
 
 
 @pytest.mark.parametrize("kind", ["threads", "batches", "pool", "loky", "generator"])

@@ -69,7 +69,7 @@ def test_a_pair_from_a_disturbed_run_is_made_once_more(capsys: pytest.CaptureFix
     found = paired(runs)
     assert runs.names == [f"pair{number}/{name}" for number in (1, 2) for name in ("base", "base-again", "changed")]
     assert [(each.base, bool(each.refused)) for each in found] == [("pair1/base-again", False), ("pair2/base-again", True)]
-    assert capsys.readouterr().out.count("the pair once more, since 1.0 threads of other programs") == 2
+    assert capsys.readouterr().out.count("the job once more, since 1.0 threads of other programs") == 2
 
 
 def test_pairs_without_time_are_named(capsys: pytest.CaptureFixture[str]) -> None:

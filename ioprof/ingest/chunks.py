@@ -36,13 +36,15 @@ _MOST_CHUNKS: Final = 1 << 18
 _BLOCK_CHUNKS: Final = 64
 """Read at a time: 4 MiB, which is at most 74,816 spans."""
 TALLIES: Final = ("calls", "bytes", "short_calls", "short_ns", "fetched_bytes")
-DAMAGE: Final = (
+_DAMAGE: Final = (
     "a chunk has fewer slots than its header says",
     "a slot is neither a span nor a string",
     "a span of an unknown kind",
     "a span with impossible times",
     "a span with an unknown source",
-)  # fmt: skip
+)
+"""In the order in which the C library returns how often each was found."""
+_FEW_SLOTS, _NO_SPAN, _UNKNOWN_KIND, _IMPOSSIBLE_TIMES, _UNKNOWN_SOURCE = _DAMAGE
 ALL_KINDS: Final = np.ones(256, bool)
 """By the number of a kind, whether its spans are wanted: all are."""
 
@@ -118,7 +120,7 @@ def _find_by_c(
     data, records = buffers.data[: num_chunks * CHUNK_BYTES], buffers.records.reshape(-1)
     limits, found = (len(KINDS), len(SOURCES), LATEST_NS), (records, buffers.tids, buffers.strings)
     spans, strings, counts = native.find_spans(data, num_bytes, is_stale, wanted, *limits, *found)
-    damage.update(dict(zip(DAMAGE, counts, strict=True)))
+    damage.update(dict(zip(_DAMAGE, counts, strict=True)))
     return records[:spans], buffers.tids[:spans], strings
 
 
@@ -226,7 +228,7 @@ class Block:
             len(counts), _SLOTS, np.uint64
         )  # slots that the bytes of each chunk can hold; the last one may be incomplete
         room[-1] = max(0, min(_SLOTS, (CHUNK_BYTES - missing - CHUNK_HEADER_BYTES) // _RECORD_BYTES))
-        damage[DAMAGE[0]] += int(np.count_nonzero(counts > room))
+        damage[_FEW_SLOTS] += int(np.count_nonzero(counts > room))
         self._counts = np.minimum(counts, room).astype(np.int64)
         self._others = np.zeros(len(self.records), bool)  # slots that hold a string or an owner record
         self._owners: list[tuple[int, int]] = []
@@ -239,7 +241,7 @@ class Block:
         """The slots of all spans, in order."""
         rest = self._published() & ~self._others
         is_span = self.records["kind"] != STRING_KIND
-        damage[DAMAGE[1]] += int(np.count_nonzero(rest & ~is_span))
+        damage[_NO_SPAN] += int(np.count_nonzero(rest & ~is_span))
         return np.flatnonzero(rest & is_span)
 
     def tids_at(self, slots: _Array) -> _Array:
@@ -290,7 +292,7 @@ def find_valid(records: _Array, slots: _Array, damage: Counter[str]) -> _Array:
     known = records["kind"][slots] <= len(KINDS)
     starts, ends, sources = (records[name][slots] for name in ("start_ns", "end_ns", "source"))
     ordered = (starts >= 0) & (ends >= starts) & (ends < LATEST_NS)
-    damage[DAMAGE[2]] += int(np.count_nonzero(~known))
-    damage[DAMAGE[3]] += int(np.count_nonzero(known & ~ordered))
-    damage[DAMAGE[4]] += int(np.count_nonzero(known & ordered & (sources > len(SOURCES))))
+    damage[_UNKNOWN_KIND] += int(np.count_nonzero(~known))
+    damage[_IMPOSSIBLE_TIMES] += int(np.count_nonzero(known & ~ordered))
+    damage[_UNKNOWN_SOURCE] += int(np.count_nonzero(known & ordered & (sources > len(SOURCES))))
     return np.logical_and(known, ordered)

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from extension import check_cases
 
+from ioprof.ingest.untrusted_values import LATEST_NS
 from ioprof.layout import RECORD_DTYPE
-from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES
+from ioprof.schema import KINDS, SOURCES
+from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, SLOTS
 
-SLOTS = (CHUNK_BYTES - CHUNK_HEADER_BYTES) // RECORD_DTYPE.itemsize
 EXTREMES = (-(2**31), 2**31 - 1, 0, 1, -1)
-KINDS, SOURCES, LATEST_NS = 22, 5, 1 << 62
+LIMITS = len(KINDS), len(SOURCES), LATEST_NS
 
 
 def slot(chance: random.Random) -> bytes:
@@ -52,7 +53,7 @@ def check_case(native: Any, chance: random.Random) -> None:
     wanted = np.array([chance.random() < 0.9 for _ in range(256 - (chance.random() < 0.1))])
     stale = np.array([chance.random() < 0.2 for _ in range(chance.randrange(5))], bool)
     try:
-        spans, strings, damage = native.find_spans(data, num_bytes, stale, wanted, KINDS, SOURCES, LATEST_NS, records, tids, places)
+        spans, strings, damage = native.find_spans(data, num_bytes, stale, wanted, *LIMITS, records, tids, places)
     except ValueError:
         assert not records.tobytes().strip(b"\0")
     else:

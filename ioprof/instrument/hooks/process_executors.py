@@ -37,13 +37,18 @@ def _observe_submit(original: Function, state: HookState) -> Function:
             supply = supply_of(self)
             if not supply.workers:
                 supply.pipe, supply.workers = pipe_of(getattr(self, "_result_queue", None)), getattr(self, "_max_workers", 0)
-            supply.give((args, kwargs, [getattr(each, "items", None) for each in args[:1]]))
+            supply.give((args, kwargs, _calls_of_joblib(args)))
             vars(future)[_TASK] = supply, number
             if supply.feeds_loop and state.is_on:
                 _reach(supply, state, number)
         return future
 
     return submit
+
+
+def _calls_of_joblib(args: tuple[Any, ...]) -> Any:
+    """The calls with their arguments that are one task of joblib's; it has no other arguments."""
+    return args[0].items if args and type(args[0]).__name__ == "BatchedCalls" else ()
 
 
 def task_of(future: Any) -> tuple[Supply, int] | None:

@@ -160,9 +160,9 @@ def _end_wait(job: Any, state: HookState, place: int, result: Any, start_ns: int
 
 
 def product_of_job(job: Any, place: int) -> Product | None:
-    """What a thread of a pool made as the task at this place of a job; None: it is not known."""
+    """What a thread of a pool made as the task at this place of a job; None: it is not known, or the job is of no such pool."""
     made: dict[int, Product] = vars(job).get(_MADE, {})
-    return made.pop(place, None) or _products.pop((job._job, place), None)  # noqa: SLF001
+    return made.pop(place, None) or _products.pop((getattr(job, "_job", -1), place), None)
 
 
 def _number(job: Any, state: HookState, place: int) -> int:
