@@ -176,8 +176,78 @@ def test_a_thread_that_has_not_begun_is_not_taken_for_the_main_one() -> None:
         words |= {thread + layout.thread_interpreter: interpreter, thread + layout.frames.thread_native_id: pid}
         words[thread + layout.thread_next] = following
     found = Interpreter(runtime=0x100, code_type=0, version=0x030B07F0, layout=layout)
-    assert main == found.main_thread(pid, lambda _, address, size: words[address].to_bytes(size, "little"))
-    assert found.main_thread(78, lambda _, address, size: words[address].to_bytes(size, "little")) is None
+
+    def read(_: int, address: int, size: int) -> bytes:
+        return b"".join(words.get(place, 0).to_bytes(8, "little") for place in range(address, address + size, 8))
+
+    assert main == found.main_thread(pid, read)
+    assert found.main_thread(78, read) is None
+    assert [(new, pid), (main, pid)] == found.threads(pid, read)
+
+
+def test_the_threads_of_a_process_are_found() -> None:
+    """Those that Python made or that came to it, by the kernel's numbers of them."""
+    end = threading.Event()
+    threads = [threading.Thread(target=end.wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        found, main = Interpreters(read_memory).find(os.getpid())
+        states = found.threads(os.getpid(), read_memory)
+        assert {thread.native_id for thread in threads} <= {number for _, number in states}
+        assert (main, os.getpid()) in states
+        assert states[0][0] == found.newest_thread(os.getpid(), read_memory)
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_a_thread_is_sampled_until_it_ends(minor: str, tmp_path: Path) -> None:
+    """Its samples have its number; what takes the memory of its state later is not taken for it."""
+    line = marked_lines("end_threads.py")
+    path = tmp_path / "stacks-here-1.bin"
+    with (
+        subprocess.Popen(
+            [interpreter(minor), str(PROGRAMS / "end_threads.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process,
+        path.open("wb", buffering=0) as file,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        thread = int(process.stdout.readline())
+        found, _ = Interpreters(read_memory).find(process.pid)
+        states = dict(map(reversed, found.threads(process.pid, read_memory)))  # type: ignore[arg-type]
+        texts = (
+            {"format": STACK_FORMAT, "host": "here", "pid": 1, "package": "/nowhere"},
+            {"target": 0, "pid": process.pid, "tid": thread},
+        )
+        for text in texts:
+            data = json.dumps(text).encode()
+            file.write(struct.pack("<II", TEXT_RECORD, len(data)) + data)
+        reader = Reader(file.fileno())
+        words = found.layout.frames.words(found.code_type)
+        reader.add(0, process.pid, states[thread], words, 1, thread)
+        reader.add(1, process.pid, states[thread], words, 1, thread + 1)  # a number that this state does not have
+        reader.run(monotonic_ns() + 300_000_000, 1_000_000)
+        alive, other = reader.state(0), reader.state(1)
+        process.stdin.write("end\n")  # one thread after another begins and ends from now on
+        process.stdin.flush()
+        assert "ended\n" == process.stdout.readline()
+        reader.run(monotonic_ns() + 300_000_000, 1_000_000)
+        ended = reader.state(0)
+        reader.close()
+        process.kill()
+    assert (False, True, True) == (alive.failed, other.failed, ended.failed)
+    assert 0 == other.samples
+    assert alive.samples > 50
+    table, damaged = read_stacks(tmp_path, [])
+    assert [] == damaged
+    assert {thread} == set(table["tid"].to_list())
+    stacks = table["stack"].to_list()
+    assert any(f"end_threads.py:{line['wait']}:early" in stack for stack in stacks)
+    assert not any("later" in stack for stack in stacks)
 
 
 def test_a_program_without_an_interpreter_is_named() -> None:

@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.intervals import Intervals
-from ioprof.schema import CAUSES
+from ioprof.schema import CAUSES, HOLDER
 from ioprof.trace import Trace
 
 FEWEST_WAITS: Final = 5
@@ -25,6 +25,7 @@ FEWEST_WAITS: Final = 5
 DETAIL: Final = "waiting for the interpreter lock, which thread {} held"
 """The name of a part of `host`, with the name of the thread."""
 _DETAIL_START, _, _DETAIL_END = DETAIL.partition("{}")
+_IS_HOLDER: Final = pl.col("stack").cat.starts_with(f"{HOLDER}:")
 _NOT_WAITED: Final = ("h2d", "exchange", "straggler")
 """Causes that go on without the main thread."""
 
@@ -36,7 +37,12 @@ def of_main_threads(stacks: pl.DataFrame) -> pl.DataFrame:
 
 def of_holders(stacks: pl.DataFrame) -> pl.DataFrame:
     """The samples of threads that held the lock while the main thread of their process waited for it."""
-    return stacks.filter(pl.col("tid") != pl.col("pid"))
+    return stacks.filter(pl.col("tid") != pl.col("pid"), _IS_HOLDER)
+
+
+def of_threads(stacks: pl.DataFrame) -> pl.DataFrame:
+    """The samples of all threads that were taken of each by itself, not because it held the lock."""
+    return stacks.filter(~_IS_HOLDER)
 
 
 def causes_with_waits(trace: Trace) -> tuple[str, ...]:

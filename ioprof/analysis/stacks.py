@@ -2,9 +2,9 @@
 place in the user's code.
 
 A sample counts where its thread was what the step waited for at that instant: the rank's own thread where the instant is charged to
-`host`, to its sampler, or to what it decodes, transforms, collates or validates outside of a wait; the thread of the worker that
-made the awaited batch where a wait is charged to one of these or to `loader`. So the samples of a cause are spread over the time of
-that cause, and a line's part of them is its part of that time.
+`host`, to its sampler, or to what it decodes, transforms, collates or validates outside of a wait; the thread of the worker or of
+the pool that made the awaited batch where a wait is charged to one of these or to `loader`. So the samples of a cause are spread
+over the time of that cause, and a line's part of them is its part of that time.
 """
 
 import re
@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.interpreter_lock import FEWEST_WAITS, causes_with_waits, is_within, of_holders, of_main_threads
+from ioprof.analysis.interpreter_lock import FEWEST_WAITS, causes_with_waits, is_within, of_holders, of_threads
 from ioprof.analysis.intervals import Intervals, overlaps, subtract, total, union
 from ioprof.analysis.lineage import fetchers
 from ioprof.analysis.selection import intervals, of_kind
@@ -115,7 +115,7 @@ class ChargedSamples:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._samples, self._holders = of_main_threads(trace.stacks), of_holders(trace.stacks)
+        self._samples, self._holders = of_threads(trace.stacks), of_holders(trace.stacks)
         self.causes = tuple(dict.fromkeys((*CAUSES, *(causes_with_waits(trace) if len(self._holders) else ()))))
         self._parts = [pl.DataFrame(schema=_SAMPLES)]
         self._of_rank: tuple[int | None, pl.DataFrame, pl.DataFrame] = (None, trace.stacks.clear(), trace.stacks.clear())
@@ -188,9 +188,7 @@ def _start(trace: Trace) -> tuple[pl.DataFrame, float]:
     phases = trace.rows(kinds=["phase"])
     for rank, first_ns in steps.group_by("rank").agg(pl.col("start_ns").min()).sort("rank").iter_rows():
         threads = _loop_threads(trace, rank)
-        samples = (
-            of_main_threads(trace.stacks).join(threads, on=["host", "pid", "tid"], how="semi").filter(pl.col("time_ns") < first_ns)
-        )
+        samples = of_threads(trace.stacks).join(threads, on=["host", "pid", "tid"], how="semi").filter(pl.col("time_ns") < first_ns)
         if len(samples):
             whole = np.array([[int(samples["time_ns"].to_numpy().min()), first_ns]], np.int64)
             times = subtract(whole, intervals(phases.join(threads, on=["host", "pid", "tid"], how="semi", nulls_equal=True)))

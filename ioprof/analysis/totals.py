@@ -7,7 +7,7 @@ import polars as pl
 
 from ioprof.analysis.blame import Charges, Charging
 from ioprof.analysis.demand import Computing, Fetched, Fetching
-from ioprof.analysis.interpreter_lock import of_main_threads
+from ioprof.analysis.interpreter_lock import of_threads
 from ioprof.analysis.lineage import Sending
 from ioprof.analysis.overlap import Overlaps
 from ioprof.analysis.selection import analyse
@@ -46,7 +46,7 @@ def totals(trace: Trace) -> Totals:
     arrived = arrivals(trace)
     charging, work, overlaps = (
         Charging(trace, samples, arrived),
-        MakingSums(None if trace.stacks.is_empty() else of_main_threads(trace.stacks)),
+        MakingSums(None if trace.stacks.is_empty() else of_threads(trace.stacks)),
         Overlaps(trace),
     )
     fetching, computing = Fetching(trace), Computing()

@@ -13,7 +13,7 @@ import polars as pl
 from ioprof.ingest.appended_files import read_appended
 from ioprof.ingest.rings import Process
 from ioprof.run_record import Damage
-from ioprof.schema import STACK_COLUMNS
+from ioprof.schema import HOLDER, STACK_COLUMNS
 from ioprof.stack_format import (
     CODE_RECORD,
     HOLDER_RECORD,
@@ -23,7 +23,6 @@ from ioprof.stack_format import (
     STACK_FORMAT,
     STACK_RECORD,
     TEXT_RECORD,
-    THREAD,
 )
 from ioprof.trace import empty_table, table_schema
 
@@ -36,6 +35,8 @@ THREAD_NAMES: Final = "thread_names"
 """Key of the facts that `ioprof.instrument.hooks.thread_names` records."""
 _ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _LATEST_NS: Final = 1 << 62
+_BEFORE_THREADS: Final = "ioprof.spool.stacks/1"
+"""In which all targets are main threads."""
 
 
 def read_stacks(spool: Path, processes: list[Process]) -> tuple[pl.DataFrame, list[Damage]]:
@@ -69,10 +70,10 @@ def read_stacks(spool: Path, processes: list[Process]) -> tuple[pl.DataFrame, li
 
 
 def fold_stacks(_header: bytes, state: bytes, part: bytes, _folder: bytes) -> tuple[bytes, int]:
-    """The records that later samples may refer to: those of all code and stacks, and of one target for each process id, since the
-    kernel gives an id again only when its process has ended (`appended_files.Fold`).
+    """The records that later samples may refer to: those of all code and stacks, and of one target for each thread, since the
+    kernel gives a number again only when its thread has ended (`appended_files.Fold`).
     """
-    data, place, targets = state + part, 0, dict[int, bytes]()
+    data, place, targets = state + part, 0, dict[tuple[int, int], bytes]()
     texts, others = dict[bytes, None](), list[bytes]()
     while place + _RECORD.size <= len(data):
         kind, length = _RECORD.unpack_from(data, place)
@@ -81,19 +82,20 @@ def fold_stacks(_header: bytes, state: bytes, part: bytes, _folder: bytes) -> tu
             break
         record, place = data[place:end], end
         if kind == TEXT_RECORD:
-            if (pid := _pid_of_target(record[_RECORD.size :])) is None:
+            if (thread := _thread_of_target(record[_RECORD.size :])) is None:
                 texts[record] = None
             else:
-                targets[pid] = record
+                targets[thread] = record
         elif kind not in (SAMPLES_RECORD, HOLDER_RECORD):
             others.append(record)
     return b"".join([*texts, *targets.values(), *others]), max(0, place - len(state))
 
 
-def _pid_of_target(data: bytes) -> int | None:
+def _thread_of_target(data: bytes) -> tuple[int, int] | None:
+    """Its process and thread."""
     try:
         value = json.loads(data)
-        return int(value["pid"]) if "target" in value else None
+        return (int(value["pid"]), int(value.get("tid", value["pid"]))) if "target" in value else None
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
 
@@ -118,6 +120,8 @@ class _File:
     damage: str = ""
     pids: dict[int, int] = field(default_factory=dict)
     """By target."""
+    tids: dict[int, int] = field(default_factory=dict)
+    """The same of the threads."""
     codes: dict[int, _Code] = field(default_factory=dict)
     stacks: dict[int, str] = field(default_factory=dict)
     samples: list[np.ndarray[Any, np.dtype[Any]]] = field(default_factory=list)
@@ -153,9 +157,12 @@ class _File:
 
     def _add_text(self, value: Mapping[str, Any]) -> None:
         if "target" in value:
-            self.pids[int(value["target"])] = int(value["pid"])
+            target, pid, tid = int(value["target"]), int(value["pid"]), int(value.get("tid", value["pid"]))
+            if not (0 <= target < 1 << 32 and 0 <= pid < 1 << 31 and 0 <= tid < 1 << 31):
+                raise ValueError(value)
+            self.pids[target], self.tids[target] = pid, tid
         elif "format" in value:
-            if value["format"] != STACK_FORMAT:
+            if value["format"] not in (STACK_FORMAT, _BEFORE_THREADS):
                 raise ValueError(value["format"])
             self.host, self.package = str(value["host"]), str(value["package"])
 
@@ -184,7 +191,7 @@ def _table(file: _File, who: dict[int, tuple[int | None, str]]) -> pl.DataFrame:
     schema = table_schema(STACK_COLUMNS)
     known = pl.DataFrame(
         [
-            (target, file.host, who.get(pid, (None, ""))[0], pid, pid, who.get(pid, (None, "other"))[1])
+            (target, file.host, who.get(pid, (None, ""))[0], pid, file.tids[target], who.get(pid, (None, "other"))[1])
             for target, pid in file.pids.items()
         ],
         schema={"target": pl.UInt32(), **{name: schema[name] for name in ("host", "rank", "pid", "tid", "role")}},
@@ -210,7 +217,7 @@ def _holders(file: _File, who: dict[int, tuple[int | None, str]], names: Mapping
         rank, role = who.get(pid, (None, "other"))
         name = names.get((file.host, pid, thread)) or f"thread {thread}"
         frames = file.stacks.get(stack, NOT_READ)
-        rows.append((time_ns, file.host, rank, pid, thread, role, f"{THREAD}:0:{name.replace(':', ' ')}\n{frames}"))
+        rows.append((time_ns, file.host, rank, pid, thread, role, f"{HOLDER}:0:{name.replace(':', ' ')}\n{frames}"))
     return pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS), orient="row")
 
 

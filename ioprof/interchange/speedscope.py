@@ -11,6 +11,7 @@ import polars as pl
 from ioprof.errors import RunError
 from ioprof.files import write_atomically
 from ioprof.interchange.exported import Exported
+from ioprof.schema import HOLDER
 from ioprof.trace import Trace
 
 SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
@@ -53,14 +54,15 @@ def _profiles(trace: Trace, stacks: dict[str, list[int]]) -> Iterator[dict[str, 
     order = trace.stacks.with_columns(pl.col("stack", "role", "host").cast(pl.String)).sort(
         "rank", "role", "pid", "time_ns", nulls_last=True
     )
-    for (rank, role, host, pid, tid), samples in order.group_by("rank", "role", "host", "pid", "tid", maintain_order=True):
+    keys = ("rank", "role", "host", "pid", "tid", pl.col("stack").str.starts_with(f"{HOLDER}:").alias("is_holder"))
+    for (rank, role, host, pid, tid, is_holder), samples in order.group_by(*keys, maintain_order=True):
         times = samples["time_ns"].to_numpy()
         gaps = np.diff(times)
         longest = int(np.median(gaps) * _MOST_PERIODS) if len(gaps) else 0
         weights = [*np.minimum(gaps, longest).tolist(), longest // _MOST_PERIODS]
         who = f"process {pid}" if rank is None else f"rank {rank}, worker process {pid}" if role == "worker" else f"rank {rank}"
         if tid != pid:
-            who += f", thread {tid} where it held the interpreter lock"
+            who += f", thread {tid}" + (" where it held the interpreter lock" if is_holder else "")
         yield {
             "type": "sampled",
             "name": f"{who} on {host}",

@@ -30,7 +30,7 @@ class Sampling(Record, frozen=True):
 class StackSampling(Sampling, frozen=True):
     """What the sampler of Python stacks did and what it cost.
 
-    Sampling is limited to 0.1 % of the CPUs that the job may use: with many processes the period is longer.
+    Sampling is limited to 0.1 % of the CPUs that the job may use: with many threads the period is longer.
     """
 
     processes: Count | None = None

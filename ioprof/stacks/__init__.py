@@ -9,9 +9,9 @@ meanwhile is dropped.
 
 layouts.py        where an interpreter of each version keeps its threads and frames
 elf.py            addresses of the symbols of a program or library
-interpreters.py   the interpreter of a process, and the state of its main thread
+interpreters.py   the interpreter of a process, and the states of its threads
 library.py        the C library that copies memory
-sampler.py        `StackSampler`: which processes, how often, at what cost
+sampler.py        `StackSampler`: which processes and threads, how often, at what cost
 """
 
 from ioprof.stacks.sampler import StackSampler

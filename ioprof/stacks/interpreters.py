@@ -1,4 +1,4 @@
-"""The Python interpreter of another process: where its structures are, and the state of its main thread."""
+"""The Python interpreter of another process: where its structures are, and the states of its threads."""
 
 import os
 import re
@@ -44,22 +44,35 @@ class Interpreter:
 
         Raises `OSError` where the memory of the process cannot be read at all.
         """
-        layout = self.layout
-        interpreter = _word(read(pid, self.runtime + layout.interpreters_head, 8))
-        if not interpreter:
-            return None
-        # The newest interpreter alone: subinterpreters have no main thread. Of its threads the oldest that has the number: until a
-        # new thread runs, its state has the number of the thread that made it.
-        thread, found = _word(read(pid, interpreter + layout.threads_head, 8)), None
-        for _ in range(_MOST_THREADS):
-            if not thread:
-                break
-            if _word(read(pid, thread + layout.thread_interpreter, 8)) != interpreter:
-                return None
-            if _word(read(pid, thread + layout.frames.thread_native_id, 8)) == pid:
-                found = thread
-            thread = _word(read(pid, thread + layout.thread_next, 8))
+        # The oldest that has the number: until a new thread runs, its state has the number of the thread that made it.
+        return next((state for state, number in reversed(self.threads(pid, read)) if number == pid), None)
+
+    def threads(self, pid: int, read: ReadMemory) -> list[tuple[int, int]]:
+        """The addresses of the states of the threads of a process, and the kernel's numbers of them, the newest first.
+
+        None of them if its interpreter is another. Until a new thread runs, its state has the number of the thread that made it.
+        Raises `OSError` where the memory of the process cannot be read.
+        """
+        layout, found = self.layout, list[tuple[int, int]]()
+        places = (layout.thread_interpreter, layout.frames.thread_native_id, layout.thread_next)
+        state, interpreter = self.newest_thread(pid, read), self._interpreter(pid, read)
+        while state and len(found) < _MOST_THREADS:
+            fields = read(pid, state, max(places) + 8)
+            of_interpreter, number, following = (_word(fields[place : place + 8]) for place in places)
+            if of_interpreter != interpreter:
+                return []
+            found.append((state, number))
+            state = following
         return found
+
+    def newest_thread(self, pid: int, read: ReadMemory) -> int:
+        """The address of the state of the thread that was made last; 0: there is none. Errors as of `threads`."""
+        interpreter = self._interpreter(pid, read)
+        return _word(read(pid, interpreter + self.layout.threads_head, 8)) if interpreter else 0
+
+    def _interpreter(self, pid: int, read: ReadMemory) -> int:
+        """The newest one alone: subinterpreters have no main thread."""
+        return _word(read(pid, self.runtime + self.layout.interpreters_head, 8))
 
     def lock(self, pid: int, read: ReadMemory) -> int:
         """The address of the lock that its threads share; 0: it is not known where this version keeps it.
@@ -71,7 +84,7 @@ class Interpreter:
             return 0
         if layout.lock_in_runtime:
             return self.runtime + layout.lock
-        interpreter = _word(read(pid, self.runtime + layout.interpreters_head, 8))
+        interpreter = self._interpreter(pid, read)
         return _word(read(pid, interpreter + layout.lock, 8)) if interpreter else 0
 
 

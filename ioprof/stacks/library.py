@@ -46,7 +46,7 @@ def _functions() -> Any:
         ("close", None, [c_void_p]),
         ("stop", None, [c_void_p]),
         ("read", c_int, [c_int, long, c_void_p, long]),
-        ("add", c_int, [c_void_p, c_int, number, number, long, POINTER(_Words)]),
+        ("add", c_int, [c_void_p, c_int, number, number, number, long, POINTER(_Words)]),
         ("set_every", None, [c_void_p, number, number]),
         ("watch_lock", None, [c_void_p, number, long]),
         ("remove", None, [c_void_p, number]),
@@ -77,13 +77,15 @@ class Reader:
         if not self._sampler:
             raise MemoryError("no memory for a sampler of stacks")
 
-    def add(self, number: int, pid: int, thread_state: int, layout: tuple[int, ...], every: int) -> None:
-        """Sample the thread of a process in each `every`th pass from now on. `layout` has the words of `struct layout`.
+    def add(self, number: int, pid: int, thread_state: int, layout: tuple[int, ...], every: int, thread: int = 0) -> None:
+        """Sample the thread of a process in each `every`th pass from now on. `layout` has the words of `struct layout`, `thread` is
+        the kernel's number of the thread; 0: the main one.
 
         Raises `OSError` for one that cannot be sampled.
         """
         assert len(layout) == _LAYOUT_WORDS
-        error = self._library.ioprof_stacks_add(self._sampler, pid, number, every, thread_state, byref(_Words(*layout)))
+        words = byref(_Words(*layout))
+        error = self._library.ioprof_stacks_add(self._sampler, pid, thread, number, every, thread_state, words)
         if error:
             raise OSError(error, f"process {pid} has a layout that cannot be used, or there are too many processes")
 

@@ -1,11 +1,12 @@
-"""The sampling thread: which processes it samples, how often, and at what cost."""
+"""The sampling thread: which processes and threads it samples, how often, and at what cost."""
 
 import errno
 import json
 import os
 import struct
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from math import ceil
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -14,14 +15,14 @@ from ioprof.clock import monotonic_ns, thread_cpu_ns
 from ioprof.errors import CaptureError
 from ioprof.schema import ROLES, WRITERS
 from ioprof.stack_format import STACK_FORMAT, TEXT_RECORD
-from ioprof.stacks.interpreters import Interpreters
+from ioprof.stacks.interpreters import Interpreter, Interpreters
 from ioprof.stacks.library import Reader, is_built, read_memory
 from ioprof.wire_format import FILE_HEADER, MAGIC, struct_format
 
 PERIOD_S: Final = 0.02
 """Default mean time between two samples of a thread; each wait is a random one around it."""
 LARGEST_COST: Final = 0.001
-"""Maximum CPU use of the sampler as a share of the CPUs that it may use: with more processes the period is longer."""
+"""Maximum CPU use of the sampler as a share of the CPUs that it may use: with more threads the period is longer."""
 ALLOWANCE_NS: Final = 50_000_000
 """CPU time in addition: for what is read once (the code of the job, what its processes are), and for the full rate at the start,
 which is all that a short job has."""
@@ -37,6 +38,11 @@ _OTHERS_EVERY: Final = 5
 """A process that is neither rank nor worker is sampled in one of so many passes,"""
 _OTHERS_AFTER_NS: Final = 60_000_000_000
 """after so long: before it may become one at any time, and a short job has few samples to lose."""
+_THREADS_PER_PASS: Final = 2
+"""Threads of a rank besides its main one that are sampled in a pass, on average."""
+_MOST_OF_RANK: Final = 64
+_MOST_THREADS: Final = 256
+"""Such threads of a rank, and of all ranks, that are sampled."""
 _MOST_ATTEMPTS: Final = 10
 """To find the interpreter of a process, which may just be starting or forking."""
 _HEADER: Final = struct.Struct(struct_format(FILE_HEADER))
@@ -52,7 +58,7 @@ class StackSampling:
     period_s: float
     """Requested mean time between two samples of a thread."""
     longest_period_s: float
-    """The longest one used. Longer than `period_s`: there were many processes, and sampling is limited to 0.1 % of the CPUs."""
+    """The longest one used. Longer than `period_s`: there were many threads, and sampling is limited to 0.1 % of the CPUs."""
     processes: int
     """Whose main threads were sampled."""
     samples: int
@@ -73,12 +79,29 @@ class StackSampling:
 
 
 @dataclass
+class _Thread:
+    """A thread of a rank that is not its main one."""
+
+    number: int
+    """Among the sampled threads."""
+    state: int
+    """The address of its state."""
+    tid: int
+
+
+@dataclass
 class _Target:
     """A process with a capture file of its own, which Python wrote."""
 
     path: Path
     pid: int
     role: str
+    interpreter: Interpreter | None = None
+    main_state: int = 0
+    """The address of the state of its main thread."""
+    newest_state: int = 0
+    """The same of the newest thread, when they were looked through the last time; 0: they must be looked through again."""
+    threads: list[_Thread] = field(default_factory=list)
     number: int = -1
     """Among the sampled threads; -1: not sampled (yet)."""
     attempts: int = 0
@@ -91,7 +114,8 @@ class _Target:
 
 
 class StackSampler:
-    """Samples the main threads of the job's Python processes into `spool` from `start` to `stop`, or in a `with` block.
+    """Samples the main threads of the job's Python processes into `spool` from `start` to `stop`, or in a `with` block; of ranks
+    the other threads too, less often, since those of a pool may make the batches.
 
     The processes are those that hooks record into the spool. Raises `CaptureError` where the library is not built, and `OSError` if
     the file cannot be created; later errors raise nothing.
@@ -115,7 +139,7 @@ class StackSampler:
         self._live: list[_Target] = []
         self._roles_ns = 0
         self._notes: dict[str, int] = {}
-        self._num_targets = self._samples = self._torn = self._lost = 0
+        self._num_targets = self._num_processes = self._samples = self._torn = self._lost = 0
         self._pass_ns = self._look_share = 0.0
         self._cpu_ns = 0
         self._began_ns = self._ended_ns = monotonic_ns()
@@ -154,7 +178,7 @@ class StackSampler:
         return StackSampling(
             period_s=self._requested_s,
             longest_period_s=self._longest_s,
-            processes=self._num_targets,
+            processes=self._num_processes,
             samples=self._samples,
             torn=self._torn,
             lost=self._lost,
@@ -210,6 +234,8 @@ class StackSampler:
                 self._attach(target)
             elif self._reader.state(target.number).failed:
                 self._finish(target)
+            elif target.role == "rank" and reads_roles:
+                self._find_threads(target)
         self._live = [target for target in self._live if not target.done]
 
     def _is_settled(self) -> bool:
@@ -265,20 +291,67 @@ class StackSampler:
                 self._note(str(error))
             return
         target.number, target.attached_ns = number, monotonic_ns()
+        target.interpreter, target.main_state = interpreter, thread
         self._num_targets += 1
+        self._num_processes += 1
         what = {"target": number, "pid": target.pid, "version": interpreter.version_name, "time_ns": monotonic_ns()}
+        self._write(what)
+
+    def _find_threads(self, target: _Target) -> None:
+        """Begin to sample the threads of a rank that are new, and leave alone those that have ended."""
+        interpreter, ended = target.interpreter, [each for each in target.threads if self._reader.state(each.number).failed]
+        for each in ended:
+            self._remove(each.number)
+            target.threads.remove(each)
+        try:
+            assert interpreter is not None, "it is sampled"
+            newest = interpreter.newest_thread(target.pid, read_memory)
+            states = interpreter.threads(target.pid, read_memory) if newest != target.newest_state else []
+        except OSError:
+            return
+        known = {(each.state, each.tid) for each in target.threads}
+        for state, tid in states:
+            is_begun = tid != target.pid
+            newest = newest if is_begun or state == target.main_state else 0
+            if is_begun and (state, tid) not in known:
+                self._add_thread(target, state, tid)
+        target.newest_state = newest
+        if states or ended:
+            for each in target.threads:
+                self._reader.set_every(each.number, ceil(len(target.threads) / _THREADS_PER_PASS))
+
+    def _add_thread(self, target: _Target, state: int, tid: int) -> None:
+        if len(target.threads) >= _MOST_OF_RANK or sum(len(each.threads) for each in self._live) >= _MOST_THREADS:
+            return
+        interpreter, number = target.interpreter, self._num_targets
+        assert interpreter is not None, "it is sampled"
+        words = interpreter.layout.frames.words(interpreter.code_type)
+        try:
+            self._reader.add(number, target.pid, state, words, 1, tid)
+        except OSError:
+            return
+        target.threads.append(_Thread(number, state, tid))
+        self._num_targets += 1
+        what = {"target": number, "pid": target.pid, "tid": tid, "version": interpreter.version_name, "time_ns": monotonic_ns()}
         self._write(what)
 
     def _finish(self, target: _Target) -> None:
         if target.number < 0 or target.done:
             return
-        state = self._reader.state(target.number)
+        for each in target.threads:
+            self._remove(each.number)
+        error = self._remove(target.number)
+        target.done = True
+        if error in _REFUSED:
+            self._note(_refusal(error))
+
+    def _remove(self, number: int) -> int:
+        """Sample a thread no more; errno of its last failure."""
+        state = self._reader.state(number)
         self._samples += state.samples
         self._torn += state.torn if state.samples else 0
-        self._reader.remove(target.number)
-        target.done = True
-        if state.error in _REFUSED:
-            self._note(_refusal(state.error))
+        self._reader.remove(number)
+        return state.error
 
     def _note(self, text: str) -> None:
         self._notes[text] = self._notes.get(text, 0) + 1

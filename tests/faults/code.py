@@ -80,6 +80,27 @@ CASES = (
         never_says=("num_workers",),
         names=(_line("busy"), "process pool"),
     ),
+    *(
+        Case(
+            name=f"own code in the tasks of a {pool}",
+            program="own_code.py",
+            arguments=(place, 160, 2),
+            bound_by="loader",
+            says=("Loader-bound", "own_code.py", "in sort"),
+            advises="own_code.py",
+            never_says=("num_workers",),
+            names=(_line("sort"),),
+        )
+        for place, pool in (("thread_tasks", "pool of threads of multiprocessing"), ("thread_futures", "ThreadPoolExecutor"))
+    ),
+    Case(  # the loop needs the interpreter's lock after each of its operators, and waits for what the threads make
+        name="Python in the tasks of a ThreadPoolExecutor",
+        program="own_code.py",
+        arguments=("thread_python", 120, 2),
+        says=("own_code.py", "in busy"),
+        advises="own_code.py",
+        names=(_line("busy"),),
+    ),
     Case(
         name="a collate function that pads in Python",
         program="own_code.py",

@@ -110,18 +110,18 @@ CASES = (
         Case(
             name=f"{name} that decodes",
             program="feed_by_pool.py",
-            arguments=(kind, "{data}", 100, 2),
+            arguments=(kind, "{data}", 400, 2),
             bound_by="decode",
             says=("ecode-bound",),
             never_says=("Host-bound",),
-            most_unexplained=most,  # stacks of threads are not sampled: what they do in Python has no line
+            most_unexplained=most,
             needs=needs,
         )
         for kind, name, most, needs in (
-            ("threads", "a ThreadPoolExecutor", 0.12, ()),
-            ("pool", "a pool of threads of multiprocessing", 0.12, ()),
+            ("threads", "a ThreadPoolExecutor", 0.05, ()),
+            ("pool", "a pool of threads of multiprocessing", 0.05, ()),
             ("loky", "joblib.Parallel with processes", 0.05, ("joblib",)),
-            ("generator", "joblib.Parallel with threads", 0.12, ("joblib",)),
+            ("generator", "joblib.Parallel with threads", 0.1, ("joblib",)),  # 0.4 s in which its threads have some two samples
         )
     ),
 )

@@ -2,7 +2,9 @@
 
 own_code.py PLACE STEPS WORKERS     PLACE: metric, logging, sleep, getitem, transform, index, calls, before, compute, sampler,
                                     collate, tasks, futures and queue, where WORKERS are processes of a multiprocessing.Pool or of a
-                                    ProcessPoolExecutor, or fill a queue; pad, a collate function that pads in Python
+                                    ProcessPoolExecutor, or fill a queue; thread_tasks, thread_futures, where they are threads that
+                                    compute by NumPy, and thread_python, where these compute in Python; pad, a collate function that
+                                    pads in Python
 """
 
 import json
@@ -12,8 +14,10 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 
+import numpy as np
 import torch
 from descent import Descent
 from torch.utils.data import DataLoader, Dataset
@@ -100,8 +104,14 @@ def pad(samples: list[torch.Tensor]) -> torch.Tensor:
 
 
 def make(number: int) -> list[list[float]]:
-    """A batch, in a process of its own."""
+    """A batch, in a process or thread of its own."""
     busy(400_000)  # tasks
+    return [[float(number)] * 8] * BATCH
+
+
+def sort(number: int) -> list[list[float]]:
+    """A batch, in a thread: some 70 ms of NumPy, without the interpreter's lock."""
+    np.sort(np.random.default_rng(number).random(800_000))  # sort
     return [[float(number)] * 8] * BATCH
 
 
@@ -113,12 +123,12 @@ def fill(queue: "multiprocessing.Queue[list[list[float]]]", first: int) -> None:
 
 def batches() -> Iterable[torch.Tensor]:
     """Of a DataLoader, a pool or a queue."""
-    if place == "tasks":
-        with multiprocessing.Pool(num_workers) as pool:
-            yield from map(torch.tensor, pool.imap(make, range(num_steps)))
-    elif place == "futures":
-        with ProcessPoolExecutor(num_workers) as executor:
-            yield from map(torch.tensor, executor.map(make, range(num_steps)))
+    if place in ("tasks", "thread_tasks"):
+        with multiprocessing.Pool(num_workers) if place == "tasks" else ThreadPool(num_workers) as pool:
+            yield from map(torch.tensor, pool.imap(make if place == "tasks" else sort, range(num_steps)))
+    elif place in ("futures", "thread_futures", "thread_python"):
+        with (ProcessPoolExecutor if place == "futures" else ThreadPoolExecutor)(num_workers) as executor:
+            yield from map(torch.tensor, executor.map(sort if place == "thread_futures" else make, range(num_steps)))
     elif place == "queue":
         queue: multiprocessing.Queue[list[list[float]]] = multiprocessing.Queue(2)
         for first in range(num_workers):

@@ -77,19 +77,19 @@ static uint32_t number_of(struct shared *shared, const struct target *target, co
     return number;
 }
 
-static struct code *new_code(struct target *target, uint64_t address)
+static struct code *new_code(struct known_codes *known, uint64_t address)
 {
-    if (target->num_codes == target->room) {
-        size_t room = target->room ? 2 * target->room : 128;
-        struct code *larger = realloc(target->code, room * sizeof *larger);
+    if (known->count == known->room) {
+        size_t room = known->room ? 2 * known->room : 128;
+        struct code *larger = realloc(known->code, room * sizeof *larger);
         if (!larger)
             return NULL;
-        target->code = larger;
-        target->room = room;
+        known->code = larger;
+        known->room = room;
     }
-    if (target->num_codes >= MOST_CODES || !insert(&target->codes, address, (uint32_t)target->num_codes))
+    if (known->count >= MOST_CODES || !insert(&known->places, address, (uint32_t)known->count))
         return NULL;
-    struct code *code = &target->code[target->num_codes++];
+    struct code *code = &known->code[known->count++];
     *code = (struct code){.address = address, .number = NOT_FOUND};
     return code;
 }
@@ -104,7 +104,7 @@ static const struct code *read_code(struct shared *shared, struct target *target
         word(head + layout->code_filename), word(head + layout->code_qualname), word(head + layout->code_linetable),
         (uint32_t)word(head + layout->code_firstlineno)
     };
-    struct code *code = place != NOT_FOUND ? &target->code[place] : new_code(target, address);
+    struct code *code = place != NOT_FOUND ? &target->known->code[place] : new_code(target->known, address);
     if (!code)
         return NULL;
     code->checked_ns = now_ns;
@@ -122,9 +122,9 @@ static const struct code *read_code(struct shared *shared, struct target *target
 
 const struct code *code_at(struct shared *shared, struct target *target, uint64_t address, uint64_t now_ns)
 {
-    uint32_t place = find(&target->codes, address);
+    uint32_t place = find(&target->known->places, address);
     if (place != NOT_FOUND) {
-        const struct code *known = &target->code[place];
+        const struct code *known = &target->known->code[place];
         if (known->number != NOT_FOUND && now_ns - known->checked_ns < known->check_after_ns)
             return known;
     }

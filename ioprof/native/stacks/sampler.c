@@ -74,15 +74,39 @@ EXPORT int ioprof_stacks_read(int pid, uint64_t address, void *to, uint64_t byte
     return copy_memory(pid, address, to, bytes);
 }
 
+static bool has_failed(const struct target *target)
+{
+    return target->failures >= MOST_FAILURES || target->error == ESRCH || target->error == EPERM;
+}
+
+/* What is known of the code of a thread's process, by another of its threads; else nothing yet. NULL: there is no memory. */
+static struct known_codes *codes_of(const struct sampler *sampler, int pid, uint32_t thread, const struct layout *layout)
+{
+    for (uint32_t i = 0; thread && i < sampler->num_targets; i++) {
+        const struct target *other = sampler->targets[i];
+        if (other->pid == pid && !has_failed(other) && !memcmp(&other->layout, layout, sizeof *layout))
+            return other->known;
+    }
+    return calloc(1, sizeof(struct known_codes));
+}
+
+/* `thread`: the kernel's number of a thread that may end before its process; 0: the main thread. */
 EXPORT int ioprof_stacks_add(
-    struct sampler *sampler, int pid, uint32_t number, uint32_t every, uint64_t thread_state, const struct layout *layout)
+    struct sampler *sampler, int pid, uint32_t thread, uint32_t number, uint32_t every, uint64_t thread_state,
+    const struct layout *layout)
 {
     if (!fits(layout))
         return EINVAL;
     struct target *target = sampler->num_targets < MOST_TARGETS ? calloc(1, sizeof *target) : NULL;
-    if (!target)
+    struct known_codes *known = target ? codes_of(sampler, pid, thread, layout) : NULL;
+    if (!known) {
+        free(target);
         return ENOMEM;
+    }
+    known->users++;
+    target->known = known;
     target->pid = pid;
+    target->thread = thread;
     target->number = number;
     target->every = every ? every : 1;
     target->thread_state = thread_state;
@@ -122,11 +146,6 @@ EXPORT void ioprof_stacks_remove(struct sampler *sampler, uint32_t number)
     free_target(sampler->targets[place]);
     free(sampler->targets[place]);
     sampler->targets[place] = sampler->targets[--sampler->num_targets];
-}
-
-static bool has_failed(const struct target *target)
-{
-    return target->failures >= MOST_FAILURES || target->error == ESRCH || target->error == EPERM;
 }
 
 EXPORT void ioprof_stacks_state(const struct sampler *sampler, uint32_t number, struct state *state)

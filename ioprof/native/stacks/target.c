@@ -1,5 +1,6 @@
 #include "target.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "codes.h"
@@ -14,6 +15,14 @@ struct frame {
     uint32_t code;
     int32_t instruction;
 };
+
+/* Whether the state is still that of the thread: the memory of one that has ended may be another's. */
+static bool is_of_thread(struct view *view, const struct target *target)
+{
+    uint64_t number;
+    return !target->thread
+        || (load(view, target->thread_state + target->layout.thread_native_id, &number) && number == target->thread);
+}
 
 static bool current_frame(struct view *view, const struct layout *layout, uint64_t thread_state, uint64_t *frame)
 {
@@ -97,6 +106,10 @@ void sample_target(struct shared *shared, struct target *target, uint64_t now_ns
 {
     struct frame frames[MOST_FRAMES];
     begin_view(&shared->view, target->pid, target->pages, target->num_pages);
+    if (!is_of_thread(&shared->view, target)) {
+        target->error = ESRCH;
+        return;
+    }
     int count = read_frames(shared, target, target->thread_state, now_ns, frames);
     uint64_t holder = count > 0 ? awaited_holder(&shared->view, target) : 0;
     target->num_pages = used_pages(&shared->view, target->pages);
@@ -125,6 +138,10 @@ void sample_target(struct shared *shared, struct target *target, uint64_t now_ns
 
 void free_target(struct target *target)
 {
-    free_table(&target->codes);
-    free(target->code);
+    struct known_codes *known = target->known;
+    if (--known->users)
+        return;
+    free_table(&known->places);
+    free(known->code);
+    free(known);
 }

@@ -1,4 +1,4 @@
-/* One thread that is sampled: the main thread of a process of the job. */
+/* One thread of a process of the job that is sampled. */
 
 #ifndef IOPROF_STACKS_TARGET_H
 #define IOPROF_STACKS_TARGET_H
@@ -21,6 +21,14 @@ struct code {
     uint32_t number; /* in the file */
 };
 
+/* The code objects of a process, which its threads share. */
+struct known_codes {
+    unsigned users;
+    struct table places; /* address to place in `code` */
+    struct code *code;
+    size_t count, room;
+};
+
 struct target {
     pid_t pid;
     uint32_t number;
@@ -28,13 +36,12 @@ struct target {
     uint32_t failures; /* in a row */
     int error; /* errno of the last failure */
     uint64_t thread_state;
+    uint32_t thread; /* the kernel's number of the thread, if its state may become another one's; 0: it does not */
     uint64_t lock; /* address of the interpreter's lock; 0: not known */
     struct layout layout;
     uint64_t pages[MOST_PAGES];
     unsigned num_pages;
-    struct table codes; /* address to index */
-    struct code *code;
-    size_t num_codes, room;
+    struct known_codes *known;
     uint64_t samples; /* stacks that were read */
     uint64_t torn; /* stacks that changed while they were read, and were dropped */
     uint64_t idle; /* times at which the thread ran no Python code */
