@@ -90,8 +90,12 @@ CASES = (
             advises="own_code.py",
             never_says=("num_workers",),
             names=(_line("sort"),),
+            like=like,
         )
-        for place, pool in (("thread_tasks", "pool of threads of multiprocessing"), ("thread_futures", "ThreadPoolExecutor"))
+        for place, pool, like in (
+            ("thread_futures", "ThreadPoolExecutor", ""),
+            ("thread_tasks", "pool of threads of multiprocessing", "own code in the tasks of a ThreadPoolExecutor"),
+        )
     ),
     Case(  # the loop needs the interpreter's lock after each of its operators, and waits for what the threads make
         name="Python in the tasks of a ThreadPoolExecutor",

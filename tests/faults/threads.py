@@ -116,6 +116,7 @@ CASES = (
             never_says=("Host-bound",),
             most_unexplained=most,
             needs=needs,
+            like="a ThreadPoolExecutor that decodes" if kind in ("pool", "generator") else "",
         )
         for kind, name, most, needs in (
             ("threads", "a ThreadPoolExecutor", 0.05, ()),
