@@ -46,7 +46,7 @@ MB, report 4.9 s; 100 M 137 s, 1,825 MB, report 33 s. The live job has not been 
 Since valid spans of capture files are found in C, each kind where it is wanted: 10 M events, alone on that machine, in turn, twice:
 18.1 and 17.5 s before, 15.5 and 15.8 s after (store 8.1 and 6.1, 4.9 and 4.8), CPU time 26.2 and 27.9 s, 24.9 and 25.9 s, 765 MB.
 By this program the next day, alone, once: 10 M 17.5 s, 823 MB, report 7.6 s; 100 M 173 s, 1,702 MB, report 51 s. The machine was
-slower then: the report, which had not changed, took 1.5 times as long as the time before.
+slower then: the report, whose code is nearly the same, took 1.5 times as long as the time before.
 
 What did not help: to read the spans of a whole rank part by part (4.0 s of CPU time instead of 2.5 s), to store spans in the order
 of kinds (a piece is ordered in 0.4 s less, spans.parquet grew by 15 %), lz4 instead of zstd (0.4 s to write, 0.1 s to read,
