@@ -227,6 +227,7 @@ class StackSampler:
         reads_roles = monotonic_ns() >= self._roles_ns
         if reads_roles:
             self._roles_ns = monotonic_ns() + _ROLES_AFTER_NS
+        has_workers = any(target.role == "worker" for target in self._live)  # which make the batches, and not threads
         for target in self._live:
             if target.role == "other" and target.number >= 0 and reads_roles:
                 self._update_role(target)
@@ -234,7 +235,7 @@ class StackSampler:
                 self._attach(target)
             elif self._reader.state(target.number).failed:
                 self._finish(target)
-            elif target.role == "rank" and reads_roles:
+            elif target.role == "rank" and reads_roles and not has_workers:
                 self._find_threads(target)
         self._live = [target for target in self._live if not target.done]
 
