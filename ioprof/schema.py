@@ -123,9 +123,9 @@ STACK_COLUMNS: Final = {
 """Columns of stacks.parquet, in order: one sample of the Python stack of a thread per row.
 
 `stack` has a line `file:line:function` per frame, outermost first; frames of the ioprof that recorded have a file that begins with
-`<ioprof>`. Main threads are sampled, and less often other threads of ranks (`tid` is not `pid`). A sample whose first frame is
-`<thread>:0:NAME` is of a thread that held the interpreter lock (GIL) while the main thread waited for it, in the sample of the same
-time.
+`<ioprof>`. Main threads are sampled, and less often other threads of ranks (`tid` is not `pid`) while no worker processes make the
+batches. A sample whose first frame is `<thread>:0:NAME` is of a thread that held the interpreter lock (GIL) while the main thread
+waited for it, in the sample of the same time.
 """
 HOLDER: Final = "<thread>"
 """The file of the first frame of such a sample."""

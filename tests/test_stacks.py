@@ -26,10 +26,12 @@ from ioprof.clock import monotonic_ns
 from ioprof.errors import CaptureError
 from ioprof.ingest.stacks import instruction_lines, read_stacks
 from ioprof.stack_format import STACK_FORMAT, TEXT_RECORD
+from ioprof.stacks import StackSampler
 from ioprof.stacks.elf import symbol_addresses
 from ioprof.stacks.interpreters import Interpreter, Interpreters
 from ioprof.stacks.layouts import FIXED, layout_of
 from ioprof.stacks.library import Reader, TargetState, is_built, read_memory
+from ioprof.stacks.sampler import _Target
 
 pytestmark = pytest.mark.skipif(not is_built(), reason="the library that reads stacks is not built: no C compiler")
 
@@ -196,11 +198,37 @@ def test_the_threads_of_a_process_are_found() -> None:
         states = found.threads(os.getpid(), read_memory)
         assert {thread.native_id for thread in threads} <= {number for _, number in states}
         assert (main, os.getpid()) in states
-        assert states[0][0] == found.newest_thread(os.getpid(), read_memory)
     finally:
         end.set()
         for thread in threads:
             thread.join()
+
+
+def test_threads_of_a_rank_are_sampled_while_there_are_no_workers(tmp_path: Path) -> None:
+    """New ones are noticed, those that ended are left alone, and all of them while a worker process makes batches."""
+    sampler, end = StackSampler(tmp_path, "here", tmp_path), threading.Event()
+    rank, worker = (_Target(tmp_path / role, os.getpid(), role) for role in ("rank", "worker"))
+
+    def found(*live: _Target) -> set[int | None]:
+        sampler._live, sampler._roles_ns = list(live), 0
+        sampler._look()
+        return {each.tid for each in rank.threads}
+
+    threads = [threading.Thread(target=end.wait) for _ in range(3)]
+    threads[0].start()
+    assert threads[0].native_id not in found(rank)  # the process itself is found first
+    assert threads[0].native_id in found(rank)
+    for thread in threads[1:]:
+        thread.start()
+    numbers = {thread.native_id for thread in threads}
+    assert numbers <= found(rank)
+    assert set() == found(rank, worker)
+    assert numbers <= found(rank)
+    end.set()
+    for thread in threads:
+        thread.join()
+    assert not numbers & found(rank)
+    sampler.stop()
 
 
 @pytest.mark.parametrize("minor", MINORS)

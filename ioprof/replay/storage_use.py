@@ -20,8 +20,8 @@ _MOST_TICKS: Final = 50
 _LEAST_TAIL: Final = 5.0
 """Mean of the times of reads over their median, from which on a few hold up all others."""
 _STEADY: Final = 0.15
-"""Variation of the bytes in windows of time over what batches of their sizes would have, up to which a rate holds them: 0.03 to
-0.13 in 19 runs on a throttled disk, 0.2 to 4 in 46 behind a latency."""
+"""Variation of the bytes in windows of time over what batches of their sizes would have, up to which a rate holds them: 0.04 to
+0.10 in 19 runs on a throttled disk, 0.2 to 2.4 in 64 behind a latency (measured apart)."""
 _ALWAYS: Final = 0.85
 """Share of the time in which some reader waited, from which on storage was always at work."""
 

@@ -55,7 +55,8 @@ class Interpreter:
         """
         layout, found = self.layout, list[tuple[int, int]]()
         places = (layout.thread_interpreter, layout.frames.thread_native_id, layout.thread_next)
-        state, interpreter = self.newest_thread(pid, read), self._interpreter(pid, read)
+        interpreter = self._interpreter(pid, read)
+        state = _word(read(pid, interpreter + layout.threads_head, 8)) if interpreter else 0
         while state and len(found) < _MOST_THREADS:
             fields = read(pid, state, max(places) + 8)
             of_interpreter, number, following = (_word(fields[place : place + 8]) for place in places)
@@ -64,11 +65,6 @@ class Interpreter:
             found.append((state, number))
             state = following
         return found
-
-    def newest_thread(self, pid: int, read: ReadMemory) -> int:
-        """The address of the state of the thread that was made last; 0: there is none. Errors as of `threads`."""
-        interpreter = self._interpreter(pid, read)
-        return _word(read(pid, interpreter + self.layout.threads_head, 8)) if interpreter else 0
 
     def _interpreter(self, pid: int, read: ReadMemory) -> int:
         """The newest one alone: subinterpreters have no main thread."""

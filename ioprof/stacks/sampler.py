@@ -97,10 +97,6 @@ class _Target:
     pid: int
     role: str
     interpreter: Interpreter | None = None
-    main_state: int = 0
-    """The address of the state of its main thread."""
-    newest_state: int = 0
-    """The same of the newest thread, when they were looked through the last time; 0: they must be looked through again."""
     threads: list[_Thread] = field(default_factory=list)
     number: int = -1
     """Among the sampled threads; -1: not sampled (yet)."""
@@ -115,7 +111,7 @@ class _Target:
 
 class StackSampler:
     """Samples the main threads of the job's Python processes into `spool` from `start` to `stop`, or in a `with` block; of ranks
-    the other threads too, less often, since those of a pool may make the batches.
+    the other threads too, less often, while there are no worker processes: threads of a pool may make the batches then.
 
     The processes are those that hooks record into the spool. Raises `CaptureError` where the library is not built, and `OSError` if
     the file cannot be created; later errors raise nothing.
@@ -235,7 +231,9 @@ class StackSampler:
                 self._attach(target)
             elif self._reader.state(target.number).failed:
                 self._finish(target)
-            elif target.role == "rank" and reads_roles and not has_workers:
+            elif has_workers:
+                self._leave_threads(target)
+            elif target.role == "rank" and reads_roles:
                 self._find_threads(target)
         self._live = [target for target in self._live if not target.done]
 
@@ -292,7 +290,7 @@ class StackSampler:
                 self._note(str(error))
             return
         target.number, target.attached_ns = number, monotonic_ns()
-        target.interpreter, target.main_state = interpreter, thread
+        target.interpreter = interpreter
         self._num_targets += 1
         self._num_processes += 1
         what = {"target": number, "pid": target.pid, "version": interpreter.version_name, "time_ns": monotonic_ns()}
@@ -300,26 +298,27 @@ class StackSampler:
 
     def _find_threads(self, target: _Target) -> None:
         """Begin to sample the threads of a rank that are new, and leave alone those that have ended."""
-        interpreter, ended = target.interpreter, [each for each in target.threads if self._reader.state(each.number).failed]
-        for each in ended:
-            self._remove(each.number)
-            target.threads.remove(each)
-        try:
-            assert interpreter is not None, "it is sampled"
-            newest = interpreter.newest_thread(target.pid, read_memory)
-            states = interpreter.threads(target.pid, read_memory) if newest != target.newest_state else []
+        interpreter = target.interpreter
+        assert interpreter is not None, "it is sampled"
+        try:  # until a new thread runs, its state has the number of another one
+            states = {(state, tid) for state, tid in interpreter.threads(target.pid, read_memory) if tid != target.pid}
         except OSError:
             return
-        known = {(each.state, each.tid) for each in target.threads}
-        for state, tid in states:
-            is_begun = tid != target.pid
-            newest = newest if is_begun or state == target.main_state else 0
-            if is_begun and (state, tid) not in known:
-                self._add_thread(target, state, tid)
-        target.newest_state = newest
-        if states or ended:
+        before = {(each.state, each.tid): each for each in target.threads}
+        for key in before.keys() - states:
+            self._remove(before[key].number)
+            target.threads.remove(before[key])
+        for state, tid in sorted(states - before.keys()):
+            self._add_thread(target, state, tid)
+        if before.keys() != states:
             for each in target.threads:
                 self._reader.set_every(each.number, ceil(len(target.threads) / _THREADS_PER_PASS))
+
+    def _leave_threads(self, target: _Target) -> None:
+        """Sample no thread of a process but its main one."""
+        for each in target.threads:
+            self._remove(each.number)
+        target.threads.clear()
 
     def _add_thread(self, target: _Target, state: int, tid: int) -> None:
         if len(target.threads) >= _MOST_OF_RANK or sum(len(each.threads) for each in self._live) >= _MOST_THREADS:
@@ -339,8 +338,7 @@ class StackSampler:
     def _finish(self, target: _Target) -> None:
         if target.number < 0 or target.done:
             return
-        for each in target.threads:
-            self._remove(each.number)
+        self._leave_threads(target)
         error = self._remove(target.number)
         target.done = True
         if error in _REFUSED:
