@@ -3,6 +3,8 @@
     IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/what_if.py [--only WORD] [--json FILE] [--keep FOLDER] [--paired [--until HH:MM]]
     python benchmarks/what_if.py --removals
     python benchmarks/what_if.py --again FOLDER [FOLDER ...] [--shown]
+    IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/what_if.py --more FOLDER [--until HH:MM]
+    python benchmarks/what_if.py --medians FOLDER
 
 For each scenario a job is recorded, all of its changes are predicted, and then the job is recorded again with each change. The
 error is that of the time of a steady step: predicted over measured, less one. The first job is also recorded a second time without
@@ -13,6 +15,11 @@ With `--paired` the job is recorded anew directly before each changed run, and t
 whose speed changes within minutes, less is then charged to the prediction. A first run of which reports predict nothing, since
 other programs competed with it, is made once more. The noise is then the difference of the job to that of the pair before.
 `--until` begins no pair after that time, and the pairs that are left are named.
+
+Where the machine's noise is as large as the errors that are asked for, medians say more: `--more` makes each changed run of kept
+pairs once more, and `--medians` predicts each change from all first runs of its job. The error is the median of these predictions
+over the median of the changed runs, less one. Beside it stands what comes of no change: the median of as many first runs over that
+of the other ones.
 
 `--removals` asks for what a report calls the gain of a cause: what the job would gain if it cost nothing. The job is then made
 without it: from memory instead of from storage, without decoding, without the model's computation, and so on. With samples that are
@@ -46,13 +53,16 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from what_if_runs import Bench, KeptRuns, machine, needs, next_time
+import what_if_medians
+from what_if_medians import MedianResult, folder_of_pair, next_run
+from what_if_runs import Bench, KeptRuns, Machine, machine, needs, next_time
 from what_if_scenarios import REMOVALS, SCENARIOS, Scenario, Variant
 
 from ioprof.errors import IoprofError
@@ -66,6 +76,7 @@ from ioprof.replay.recorded import pipeline
 from ioprof.trace import Trace
 
 Runs = Bench | KeptRuns
+SAMPLE = "IOPROF_IMAGENET_SAMPLE"
 WORK_OF_WORKER = ("decode", "transform")
 """Stages that compute the same in each run, as far as a change does not touch them."""
 
@@ -238,6 +249,12 @@ def predicted(trace: Trace, recorded: Pipeline, variant: Variant) -> Predicted |
     return Predicted(change.change.text, change.predicted.step_s / base_s, low, high, change.baseline_error)
 
 
+def factors(trace: Trace, recorded: Pipeline, variant: Variant) -> tuple[float, float, float] | None:
+    """See `what_if_medians.Factors`."""
+    found = predicted(trace, recorded, variant)
+    return None if found is None else (found.factor, found.low, found.high)
+
+
 def text_of(variant: Variant) -> str:
     return f"without {' '.join(variant.removed)}" if variant.removed else variant.change.text
 
@@ -263,13 +280,20 @@ def main() -> None:
         default=(),
         help="predict the runs that earlier calls kept in these folders",
     )
+    parser.add_argument("--more", type=Path, metavar="FOLDER", help="make the changed runs of the pairs in this folder once more")
+    parser.add_argument("--medians", type=Path, metavar="FOLDER", help="medians of all runs of the pairs in this folder")
     parser.add_argument("--shown", action="store_true", help="with --again: print the errors by kind of change, for accuracy.py")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args()
-    if options.until and not options.paired:
-        parser.error("--until: it is for pairs of runs; add --paired")
+    if options.until and not (options.paired or options.more):
+        parser.error("--until: it is for pairs of runs; add --paired, or --more FOLDER")
     known = (*SCENARIOS, *REMOVALS) if options.shown else REMOVALS if options.removals else SCENARIOS
     chosen = [scenario for scenario in known if options.only in scenario.name]
+    if options.more or options.medians:
+        if options.more:
+            record_more(chosen, options)
+        say_medians(chosen, options)
+        return
     found = predicted_again(chosen, options.again) if options.again else recorded(chosen, options)
     if options.json:
         options.json.write_text(json.dumps([as_json(result) for result in found], indent=1, allow_nan=False))
@@ -306,14 +330,12 @@ def predicted_again(chosen: list[Scenario], folders: list[Path]) -> list[Result]
 
 def recorded(chosen: list[Scenario], options: argparse.Namespace) -> list[Result]:
     """The results of new runs."""
-    sample = os.environ.get("IOPROF_IMAGENET_SAMPLE")
-    if not sample:
-        print("what-if: not measured; set IOPROF_IMAGENET_SAMPLE to a folder of images")
+    if not os.environ.get(SAMPLE):
+        print(f"what-if: not measured; set {SAMPLE} to a folder of images")
         return []
     compare: Callable[[Runs, Scenario], Iterator[Result]] = paired_results if options.paired else results
-    until = next_time(options.until, datetime.now()) if options.until else None
     found = list[Result]()
-    with machine(Path(sample), chosen, options.real_time, until) as (here, folder):
+    with bench_machine(chosen, options) as (here, folder):
         for scenario in chosen:
             if reason := needs(scenario.storage):
                 print(f"{scenario.name}: not measured; {reason}")
@@ -321,6 +343,42 @@ def recorded(chosen: list[Scenario], options: argparse.Namespace) -> list[Result
             place = options.keep / folder_name(scenario) if options.keep else Path(tempfile.mkdtemp(dir=folder))
             found += told(scenario, compare(Bench(here, place), scenario))
     return found
+
+
+def record_more(chosen: list[Scenario], options: argparse.Namespace) -> None:
+    """Make the changed runs of kept pairs once more."""
+    with bench_machine(chosen, options) as (here, _):
+        for scenario in chosen:
+            kept, numbers = options.more / folder_name(scenario), range(1, len(scenario.variants) + 1)
+            made = [number for number in numbers if (kept / folder_of_pair(number) / "changed").is_dir()]
+            bench = Bench(here, kept)
+            for number in made:
+                name = next_run(kept, number)
+                if bench.can_record(name):
+                    bench.record(scenario.changed(scenario.variants[number - 1]), name)
+                else:
+                    print(f"{scenario.name}, {text_of(scenario.variants[number - 1])}: left, no further run")
+
+
+def say_medians(chosen: list[Scenario], options: argparse.Namespace) -> None:
+    """Print the medians of kept pairs."""
+    found = list[MedianResult]()
+    for scenario in chosen:
+        kept = (options.medians or options.more) / folder_name(scenario)
+        if kept.is_dir():
+            print(scenario.name, flush=True)
+            for result in what_if_medians.medians(scenario, kept, factors, text_of):
+                print(what_if_medians.line(result), flush=True)
+                found.append(result)
+    if options.json:
+        options.json.write_text(json.dumps([vars(result) | {"error": result.error} for result in found], indent=1))
+    what_if_medians.say(found)
+
+
+def bench_machine(chosen: list[Scenario], options: argparse.Namespace) -> AbstractContextManager[tuple[Machine, Path]]:
+    """The machine to record on."""
+    until = next_time(options.until, datetime.now()) if options.until else None
+    return machine(Path(os.environ[SAMPLE]), chosen, options.real_time, until)
 
 
 def folder_name(scenario: Scenario) -> str:

@@ -312,7 +312,7 @@ def compare(*runs: "Run | Trace | Path | str") -> "Comparison":
 
 def whatif(
     run: "Run | Trace | Path | str",
-    *,
+    *others: "Run | Trace | Path | str",
     workers: int | None = None,
     prefetch: int | None = None,
     persistent_workers: bool = False,
@@ -335,6 +335,8 @@ def whatif(
 
     Args:
         run: a run folder, what `ioprof.load` gives, or what `ioprof.record` and `ioprof.run` give.
+        others: further recordings of the same job. The change is predicted from each, the one with the middle predicted step
+            counts, and the range has how much they differ.
         workers: loader workers per rank; 0: the rank loads its batches itself.
         prefetch: batches per worker that are prepared ahead.
         persistent_workers: keep workers from epoch to epoch.
@@ -355,14 +357,22 @@ def whatif(
         RunError: a folder is no run, is damaged, or cannot be replayed; the message says why.
 
     """
+    from ioprof.replay.recordings import check_same_job, of_recordings
     from ioprof.report.explore import Run
     from ioprof.trace import Trace
 
-    recorded = run if isinstance(run, Run) else Run(run) if isinstance(run, Trace) else Run.load(run)
-    return recorded.whatif(
-        workers=workers, prefetch=prefetch, persistent_workers=persistent_workers, batch=batch, cores=cores, ranks=ranks,
-        cache=cache, layout=layout, image=image, like=like, device=device, copy=copy, **speeds,
-    )  # fmt: skip
+    recordings = [
+        each if isinstance(each, Run) else Run(each) if isinstance(each, Trace) else Run.load(each) for each in (run, *others)
+    ]
+    check_same_job([each.trace.run for each in recordings])
+    found = [
+        each.whatif(
+            workers=workers, prefetch=prefetch, persistent_workers=persistent_workers, batch=batch, cores=cores, ranks=ranks,
+            cache=cache, layout=layout, image=image, like=like, device=device, copy=copy, **speeds,
+        )
+        for each in recordings
+    ]  # fmt: skip
+    return of_recordings(found, [each.trace.run for each in recordings])
 
 
 def prove(

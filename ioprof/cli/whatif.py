@@ -12,7 +12,10 @@ from ioprof.train.copies import COPIES
 
 
 def whatif(
-    run: Annotated[Path, Argument(help="A run folder.", show_default=False)],
+    runs: Annotated[
+        list[Path],
+        Argument(help="A run folder; several are recordings of one job, of which the middle one counts.", show_default=False),
+    ],
     workers: Annotated[
         int | None, Option(help="Loader workers per rank; 0: the rank loads its batches itself.", show_default=False)
     ] = None,
@@ -45,10 +48,10 @@ def whatif(
 ) -> int:
     """Predict what a change of a recorded job would bring, by replaying its recorded pipeline.
 
-    Prints the error of the replay without any change first.
+    Prints the error of the replay without any change first. Further recordings of the job show how much it differs from run to run.
     """
     found = ioprof.whatif(
-        run, workers=workers, prefetch=prefetch, persistent_workers=persistent_workers, batch=batch, cores=cores, ranks=ranks,
+        *runs, workers=workers, prefetch=prefetch, persistent_workers=persistent_workers, batch=batch, cores=cores, ranks=ranks,
         cache=cache, layout=layout, image=image, like=like, device=device, copy=copy, storage=storage, decode=decode,
         transform=transform, collate=collate, compute=compute, exchange=exchange,
     )  # fmt: skip
@@ -57,5 +60,5 @@ def whatif(
         return 0
     for line in prediction_lines(found):
         output.print(line, markup=False)
-    next_command("ioprof", "report", run)
+    next_command("ioprof", "report", runs[0])
     return 0

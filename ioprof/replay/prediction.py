@@ -32,6 +32,16 @@ class Range:
 
 
 @dataclass(frozen=True)
+class Recording:
+    """One of several recordings of a job, and what is predicted from it alone."""
+
+    step_s: float
+    """A steady step, as measured."""
+    speedup: float
+    """With the change, as predicted."""
+
+
+@dataclass(frozen=True)
 class Prediction:
     """What a change would bring."""
 
@@ -55,6 +65,8 @@ class Prediction:
     """With the change, steady, of all ranks. Null: the batch size is not known."""
     measured_samples_per_s: float | None
     assumptions: tuple[Assumption, ...]
+    recordings: tuple[Recording, ...] = ()
+    """Of a prediction from several recordings, see `recordings.of_recordings`; else empty."""
 
     def to_json(self) -> str:
         """The prediction as JSON; `assumptions` are sentences, a factor at no cost is null."""

@@ -15,6 +15,9 @@ LARGE_ERROR: Final = 0.1
 
 def prediction_lines(found: Prediction) -> Iterator[str]:
     """One sentence per line, the most important first."""
+    if found.recordings:
+        steps = ", ".join(duration(each.step_s) for each in found.recordings)
+        yield f"{len(found.recordings)} recordings: {steps} per batch. Predicted from the middle one:"
     yield (
         f"Baseline: replayed {duration(found.baseline.step_s)} per batch, measured {duration(found.measured.step_s)} "
         f"(error {found.baseline_error:+.1%}); the whole loop {duration(found.baseline.total_s)}, "
@@ -28,7 +31,8 @@ def prediction_lines(found: Prediction) -> Iterator[str]:
         f"(95 %: {found.speedup_range.low:.2f} to {found.speedup_range.high:.2f})."
     )
     yield f"The whole loop would take {duration(found.predicted.total_s)}, start-up and epoch boundaries included."
-    yield f"The range covers how steps vary within this run, the error of the replay{_of_kind(found)}"
+    between = f", how much the {len(found.recordings)} recordings differ" if found.recordings else ""
+    yield f"The range covers how steps vary within this run{between}, the error of the replay{_of_kind(found)}"
     if abs(found.baseline_error) >= LARGE_ERROR:
         yield f"Unsure: the replay does not reproduce the run itself within {percent(LARGE_ERROR, 0)}."
     for each in found.assumptions:
