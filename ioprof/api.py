@@ -330,13 +330,11 @@ def whatif(
     """Predict what a change of a recorded run would bring, by replaying its pipeline; as `ioprof whatif`.
 
         found = ioprof.whatif("runs/first", workers=8, storage="2x")
-        found.speedup, found.speedup_range      # 1.62, from 1.55 to 1.70
-        found.baseline_error                    # of the replay without any change: 0.012 is 1.2 % too slow
+        found.speedup, found.speedup_range, found.baseline_error  # 1.62, 1.55 to 1.70; without change: 0.012 too slow
 
     Args:
         run: a run folder, what `ioprof.load` gives, or what `ioprof.record` and `ioprof.run` give.
-        others: further recordings of the same job. The change is predicted from each, the one with the middle predicted step
-            counts, and the range has how much they differ.
+        others: further recordings of the same job, whose differences the range has; the middle prediction counts.
         workers: loader workers per rank; 0: the rank loads its batches itself.
         prefetch: batches per worker that are prepared ahead.
         persistent_workers: keep workers from epoch to epoch.
@@ -357,22 +355,21 @@ def whatif(
         RunError: a folder is no run, is damaged, or cannot be replayed; the message says why.
 
     """
-    from ioprof.replay.recordings import check_same_job, of_recordings
+    from ioprof.replay.recordings import predicted
     from ioprof.report.explore import Run
     from ioprof.trace import Trace
 
     recordings = [
         each if isinstance(each, Run) else Run(each) if isinstance(each, Trace) else Run.load(each) for each in (run, *others)
     ]
-    check_same_job([each.trace.run for each in recordings])
-    found = [
-        each.whatif(
+
+    def asked(recording: Run) -> "Prediction":
+        return recording.whatif(
             workers=workers, prefetch=prefetch, persistent_workers=persistent_workers, batch=batch, cores=cores, ranks=ranks,
             cache=cache, layout=layout, image=image, like=like, device=device, copy=copy, **speeds,
-        )
-        for each in recordings
-    ]  # fmt: skip
-    return of_recordings(found, [each.trace.run for each in recordings])
+        )  # fmt: skip
+
+    return predicted(recordings, asked)
 
 
 def prove(

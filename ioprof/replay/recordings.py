@@ -1,12 +1,32 @@
 """A prediction from several recordings of one job, which show how much the job itself differs from run to run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Protocol, TypeVar
 
 from ioprof.errors import CommandError
 from ioprof.replay.assumptions import Assumption
 from ioprof.replay.prediction import Prediction, Range, Recording
 from ioprof.run_record import RunRecord
+from ioprof.trace import Trace
+
+
+class Recorded(Protocol):
+    """A run that was loaded."""
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded."""
+
+
+Run = TypeVar("Run", bound=Recorded)
+
+
+def predicted(recordings: Sequence[Run], ask: Callable[[Run], Prediction]) -> Prediction:
+    """See `of_recordings`; `ask` predicts from one recording. CommandError, before any is asked, if they are of different jobs."""
+    runs = [each.trace.run for each in recordings]
+    check_same_job(runs)
+    return of_recordings([ask(each) for each in recordings], runs)
 
 
 def check_same_job(runs: Sequence[RunRecord]) -> None:
