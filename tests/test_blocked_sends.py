@@ -59,14 +59,28 @@ def test_a_batch_that_its_worker_keeps_while_it_makes_the_next_one_is_late_for_t
     assert charged_ms == {cause: round(row[f"{cause}_ns"] / 1e6) for cause in charged_ms}
 
 
-@pytest.mark.parametrize(("arrives", "cause"), [("when the next batch is made", "transform"), ("in the middle of it", "delivery")])
-def test_batches_that_all_arrive_when_the_next_one_is_made_are_late_for_that(arrives: str, cause: str) -> None:
-    """Then the worker always keeps the lock; a slow message ends at any time."""
+@pytest.mark.parametrize(
+    ("arrives", "last_ms", "cause"),
+    [
+        ("when the next batch is made", 12, "transform"),
+        ("in the middle of it", 7, "delivery"),
+        ("in the middle of it", 1, "transform"),
+        ("in the middle of it", 6, "delivery"),
+    ],
+)
+def test_batches_that_all_arrive_when_the_next_one_is_made_are_late_for_that(arrives: str, last_ms: int, cause: str) -> None:
+    """Then the worker always keeps the lock; a slow message ends at any time. The last batch, whose worker is idle, shows what a
+    message takes by itself.
+    """
     early = 0 if arrives == "when the next batch is made" else 5
     number = "0123456789abcdef"
     rows = {
         "step": "0" * 26 + "".join(one * 13 for one in number[1:]),
-        "wait": "0" * (25 - early) + "." * (1 + early) + "".join(one * (12 - early) + "." * (1 + early) for one in number[1:]),
+        "wait": "0" * (25 - early)
+        + "." * (1 + early)
+        + "".join(one * (12 - early) + "." * (1 + early) for one in number[1:-1])
+        + "f" * last_ms
+        + "." * (13 - last_ms),
         "compute": "." * 25 + "0" + "".join("." * 12 + one for one in number[1:]),
         "fetch w0": "".join(one * 12 + "." for one in number) + "." * 13,
         "transform w0": "".join(("=" if place % 2 else "#") * 12 + "." for place in range(16)) + "." * 13,

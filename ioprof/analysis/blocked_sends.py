@@ -7,10 +7,12 @@ just after a series of such reads has ended that began with the wait.
 
 Python code keeps the lock too: a thread that wants it gets it after 5 ms (`sys.getswitchinterval`), and needs it several times a
 message. The sign of that: other batches of the run arrive at once, and this one comes later than those by at least that interval,
-while its worker made another one. Where all batches take long, it is the message that is slow, unless nearly each of them arrives
-just when its worker has made the next one.
+while its worker made another one. Where all batches take long, those of a worker that then made no other one, as the last of an
+epoch, show what the message itself takes. If there are none, it is the message that is slow, unless nearly each of the batches
+arrives just when its worker has made the next one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +32,11 @@ _LEAST_COVERED: Final = 0.75
 
 _QUICK: Final = 0.1
 """Quantile of the times from when a batch was made to its arrival, at which it was waited for: what a message itself takes."""
+
+_LEAST_MADE: Final = 0.5
+"""Time of making a batch, over the median, from which on its message is as large as others: the last one may have few samples."""
+_IDLE: Final = 0.1
+"""Part of the time of a message in which its worker may have made another batch, if it counts as idle."""
 
 _SOON_NS: Final = 3_000_000
 """Time from when the next batch was made to the arrival of the one before it, which then could be sent: 0.4 to 1 ms measured,"""
@@ -68,16 +75,29 @@ def held(known: pl.DataFrame, fetches: pl.DataFrame) -> pl.DataFrame:
     """
     since = pl.max_horizontal("start_ns", "ready_ns")
     asked = known.with_columns(since.alias("since_ns"))
+    by_worker = {worker: union(intervals(of_one)) for (worker,), of_one in fetches.group_by("worker")}
     direct = asked.filter(pl.col("start_ns") <= pl.col("ready_ns"))
-    message = Message.of((direct if len(direct) else asked).select(pl.col("end_ns") - pl.col("since_ns")).to_series().to_numpy())
+    took = (direct if len(direct) else asked).select(pl.col("end_ns") - pl.col("since_ns")).to_series().to_numpy()
+    message = Message.of(took, _took_alone(asked, fetches, by_worker))
     late = asked.select((pl.col("since_ns") + message.takes_ns).alias("start_ns"), "end_ns", "worker")
     late = late.filter(pl.col("end_ns") - pl.col("start_ns") >= LEAST_LATE_NS)
     found = [late.clear()]
     for (worker,), part in late.group_by("worker", maintain_order=True):
-        fetching = union(intervals(fetches.filter(pl.col("worker") == worker)))
-        found.append(part.filter(pl.Series(message.is_kept_back(intervals(part), fetching))))
+        found.append(part.filter(pl.Series(message.is_kept_back(intervals(part), by_worker.get(worker, EMPTY)))))
     held_up = pl.concat(found)
     return held_up if message.explains(len(held_up), len(late)) else late.clear()
+
+
+def _took_alone(asked: pl.DataFrame, fetches: pl.DataFrame, by_worker: Mapping[object, Intervals]) -> NDArray[np.int64]:
+    """What messages took at most whose workers made no other batch meanwhile, of batches that took as long to make as others."""
+    made_ns = fetches.group_by("batch", "worker").agg(made_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    of_batch = asked.join(made_ns, on=["batch", "worker"], how="left")
+    found = [np.empty(0, np.int64)]
+    for (worker,), part in of_batch.filter(pl.col("made_ns") >= _LEAST_MADE * pl.col("made_ns").median()).group_by("worker"):
+        times = pack(part["ready_ns"].to_numpy(), part["end_ns"].to_numpy())
+        took_ns = times[:, 1] - times[:, 0]
+        found.append(took_ns[covered(times, by_worker.get(worker, EMPTY)) <= _IDLE * took_ns])
+    return np.concatenate(found)
 
 
 @dataclass(frozen=True)
@@ -89,9 +109,13 @@ class Message:
     always_late: bool
 
     @classmethod
-    def of(cls, took_ns: NDArray[np.int64]) -> "Message":
-        """From the times between when batches were made, or asked for if that was later, and their arrival."""
+    def of(cls, took_ns: NDArray[np.int64], alone_ns: NDArray[np.int64]) -> "Message":
+        """From the times between when batches were made, or asked for if that was later, and their arrival; `alone_ns` are those
+        since they were made, of workers that were idle meanwhile.
+        """
         quick_ns = int(np.quantile(took_ns, _QUICK, method="lower")) if len(took_ns) else 0
+        if quick_ns >= LEAST_LATE_NS and len(alone_ns):
+            quick_ns = int(alone_ns.min())
         return cls(0, True) if quick_ns >= LEAST_LATE_NS else cls(quick_ns, False)
 
     def is_kept_back(self, late: Intervals, fetching: Intervals) -> NDArray[np.bool_]:
