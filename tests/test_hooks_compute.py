@@ -61,6 +61,28 @@ def test_computation_has_its_step(trained: Trace) -> None:
     assert later.select(((pl.col("start_ns") >= pl.col("begin")) & (pl.col("end_ns") <= pl.col("end"))).all()).item()
 
 
+@pytest.mark.parametrize("how", ["watched", "closure"])
+def test_what_the_loop_does_with_gradients_itself_is_not_computed(how: str, tmp_path: Path) -> None:
+    """Neither after the backward pass nor in a closure of the optimizer's step; the model, the loss and the step are computed."""
+    run([PROGRAM, how], tmp_path / "spool")
+    trace = recorded(tmp_path / "spool")
+    assert STEPS * 10 * MILLISECOND <= took_ns(trace, "watch")
+    assert 0 == common_ns(trace, "compute", "watch")
+    assert STEPS * 20 * MILLISECOND <= took_ns(trace, "in the model", "in the loss")
+    assert took_ns(trace, "in the model", "in the loss") == common_ns(trace, "compute", "in the model", "in the loss")
+    computed = trace.spans.filter(pl.col("kind") == "compute").with_columns(pl.col("name").cast(str)).sort("start_ns")
+    for name in ("forward", "backward", "optimizer"):
+        assert [*range(STEPS)] == computed.filter(pl.col("name") == name)["step"].unique().sort().to_list()
+    assert (computed["start_ns"][1:] >= computed["end_ns"][:-1]).all()
+
+
+def test_clipping_is_computed(tmp_path: Path) -> None:
+    """Once it was seen that torch computes it."""
+    run([PROGRAM, "clipped"], tmp_path / "spool")
+    trace = recorded(tmp_path / "spool")
+    assert common_ns(trace, "compute", "clip") >= 0.5 * took_ns(trace, "clip") > 0
+
+
 def test_inference_is_computed(tmp_path: Path) -> None:
     """A model that is only called computes; the transform before it does not."""
     run([PROGRAM, "inference"], tmp_path / "spool")

@@ -59,4 +59,13 @@ CASES = (
         names=("rank 1: loader",),
         most_unexplained=1.0,  # of rank 1, whose lines of code are named
     ),
+    Case(
+        name="a first rank whose samples take 20 ms longer, and whose buffers others wait for",
+        program=_PROGRAM,
+        arguments=("slow_first_rank", 24, 1),
+        launcher=_TWO,
+        says=("rank 0",),
+        names=("rank 0: loader",),
+        most_unexplained=1.0,  # of rank 0, whose lines of code are named
+    ),
 )

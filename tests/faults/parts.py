@@ -120,6 +120,16 @@ CASES = (
         names=("train_with_fault.py", "Buckets.__iter__"),
     ),
     Case(
+        name="a sampler of batches that chooses those of an epoch at once, for workers that are kept",
+        program=_PROGRAM,
+        arguments=("batches", 100_000, 60, 1),
+        bound_by="loader",
+        says=("Loader-bound", "sampler"),
+        never_says=("start of workers",),
+        advises="in the sampler at",
+        names=("train_with_fault.py", "Buckets.__iter__"),
+    ),
+    Case(
         name="workers that are spawned in every epoch",
         program=_PROGRAM,
         arguments=("spawn", 0, 8, 1),

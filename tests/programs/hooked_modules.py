@@ -1,6 +1,6 @@
 """Loops on the CPU without a DataLoader, whose modules say by spans of their own when they compute; which loop is an argument.
 
-python hooked_modules.py train | inference | transforms | ways
+python hooked_modules.py train | inference | transforms | ways | watched | closure | clipped
 """
 
 import inspect
@@ -72,6 +72,49 @@ def train() -> None:
             time.sleep(0.01)
         optimizer.zero_grad()
         value.backward()
+        optimizer.step()
+
+
+def watched() -> None:
+    """Looks at the gradients before the optimizer's step."""
+    model, loss = Net(), Loss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss(model(torch.ones(8, 4))).backward()
+        with ioprof.span("watch"):
+            time.sleep(0.01)
+        optimizer.step()
+
+
+def closure() -> None:
+    """Does so in a closure of the step, as Lightning calls its callbacks."""
+    model, loss = Net(), Loss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+    def compute() -> torch.Tensor:
+        optimizer.zero_grad()
+        value: torch.Tensor = loss(model(torch.ones(8, 4)))
+        value.backward()
+        with ioprof.span("watch"):
+            time.sleep(0.01)
+        return value
+
+    for step in range(STEPS):
+        value = optimizer.step(compute) if step % 2 else optimizer.step(closure=compute)
+        assert value is not None
+
+
+def clipped() -> None:
+    """Clips large gradients, which torch computes."""
+    model = nn.Linear(2000, 2000)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for _ in range(4 * STEPS):
+        optimizer.zero_grad()
+        model(torch.ones(2, 2000)).square().mean().backward()
+        with ioprof.span("clip"):
+            for _ in range(3):
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
 

@@ -4,7 +4,8 @@ own_code.py PLACE STEPS WORKERS     PLACE: metric, logging, sleep, getitem, tran
                                     collate, tasks, futures and queue, where WORKERS are processes of a multiprocessing.Pool or of a
                                     ProcessPoolExecutor, or fill a queue; thread_tasks, thread_futures, where they are threads that
                                     compute by NumPy, and thread_python, where these compute in Python; pad, a collate function that
-                                    pads in Python
+                                    pads in Python; gradients, between the backward pass and the optimizer's step, and closure, the
+                                    same in a closure of the step
 """
 
 import json
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from multiprocessing.pool import ThreadPool
 
 import numpy as np
@@ -24,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 
 place, num_steps, num_workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 BATCH = 4
-took = dict.fromkeys(("metric", "logging", "sleep", "index", "calls", "before"), 0.0)
+took = dict.fromkeys(("metric", "logging", "sleep", "index", "calls", "before", "gradients", "closure"), 0.0)
 log = logging.getLogger("own")
 log.addHandler(logging.FileHandler(os.devnull))
 log.setLevel(logging.INFO)
@@ -140,6 +142,25 @@ def batches() -> Iterable[torch.Tensor]:
         yield from DataLoader(Numbers(), BATCH, sampler=sampler, collate_fn=joins, num_workers=num_workers)
 
 
+def watch(model: torch.nn.Module) -> None:
+    """Looks at the gradients, as dashboards show them."""
+    began = time.perf_counter()
+    for _ in range(10):
+        for parameter in model.parameters():
+            np.histogram(np.resize(parameter.grad.numpy(), 10_000), bins=64, range=(-1, 1))  # watch
+    took[place] += time.perf_counter() - began
+
+
+def compute(model: torch.nn.Module, optimizer: torch.optim.Optimizer, rows: torch.Tensor) -> torch.Tensor:
+    """The loss and its gradients."""
+    optimizer.zero_grad()
+    loss: torch.Tensor = model(rows).square().mean()
+    loss.backward()
+    if place in ("gradients", "closure"):
+        watch(model)
+    return loss
+
+
 def main() -> None:
     """Train."""
     model = torch.nn.Linear(8, 1)
@@ -152,10 +173,12 @@ def main() -> None:
         if place == "before":
             sorted(range(60_000), key=lambda value: value * 7919 % 60_013)  # before
             took["before"] += time.perf_counter() - start
-        loss = model(batch.repeat(50, 1) if place == "compute" else batch).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        closure = partial(compute, model, optimizer, batch.repeat(50, 1) if place == "compute" else batch)
+        if place == "closure":
+            loss = optimizer.step(closure)
+        else:
+            loss = closure()
+            optimizer.step()
         start = time.perf_counter()
         if place == "metric":
             sorted(range(60_000), key=lambda value: value * 7919 % 60_013)  # metric
@@ -168,7 +191,7 @@ def main() -> None:
             value = 0
             for _ in range(300_000):
                 value = one(value)  # calls
-        if place in took and place != "before":
+        if place in took and place not in ("before", "gradients", "closure"):
             took[place] += time.perf_counter() - start
     print(json.dumps({"place": place, "took_s": took, "loop_s": time.perf_counter() - began}))
 

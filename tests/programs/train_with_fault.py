@@ -17,8 +17,8 @@ from descent import Descent
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-FAULTS = ("collect", "collect_in_worker", "sampler", "buckets", "multinomial", "index", "paths", "checkpoint", "pickling",
-          "validation", "batch_of_validation", "worker_init", "spawn", "none")  # fmt: skip
+FAULTS = ("collect", "collect_in_worker", "sampler", "buckets", "batches", "multinomial", "index", "paths", "checkpoint",
+          "pickling", "validation", "batch_of_validation", "worker_init", "spawn", "none")  # fmt: skip
 BATCH = 4
 took = {"fault": 0.0}
 
@@ -94,6 +94,14 @@ class Buckets(Sampler[int]):
         return iter([number % self.length for number in ordered[: self.length]])
 
 
+class Batches(Buckets):
+    """Batches in that order, chosen before the first of them is asked for."""
+
+    def __iter__(self) -> Iterator[Any]:
+        chosen = list(super().__iter__())
+        return iter([chosen[place : place + BATCH] for place in range(0, len(chosen), BATCH)])
+
+
 class Pickled:
     """Takes a while to pickle."""
 
@@ -134,14 +142,16 @@ def main(folder: str) -> None:
     """Train."""
     length = steps * BATCH
     dataset = timed(lambda: Samples(fault, amount, length)) if fault in ("index", "paths") else Samples(fault, amount, length)
-    if fault in ("worker_init", "spawn", "validation", "collect_in_worker", "buckets"):
+    if fault in ("worker_init", "spawn", "validation", "collect_in_worker", "buckets", "batches"):
         dataset.length = 4 * BATCH  # an epoch
     sampler: Sampler[int] | None = Slow(fault, amount, length) if fault in ("sampler", "multinomial") else None
     if fault == "buckets":
         sampler = Buckets(amount, dataset.length)
     loader = DataLoader(
-        dataset, BATCH, num_workers=workers, sampler=sampler, worker_init_fn=start_worker if fault == "worker_init" else None,
-        multiprocessing_context="spawn" if fault == "spawn" else None, persistent_workers=fault == "buckets",
+        dataset, 1 if fault == "batches" else BATCH, num_workers=workers, sampler=sampler,
+        batch_sampler=Batches(amount, dataset.length) if fault == "batches" else None,
+        worker_init_fn=start_worker if fault == "worker_init" else None,
+        multiprocessing_context="spawn" if fault == "spawn" else None, persistent_workers=fault in ("buckets", "batches"),
     )  # fmt: skip
     held_out = DataLoader(Samples("none", 0, 4 * BATCH), BATCH)
     model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1))

@@ -12,7 +12,8 @@ from descent import Descent
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
-FAULTS = ("collate", "slow_sample", "slow_worker", "large_messages", "large_tensors", "slow_rank", "few_workers", "small_prefetch")
+FAULTS = ("collate", "slow_sample", "slow_worker", "large_messages", "large_tensors", "slow_rank", "slow_first_rank", "few_workers",
+          "small_prefetch")  # fmt: skip
 BATCH = 4
 EVERY = 60
 """Of so many samples one is slow, for `slow_sample`."""
@@ -39,7 +40,7 @@ class Samples(Dataset[object]):
             time.sleep(0.4)
         if self.fault == "slow_worker":
             time.sleep(0.02 if info is not None and info.id == 1 else 0.001)
-        if self.fault == "slow_rank" and self.rank == 1:
+        if (self.fault, self.rank) in (("slow_rank", 1), ("slow_first_rank", 0)):
             time.sleep(0.02)
         if self.fault == "few_workers":
             time.sleep(0.02)
@@ -76,6 +77,8 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model: nn.Module = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
+    if fault == "slow_first_rank":  # whose statistics all ranks get in each forward pass
+        model = nn.Sequential(nn.BatchNorm1d(256), model)
     if ranks > 1:
         torch.distributed.init_process_group("gloo")
         model = nn.parallel.DistributedDataParallel(model)

@@ -25,6 +25,8 @@ OPERATIONS: Final = (
     "gather_object", "gather_single", "gather_into_tensor", "scatter_object_list", "barrier", "monitored_barrier",
 )  # fmt: skip
 """Functions of `torch.distributed` in which the ranks of a group wait for one another."""
+BUFFERS: Final = "_broadcast_coalesced"
+"""By it DistributedDataParallel gives all ranks the buffers of the first one (statistics of BatchNorm) in each forward pass."""
 
 
 def observe(module: ModuleType, state: HookState) -> None:
@@ -33,6 +35,9 @@ def observe(module: ModuleType, state: HookState) -> None:
     state.wrap_exported(module, "torch.distributed", "init_process_group", _observe_init)
     for name in OPERATIONS:  # of which each version has some
         state.wrap_exported(module, "torch.distributed", name, partial(_observe_operation, name))
+    exported = sys.modules["torch.distributed"]
+    if hasattr(exported, BUFFERS):
+        state.wrap(exported, BUFFERS, partial(_observe_operation, BUFFERS))
     state.wrap(module.Work, "wait", _observe_wait)
 
 

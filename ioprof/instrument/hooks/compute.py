@@ -3,8 +3,9 @@
 The forward pass is what the outermost calls of modules took (`modules`), with the loss. A loss that is a module is a call of its
 own. What lies between two calls, or between the last one and the backward pass, such as a loss that is a plain function, counts
 as forward if it is short, see `SMALL_SHARE`, or if it is mostly spent in torch's functions, see `losses`; other work there is the
-loop's own, and no span is made. The backward pass and the optimizer's step are what torch's functions of that name took; what lies
-between the two (clipping of gradients) counts as the optimizer's. Waits for batches and collectives count as none of these. On a
+loop's own, and no span is made. The backward pass and the optimizer's step are what torch's functions of that name took, but for
+a closure of the step, in which the loop computes anew; what lies between the two (clipping of gradients) counts as the optimizer's
+by the same rule. Waits for batches and collectives count as none of these. On a
 GPU the host's time says nothing of the device's, and no span is made.
 """
 
@@ -30,7 +31,8 @@ class Loop:
     """
 
     __slots__ = (
-        "backward_end_ns", "backward_gaps", "cores", "forward_begin_ns", "gaps", "loss", "nested", "pending", "step",
+        "backward_begin_ns", "backward_end_ns", "backward_gaps", "clipping", "closures", "cores", "forward_begin_ns", "gaps",
+        "loss", "nested", "pending", "step",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -40,6 +42,8 @@ class Loop:
         """Step of the forward pass in progress."""
         self.pending: tuple[int, int, int] | None = None
         """Start, end and step of a forward pass that has ended, and is not emitted before it is known what follows it."""
+        self.backward_begin_ns = 0
+        """When the last backward pass began."""
         self.backward_end_ns = 0
         """When a backward pass ended after which there was no other computation and no batch; 0: there was none."""
         self.gaps: list[tuple[int, int]] = []
@@ -50,6 +54,10 @@ class Loop:
         """Times within the outermost of them that were no computation: collectives of sharded parameters."""
         self.loss = LossWatch()
         """What is done between the forward and the backward pass."""
+        self.clipping = LossWatch()
+        """What is done between the backward pass and the optimizer's step."""
+        self.closures: list[tuple[int, int]] = []
+        """Times of closures in the optimizer's step in progress."""
         self.cores = CoreWaits()
         """When it could have run outside of computations and waits, but had no core."""
 
@@ -59,6 +67,8 @@ class Loop:
         self.cores.end(now_ns)
         if self.loss.is_on:
             self.loss.end(None)
+        if self.clipping.is_on:
+            self.clipping.end(None)
         if pending is not None and step == pending[2] and _is_small(pending, now_ns):
             now_ns, self.pending = pending[0], None
         elif pending is not None:
@@ -78,6 +88,9 @@ class Loop:
     def begin_backward(self, now_ns: int) -> None:
         """A backward pass begins, perhaps within a forward pass; a loss function before it belongs to the forward pass."""
         self.cores.end(now_ns)
+        self.backward_begin_ns = now_ns
+        if self.clipping.is_on:
+            self.clipping.end(None)
         if self.loss.is_on:
             self.loss.end(now_ns)
         if self.pending is None:
@@ -101,6 +114,8 @@ class Loop:
         """An optimizer has stepped: what comes next is no part of a computation before."""
         if self.loss.is_on:
             self.loss.end(None)
+        if self.clipping.is_on:
+            self.clipping.end(None)
         if self.pending is not None:
             self.emit_pending()
         self.backward_end_ns = 0
@@ -118,6 +133,21 @@ class Loop:
         self.backward_end_ns = now_ns
         if self.gaps:
             self.gaps = []
+        if self.clipping.wanted and not self.loss.is_on:
+            self.clipping.begin()
+
+    def end_clipping(self, now_ns: int) -> None:
+        """The optimizer's step begins while the time before it is observed in detail."""
+        self.clipping.end(None if self.gaps or not self.backward_end_ns else now_ns)
+
+    def end_closure(self, start_ns: int, end_ns: int, step: int) -> None:
+        """A closure of the optimizer's step has ended."""
+        if self.clipping.is_on:
+            self.end_clipping(end_ns)
+        self.emit_since_backward(end_ns, step)
+        self.end_computation()
+        if len(self.closures) < _MAX_GAPS:
+            self.closures.append((start_ns, end_ns))
 
     def add_gap(self, start_ns: int, end_ns: int) -> None:
         """A collective or a wait took this thread's time, or a computation with a span of its own."""
@@ -134,8 +164,14 @@ class Loop:
             self.gaps.append((start_ns, end_ns))
 
     def emit_since_backward(self, end_ns: int, step: int) -> None:
-        """Emit what it did since the backward pass as part of the optimizer's step, which begins at `end_ns`."""
-        if self.backward_end_ns:
+        """Emit what it did since the backward pass as part of the optimizer's step, which begins at `end_ns`, if it computes."""
+        if not self.backward_end_ns:
+            return
+        took_ns = end_ns - self.backward_end_ns - sum(end - start for start, end in self.gaps)
+        is_small = took_ns <= max(SMALL_NS, int(SMALL_SHARE * (self.backward_end_ns - self.backward_begin_ns)))
+        if not is_small and not self.clipping.wanted:  # else the one before is still to be observed: the loss was, meanwhile
+            self.clipping.count()
+        if is_small or self.clipping.is_computation:
             emit_without_gaps(self.backward_end_ns, end_ns, self.gaps, "optimizer", step)
 
 

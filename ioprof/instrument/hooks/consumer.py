@@ -4,9 +4,10 @@ A wait that no batch ended has no number: "start" is for the workers that an epo
 further batch. A wait within the fetch of another batch is no wait of the training loop, nor is one in a worker.
 
 The time in which the loader's sampler chooses the samples of a batch is a `sampler` span with the name of the loader; the sampler
-runs in the consumer.
+runs in the consumer. So is the time in which it chooses those of a whole epoch, when that begins.
 """
 
+import inspect
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
@@ -21,6 +22,8 @@ from ioprof.instrument.hooks.waits import end_wait, end_wait_without_batch
 from ioprof.instrument.span import emit
 
 _SERIES: Final = "_ioprof_series"
+_LEAST_CHOOSING_NS: Final = 100_000
+"""Time in which the samples of a whole epoch are chosen, from which on it gets a span."""
 
 
 def observe(module: ModuleType, state: HookState) -> None:
@@ -55,6 +58,7 @@ def observe_iter(original: Function, state: HookState) -> Function:
     def iterate(self: Any) -> Any:
         if not state.is_consumer(state.per_thread.current):
             return original(self)
+        _observe_sampler(self, state)
         if not getattr(self, "num_workers", 0):
             iterator = original(self)
         else:
@@ -69,6 +73,29 @@ def observe_iter(original: Function, state: HookState) -> Function:
         return iterator
 
     return iterate
+
+
+def _observe_sampler(loader: Any, state: HookState) -> None:
+    """Observe a sampler that chooses the samples of an epoch before the first batch; a generator chooses when it is asked."""
+    sampler = getattr(loader, "_index_sampler", None)  # that of batches, where the loader makes batches
+    owner = next((each for each in type(sampler).__mro__ if "__iter__" in vars(each)), None)
+    chooses = None if owner is None else vars(owner)["__iter__"]
+    if inspect.isfunction(chooses) and not inspect.isgeneratorfunction(inspect.unwrap(chooses)):
+        name = state.loader_names.name_of(getattr(loader, "dataset", None))
+        state.patches.wrap(owner, "__iter__", partial(_observe_choosing, name=name, state=state))
+
+
+def _observe_choosing(original: Function, *, name: str | None, state: HookState) -> Function:
+    def chosen(self: Any) -> Any:
+        if not state.is_on or not state.is_consumer(state.per_thread.current):
+            return original(self)
+        start_ns = monotonic_ns()
+        found = original(self)
+        if (end_ns := monotonic_ns()) - start_ns >= _LEAST_CHOOSING_NS:
+            emit("sampler", start_ns, end_ns, name)
+        return found
+
+    return chosen
 
 
 def observe_reset(with_workers: Any, name: str, original: Function, state: HookState) -> Function:

@@ -1,5 +1,6 @@
 """Observes torch's optimizers and backward passes."""
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -10,7 +11,6 @@ from ioprof.instrument.hooks.core_waits import AFTER_STEP
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.versions import require
-from ioprof.instrument.span import emit
 
 
 def observe(module: ModuleType, state: HookState) -> None:
@@ -21,16 +21,22 @@ def observe(module: ModuleType, state: HookState) -> None:
     require(module, "register_optimizer_step_pre_hook", "register_optimizer_step_post_hook")  # torch 2.0 and newer
     state.wrap(module.Optimizer, "__init__", _observe_init)
 
-    def before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def before_step(optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         if is_compiling() or not state.is_on or state.identity.role == "worker":
-            return
-        thread = state.per_thread.current
-        in_progress, loss = thread.optimizers, thread.loop.loss
-        if loss.is_on:
-            loss.end(None)
+            return None
+        thread, start_ns = state.per_thread.current, monotonic_ns()
+        in_progress, loop = thread.optimizers, thread.loop
+        if loop.loss.is_on:
+            loop.loss.end(None)
+        if loop.clipping.is_on:
+            loop.end_clipping(start_ns)
         if in_progress:
             in_progress[:] = [entry for entry in in_progress if entry[0] != id(optimizer)]
-        in_progress.append((id(optimizer), monotonic_ns()))
+        in_progress.append((id(optimizer), start_ns))
+        if len(in_progress) == 1:
+            loop.closures.clear()
+            return _with_closure(args, kwargs, state, loop)
+        return None
 
     def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if is_compiling() or not state.is_on:
@@ -41,6 +47,28 @@ def observe(module: ModuleType, state: HookState) -> None:
     handles = module.register_optimizer_step_pre_hook(before_step), module.register_optimizer_step_post_hook(after_step)
     for handle in handles:
         state.patches.when_undone(handle.remove)
+
+
+def _with_closure(args: Any, kwargs: Any, state: HookState, loop: compute.Loop) -> tuple[Any, Any] | None:
+    """The arguments of an optimizer's step with its closure observed, which computes the loss; None: it has none."""
+    if "closure" in kwargs:
+        if kwargs["closure"] is None:
+            return None
+        return args, {**kwargs, "closure": _observed_closure(kwargs["closure"], state, loop)}
+    if len(args) < 2 or not callable(args[1]):  # the first is the optimizer
+        return None
+    return (args[0], _observed_closure(args[1], state, loop), *args[2:]), kwargs
+
+
+def _observed_closure(closure: Callable[..., Any], state: HookState, loop: compute.Loop) -> Callable[..., Any]:
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        start_ns = monotonic_ns()
+        try:
+            return closure(*args, **kwargs)
+        finally:
+            loop.end_closure(start_ns, monotonic_ns(), state.steps.number)
+
+    return observed
 
 
 def _observe_backward(original: Function, state: HookState) -> Function:
@@ -97,7 +125,7 @@ def _end_step(optimizer: Any, state: HookState) -> None:
     if on_cpu:
         loop.cores.begin(AFTER_STEP)
         loop.emit_since_backward(start_ns, steps.number)
-        emit("compute", start_ns, end_ns, "optimizer", step=steps.number)
+        compute.emit_without_gaps(start_ns, end_ns, loop.closures, "optimizer", steps.number)
         if loop.forward_begin_ns:
             loop.add_gap(start_ns, end_ns)
     loop.end_computation()
