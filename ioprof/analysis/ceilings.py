@@ -59,7 +59,7 @@ def ceilings(trace: Trace, sendings: Mapping[int, Sending] | None = None) -> Cei
     sums = _Sums()
     for rank, spans in by_rank(trace, _KINDS, ("pid", "tid", "stream", "batch", "name")):
         sending = partial(_sending, trace, rank, sendings or {})
-        own, known = table.filter(pl.col("rank") == rank), with_worker(spans)
+        own, known = table.filter(pl.col("rank") == rank), _without_own_batches(with_worker(spans))
         _add_rank(sums, _whole_rounds(intervals(own[warmup(len(own)) :]), known), known, sending)
     if not sums.steps:
         return None
@@ -85,6 +85,15 @@ def ceilings(trace: Trace, sendings: Mapping[int, Sending] | None = None) -> Cei
 
 def _sending(trace: Trace, rank: int, known: Mapping[int, Sending]) -> Sending:
     return known[rank] if rank in known else sending_of(trace, rank)
+
+
+def _without_own_batches(spans: pl.DataFrame) -> pl.DataFrame:
+    """Without batches that the rank made itself where workers made others: to validate without workers is time of the loop."""
+    fetches = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
+    own = fetches.filter(pl.col("worker").is_in(main_threads(spans).implode()))
+    if own.is_empty() or len(own) == len(fetches):
+        return spans
+    return spans.filter(~kind_in(["fetch", "wait"]) | ~pl.col("batch").is_in(own["batch"].implode()).fill_null(False))
 
 
 def _whole_rounds(windows: Intervals, spans: pl.DataFrame) -> Intervals:

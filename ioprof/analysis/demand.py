@@ -139,6 +139,7 @@ def demand(
     by_kernel: Mapping[tuple[str | None, int | None], int] | None = None,
     received: pl.DataFrame | None = None,
     least_reads: int = LEAST_READS,
+    made_ns: int | None = None,
 ) -> Demand:
     """Mean bytes and reads per sample, times the rate at which the devices themselves can go.
 
@@ -150,9 +151,9 @@ def demand(
     map that is read at random, the first batches fetch what later ones find: what the tenth of the batches needs that takes most
     is the demand then.
 
-    `found` is `fetched(trace)`, `computed_ns` what `Computing` counts, `making` the stages of `workers_time.making(trace)`, and
-    `by_kernel` the bytes that the kernel fetched by process, imports aside; `received` is `loaders.batches(trace)`. What is not
-    given is not known, or made here.
+    `found` is `fetched(trace)`, `computed_ns` what `Computing` counts, `making` the stages of `workers_time.making(trace)`,
+    `made_ns` its whole time, and `by_kernel` the bytes that the kernel fetched by process, imports aside; `received` is
+    `loaders.batches(trace)`. What is not given is not known, or made here.
     """
     found = fetched(trace) if found is None else found
     rate = device_rate(trace, computed_ns, received)
@@ -161,7 +162,8 @@ def demand(
     if rate is None or not samples or not trace.run.reads_captured:
         return Demand(None, None, rate, basis, num_reads=found.reads, reason=_reason(trace, rate, computed_ns))
     work_s = sum(took_ns for cause, took_ns in (making or {}).items() if cause != "storage") / 1e9
-    cores = work_s / samples * rate if work_s else None
+    without_name_s = ((made_ns or 0) - sum((making or {}).values())) / 1e9  # whether it computed or waited is not known
+    cores = work_s / samples * rate if work_s and work_s > without_name_s else None
     if found.reads < least_reads:
         return Demand(None, None, rate, basis, num_reads=found.reads, num_devices=devices, cores=cores, reason=Reason.TOO_FEW_READS)
     delivered, is_least = _delivered(trace, by_kernel or {})

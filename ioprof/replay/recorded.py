@@ -17,6 +17,7 @@ from ioprof.analysis.stragglers import arrivals
 from ioprof.analysis.study import OPTIMIZER
 from ioprof.analysis.training_process import in_main_thread, threads_work
 from ioprof.replay.asynchronous import with_depth
+from ioprof.replay.choices import with_choices
 from ioprof.replay.contention import with_others
 from ioprof.replay.cpu_use import Counted, Worked, counted, cpu_use, usable_cores
 from ioprof.replay.iterations import Visit, visits
@@ -178,6 +179,7 @@ def _rank(
     iterations = _first_apart(tuple(_iteration(visit, waits, fetches, sent, held_s, prefetch) for visit in seen.visits))
     steps = spans.filter(pl.col("kind") == "step")
     program, end_ns = _program(seen.ops, seen.of_visit, waits, steps, causes, arrived, _optimizer(spans))
+    program = with_choices(program, waits, spans)
     begin_ns, taken_ns = int(waits["start_ns"][0]), waits["end_ns"].to_numpy().astype(np.int64)
     starts_early = seen.ops[0] is Op.TAKE and seen.visits[0].num_workers > 0
     if starts_early:
