@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from ioprof.analysis.details import EPOCH_END, SAMPLER, WORKER_GC, WORKER_START
+from ioprof.analysis.details import EPOCH_END, OPTIMIZER, SAMPLER, WORKER_GC, WORKER_START
 from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text, shortened
 from ioprof.analysis.provable import can_pin
 from ioprof.analysis.queue_advice import lacks_shards, more_workers, waiting_workers
 from ioprof.analysis.read_patterns import SMALL_READS
-from ioprof.run_record import Advice, JobChange, JobKind, NoGain, Reason
+from ioprof.run_record import Advice, CodeShare, JobChange, JobKind, NoGain, Reason
 from ioprof.schema import CORE_WAIT
 
 OWN_MEANING: Final = {
@@ -36,6 +36,8 @@ _PEERS: Final = ("tcp://", "unix:", "unix socket of ", "pipe:", "pipe from ")
 """How the names of sockets and pipes begin, which have no data to copy."""
 _SHORTEST_READ_S: Final = 1e-4
 """Half of the reads were served from memory if their median is below that: then it says nothing of those that were waited for."""
+_MOSTLY_OWN: Final = 0.5
+"""Part of a stage that is in lines of the job's own Python, from which on a library's part of it is not what to change."""
 _UNEQUAL_STAGES: Final = 1.25
 """Time that a stage of a pipeline computes over the mean of the others, from which on the model should be divided anew."""
 _LARGE_BUBBLES: Final = 0.1
@@ -76,6 +78,14 @@ def _own_advice(evidence: Evidence, bound: str) -> _Lines:
 def _compute(evidence: Evidence) -> _Lines:
     rest = f"everything but compute took {1 - (evidence.charged['compute'].share or 0.0):.1%} of the steps' time"
     change = JobChange(speeds={"compute": 2.0})
+    detail = evidence.largest_detail("compute")
+    if detail and detail.name == OPTIMIZER:
+        text = (
+            "Make the optimizer's step cheaper (fused=True; sparse gradients for large embeddings; fewer steps, by accumulating "
+            f"gradients): it takes {detail.share:.1%} of the steps' time"
+        )
+        computed_s = evidence.charged["compute"].seconds or 0.0
+        yield Advice(text, cause="compute", part=min(1.0, detail.seconds / computed_s) if computed_s else None)
     yield Advice(f"Use a faster model or device, here one that is twice as fast: {rest}", cause="compute", change=change)
 
 
@@ -85,7 +95,7 @@ def _storage(evidence: Evidence) -> _Lines:
     name = shortened(detail.name) if detail else "the data"
     is_sent = seen.bytes_socket + seen.bytes_pipe > seen.bytes_from_storage + seen.bytes_unknown
     if is_sent and (detail is None or detail.name.startswith(_PEERS)):
-        yield f"Receive {name} in several streams at once, or copy it to local storage first: {_waits(evidence)} that others send"
+        yield from _received(evidence, name)
         return
     for pattern in evidence.patterns:
         if pattern.code == SMALL_READS and 2e9 * (pattern.seconds or 0.0) >= evidence.making_ns.get("storage", 0):
@@ -140,12 +150,19 @@ def _storage(evidence: Evidence) -> _Lines:
         yield from _if_latency(more_workers(evidence, f"each waits for one read at a time{took}"))
 
 
-def _if_latency(found: _Lines) -> _Lines:
+def _received(evidence: Evidence, name: str) -> _Lines:
+    """Of data that others send."""
+    waits = f"{_waits(evidence)} that others send"
+    yield f"Receive {name} in several streams at once, or copy it to local storage first: {waits}"
+    yield from _if_latency(more_workers(evidence, waits), "what sends it", "not known")
+
+
+def _if_latency(found: _Lines, who: str = "storage", how: str = "not known; ioprof probe measures it") -> _Lines:
     """Advice that holds if storage serves more readers at the same latency, where the reads do not show whether it does."""
     for each in found:
         text = each if isinstance(each, str) else each.action
         text = (
-            f"If storage is bound by latency (not known; ioprof probe measures it), {text[:1].lower()}{text[1:]}; if it is bound "
+            f"If {who} is bound by latency ({how}), {text[:1].lower()}{text[1:]}; if it is bound "
             "by throughput, workers share that, and only fewer bytes per sample help"
         )
         yield text if isinstance(each, str) else each.replace(action=text)
@@ -200,7 +217,8 @@ def _transform(evidence: Evidence) -> _Lines:
         spent += f", {evidence.part_of(line)} at {line_text(line)}"
     yield from more_workers(evidence, spent)
     name = f"the transform at {line_text(line)}" if line else "the transforms"
-    yield f"Make {name} faster, or store their result: {spent}"
+    text = f"Make {name} faster, or store their result: {spent}"
+    yield _of_line(evidence, text, "transform", line) if line else text
     if evidence.stores_originals:
         yield f"Store the images resized (ioprof convert imagenet SRC DST --image rgb256): {spent}"
 
@@ -209,15 +227,18 @@ def _collate(evidence: Evidence) -> _Lines:
     spent = f"a step waits {_ms(evidence.seconds_per_step('collate'))} for collating{_batch(evidence)}"
     line = evidence.largest_line("collate")
     if line and line.library is None:  # its own Python, and no copy of samples by a library
-        yield f"Make what collates faster at {line_text(line)}, or do it once before training: it takes {evidence.part_of(line)}"
-    yield f"Write samples directly into the batch's memory instead of stacking them afterwards: {spent}"
+        takes = f"it takes {evidence.part_of(line)}{evidence.of_function(line)}"
+        text = f"Make what collates faster at {line_text(line)}, or do it once before training: {takes}"
+        yield _of_line(evidence, text, "collate", line)
+    if evidence.own_ratio("collate") < _MOSTLY_OWN:
+        yield f"Write samples directly into the batch's memory instead of stacking them afterwards: {spent}"
     yield from more_workers(evidence, spent)
 
 
 def _delivery(evidence: Evidence) -> _Lines:
     waits = f"the rank waits {_ms(evidence.seconds_per_step('delivery'))} a step for batches that are made and on their way"
     yield (
-        f"Send less per batch (uint8 instead of float32, tensors instead of Python objects, which are pickled): {waits}"
+        f"Send less per batch, in fewer tensors (uint8 instead of float32, one tensor instead of many, no Python objects): {waits}"
         f"{_batch(evidence)}"
     )
 
@@ -261,7 +282,7 @@ def _loader(evidence: Evidence) -> _Lines:
         more = []
     if line:
         takes = f"it takes {evidence.part_of(line)}{evidence.of_function(line)}"
-        yield f"Make {line_text(line)} faster, or do it once before training: {takes}"
+        yield _of_line(evidence, f"Make {line_text(line)} faster, or do it once before training: {takes}", "loader", line)
     if not evidence.run.reads_captured:
         yield Advice(f"Record the reads as well: {spent}, and reads were not captured", no_gain=NoGain.OF_RECORDING)
     if evidence.warmup_ratio.get("loader", 0.0) >= 0.5 and evidence.steps.warmup and not evidence.most_work_is_unnamed:
@@ -391,16 +412,26 @@ def _host(evidence: Evidence) -> _Lines:
             is_bound=True,
         )
     elif (waiting := evidence.waiting_line) and not (detail and detail.seconds > waiting.seconds):
-        yield (
+        text = (
             f"Make what {line_text(waiting)} waits for faster, or ask for it earlier: the rank waits there for another process or "
             f"thread, in {waiting.library}, {evidence.part_of(waiting)}"
         )
+        yield _of_line(evidence, text, "host", waiting)
     elif line and not (detail and detail.seconds > line.seconds):
-        yield f"Do less at {line_text(line)}, or not in every step: it takes {evidence.part_of(line)}; {spent}"
+        takes = f"it takes {evidence.part_of(line)}{evidence.of_function(line)}"
+        text = f"Do less at {line_text(line)}, or not in every step: {takes}; {spent}"
+        yield _of_line(evidence, text, "host", line)
     elif detail:
-        yield f"Do less in {detail.name}, or not in every step: it takes {detail.share:.1%} of the steps' time; {spent}"
+        text = f"Do less in {detail.name}, or not in every step: it takes {detail.share:.1%} of the steps' time; {spent}"
+        host_s = evidence.charged["host"].seconds or 0.0
+        yield Advice(text, cause="host", part=min(1.0, detail.seconds / host_s) if host_s else None)
     else:
         yield Advice(f"Put ioprof.span around the parts of the training loop: {spent}", no_gain=NoGain.OF_RECORDING)
+
+
+def _of_line(evidence: Evidence, text: str, cause: str, line: CodeShare) -> Advice:
+    """Advice that makes a line of code take less: no more of the cause than that line takes."""
+    return Advice(text, cause=cause, part=evidence.most_of_cause(cause, line))
 
 
 def _of_details(evidence: Evidence, *names: str) -> float:

@@ -109,12 +109,12 @@ class Message:
     always_late: bool
 
     @classmethod
-    def of(cls, took_ns: NDArray[np.int64], alone_ns: NDArray[np.int64]) -> "Message":
+    def of(cls, took_ns: NDArray[np.int64], alone_ns: NDArray[np.int64] | None = None) -> "Message":
         """From the times between when batches were made, or asked for if that was later, and their arrival; `alone_ns` are those
-        since they were made, of workers that were idle meanwhile.
+        since they were made, of workers that were idle meanwhile, as far as they are known.
         """
         quick_ns = int(np.quantile(took_ns, _QUICK, method="lower")) if len(took_ns) else 0
-        if quick_ns >= LEAST_LATE_NS and len(alone_ns):
+        if quick_ns >= LEAST_LATE_NS and alone_ns is not None and len(alone_ns):
             quick_ns = int(alone_ns.min())
         return cls(0, True) if quick_ns >= LEAST_LATE_NS else cls(quick_ns, False)
 

@@ -30,6 +30,9 @@ PLACES: Final = (BEFORE_FORWARD, AFTER_COMPUTE)
 _WAIT_NAMES: Final = {"start": WORKER_START, "end": EPOCH_END}
 """What a wait is called that is for no batch, by the name of its span."""
 _SPAN_NAMES: Final = {"sampler": SAMPLER, "gc": WORKER_GC}
+OPTIMIZER: Final = "optimizer"
+_PASSES: Final = {"forward": "forward pass", "backward": "backward pass", "optimizer": OPTIMIZER}
+"""What computations on the CPU are called, by the names of their spans, see `hooks/compute.py`."""
 
 
 def starting(spans: pl.DataFrame) -> pl.DataFrame:
@@ -78,10 +81,13 @@ class Details:
                 waited = pl.lit(value=True) if fetches_itself else ~by_main | ~from_peer
                 reads = of_kind(spans, *READS).select("start_ns", "end_ns", "kind", "source", "file", "pid", "tid")
                 self._add_files(activity, of_work(reads, activity.cause).filter(by_main if activity.origin == "main" else waited))
-        host, loader, checkpoints, collections, validation = (
+        host, loader, checkpoints, collections, validation, computed = (
             union_all([activity.times for activity in exclusive if activity.cause == cause])
-            for cause in ("host", "loader", "checkpoint", "gc", "validation")
+            for cause in ("host", "loader", "checkpoint", "gc", "validation", "compute")
         )
+        passes = of_kind(spans, "compute").filter(~on_stream)
+        passes = passes.with_columns(name=pl.col("name").cast(pl.String).replace_strict(_PASSES, default=None))
+        self._add_spans("compute", computed, passes)
         users = of_kind(spans, "user")
         self._add_spans("host", host, users.filter(by_main))
         waits = of_kind(spans, "wait").with_columns(name=pl.col("name").cast(pl.String).replace_strict(_WAIT_NAMES, default=None))

@@ -1,5 +1,7 @@
 """All that a verdict may be based on, and what of it is asked for in more than one place."""
 
+import math
+import re
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
@@ -70,6 +72,8 @@ _WAITING: Final = {
 """Functions of the standard library that wait for another process or thread, by file."""
 _COMPUTING: Final = ("torch/nn/functional.py", "torch/functional.py")
 """Files of functions of tensors, such as losses; torch/_tensor.py is none: a loop of Python over a tensor is there too."""
+_ERRORS: Final = 2.0
+"""Standard errors by which the time of a line is larger at most."""
 FEWEST_SAMPLES: Final = 4
 """Samples of a line of code below which it is not named in the verdict."""
 
@@ -191,6 +195,13 @@ class Evidence:
         return self.workers_are_busy and loader is not None and (loader.workers_share or 0.0) >= _LEAST_WITHOUT_NAME
 
     @property
+    def a_stage_takes_most(self) -> bool:
+        """Whether one stage with a name takes more of the workers' time than all that has none."""
+        loader = self.charged.get("loader")
+        stages = [entry.workers_share or 0.0 for cause, entry in self.charged.items() if cause != "loader"]
+        return loader is not None and loader.workers_share is not None and max(stages, default=0.0) > loader.workers_share
+
+    @property
     def work_ns(self) -> dict[str, float]:
         """`making_ns`, but at least what waits for batches were charged with: other threads of the workers may do more of it than
         the workers themselves, such as one that sends a batch and reads mapped pages for that.
@@ -250,6 +261,17 @@ class Evidence:
         ratio = line.seconds / self._worker_lines_s * (self.charged["loader"].workers_share or 0.0)
         return f"{ratio:.1%} of the workers' time"
 
+    def own_ratio(self, cause: str) -> float:
+        """The part of a cause that is in lines of the job's own Python, and not in what these call of libraries."""
+        own_s = sum(line.seconds for line in self.code if line.cause == cause and line.is_own and line.library is None)
+        return own_s / (self.charged[cause].seconds or 1.0) if cause in self.charged else 0.0
+
+    def most_of_cause(self, cause: str, line: CodeShare) -> float:
+        """The part of a cause that the function of a line takes, 0 to 1: the most, by the error of its samples."""
+        whole = self._whole_function(line, (line.cause,))
+        total_s = self._worker_lines_s if line.cause == WORKERS else self.charged[cause].seconds or 0.0
+        return min(1.0, (whole.seconds + _ERRORS * whole.uncertainty_s) / total_s) if total_s else 1.0
+
     @property
     def lock_holder(self) -> tuple[str, CauseDetail] | None:
         """The thread that held the interpreter's lock while ranks waited for it, if that is most of what `host` has a name for."""
@@ -275,13 +297,14 @@ class Evidence:
         return line if line and computes(line) else None
 
     def of_function(self, line: CodeShare) -> str:
-        """How much the whole function of a line takes of the making of batches, as a clause, where that is much more."""
-        same = [
-            other for other in self.code
-            if other.cause in OF_BATCHES and (other.file, other.function) == (line.file, line.function)
-        ]  # fmt: skip
-        share = sum(other.share or 0.0 for other in same)
-        return f" ({share:.1%} in all of {line.function})" if line.line and share >= _MUCH_MORE * (line.share or 1.0) else ""
+        """How much the whole function of a line takes, as a clause, where that is much more."""
+        whole = self._whole_function(line, OF_BATCHES if line.cause in OF_BATCHES else (line.cause,))
+        return f" ({self.part_of(whole)} in all of {whole.function})" if whole.seconds >= _MUCH_MORE * line.seconds else ""
+
+    def _whole_function(self, line: CodeShare, causes: tuple[str, ...]) -> CodeShare:
+        """The sum over the lines of a line's function in these causes."""
+        same = [other for other in self.code if other.cause in causes and _function_of(other) == _function_of(line)]
+        return next(iter(_functions(same)), line)
 
     def largest_part(self, cause: str) -> str:
         """The largest part of a cause, as a clause: a file, a span, or a line of code. Empty: none that is large enough."""
@@ -351,15 +374,25 @@ def computes(line: CodeShare) -> bool:
     return (line.library or "").partition(" (")[2].rstrip(")") in _COMPUTING
 
 
+_INNER: Final = re.compile(r"(\.<locals>\.<(listcomp|setcomp|dictcomp|genexpr|lambda)>)+$")
+"""The end of the qualified name of what Python before 3.12 runs as a function of its own."""
+
+
+def _function_of(line: CodeShare) -> tuple[str, str]:
+    """The file and the function of a line; a comprehension is part of the function that it is in."""
+    return line.file, _INNER.sub("", line.function)
+
+
 def _functions(lines: list[CodeShare]) -> list[CodeShare]:
     """The sums over the lines of each function, as a line 0."""
     found: dict[tuple[str, str], CodeShare] = {}
     for line in lines:
-        key = (line.file, line.function)
+        key = _function_of(line)
         if before := found.get(key):
             share = None if line.share is None or before.share is None else before.share + line.share
-            seconds, samples = before.seconds + line.seconds, before.samples + line.samples
-            found[key] = replace(before, line=0, samples=samples, seconds=seconds, share=share, library=None)
+            sums = {"seconds": before.seconds + line.seconds, "samples": before.samples + line.samples, "share": share}
+            error_s = math.hypot(before.uncertainty_s, line.uncertainty_s)
+            found[key] = replace(before, line=0, function=key[1], uncertainty_s=error_s, library=None, **sums)
         else:
             found[key] = line
     return [line for line in found.values() if not line.line]

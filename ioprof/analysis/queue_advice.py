@@ -9,7 +9,7 @@ from ioprof.analysis.evidence import Evidence
 from ioprof.run_record import Advice, JobChange
 
 _MOST_RUNNING: Final = 0.5
-"""Cores that a worker uses on average, up to which it is said to wait most of the time."""
+"""Cores that a worker uses or waits for on average, up to which it is said to wait for something else most of the time."""
 _MOST_TIMES: Final = 4
 """As many workers as there are now, at most."""
 _MOST_USED: Final = 0.85
@@ -26,7 +26,9 @@ def waiting_workers(evidence: Evidence, why: str) -> Advice | None:
     """More workers where those that there are mostly wait, for anything but a core. None: they do not, or they keep up."""
     ceilings, cpu, workers = evidence.ceilings, evidence.cpu, evidence.run.config.workers
     running = cpu.worker_running_threads if cpu else None
-    if ceilings is None or cpu is None or running is None or not workers or running > _MOST_RUNNING:
+    if ceilings is None or cpu is None or running is None or not workers:
+        return None
+    if running + (cpu.worker_waiting_threads or 0.0) > _MOST_RUNNING:
         return None
     if ceilings.is_serial or ceilings.supply_s <= ceilings.consumer_s or not evidence.workers_are_busy:
         return None

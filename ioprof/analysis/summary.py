@@ -1,6 +1,6 @@
 """Everything that a report says about a run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
@@ -36,7 +36,19 @@ from ioprof.analysis.unmeasured import unknown_read_ratio, unmeasured
 from ioprof.analysis.variation import epochs
 from ioprof.analysis.verdict import verdict
 from ioprof.analysis.workers_time import Making
-from ioprof.run_record import CauseDetail, CauseShare, Clocks, RankTime, Reason, RunRecord, RunSummary, Steps, Summary, Throughput
+from ioprof.run_record import (
+    CauseDetail,
+    CauseShare,
+    Clocks,
+    CodeShare,
+    RankTime,
+    Reason,
+    RunRecord,
+    RunSummary,
+    Steps,
+    Summary,
+    Throughput,
+)
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
 
@@ -54,7 +66,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     by_kernel = {process: counts.kernel - counts.during_imports for process, counts in by_process(trace).items()}
     with ThreadPoolExecutor(1) as threads:
         looking = threads.submit(_look_at_reads, trace, received)  # at all spans, which needs no interpreter
-        need = demand(trace, made, found.computed_ns, work.stages, by_kernel, received)
+        need = demand(trace, made, found.computed_ns, work.stages, by_kernel, received, made_ns=work.total_ns)
         code, whole, limits = unexplained(trace, table, found.samples), ledger(trace), ceilings(trace, found.sendings)
         steps, cpu = _steps(trace, charged, work), cpu_evidence(trace)
         finding, times = looking.result()
@@ -96,7 +108,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         capture=complete,
         clocks=Clocks(trace.run.clocks.method or "unknown", _not_negative(trace.run.clocks.uncertainty_ns)),
         ledger=whole,
-        unexplained_ratio=_unexplained_ratio(charged),
+        unexplained_ratio=_unexplained_ratio(charged, code),
         verdict=with_phase(with_cpu_limit(with_doubt(answer, complete, fetched_in_steps(trace)), cpu, run), evidence, whole),
         cpu=cpu,
         ceilings=limits,
@@ -353,14 +365,16 @@ def _with_threads(entry: CauseShare, charged: Charges) -> CauseShare:
     return entry
 
 
-def _unexplained_ratio(charged: Charges) -> float | None:
+def _unexplained_ratio(charged: Charges, code: Sequence[CodeShare]) -> float | None:
     """See `Summary.unexplained_ratio`."""
     table = _charged(charged.steps)
     total_ns = int((table["end_ns"] - table["start_ns"]).sum())
     if not total_ns:
         return None
     explained = charged.details.explained_ns
-    return sum(int(table[f"{cause}_ns"].sum()) - explained.get(cause, 0) for cause in ("host", "loader")) / total_ns
+    left = {cause: int(table[f"{cause}_ns"].sum()) - explained.get(cause, 0) for cause in ("host", "loader")}
+    named_ns = {cause: 1e9 * sum(line.seconds for line in code if line.cause == cause and line.is_own) for cause in left}
+    return sum(max(0.0, left[cause] - named_ns[cause]) for cause in left) / total_ns
 
 
 def _unknown_share(trace: Trace) -> str | None:

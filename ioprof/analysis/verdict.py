@@ -87,7 +87,8 @@ def _bound_by(shares: dict[str, float], evidence: Evidence) -> tuple[str, bool]:
     if max(others.values(), default=0.0) > sum(waits.values()):
         return max(others, key=lambda cause: others[cause]), False
     made = sum(waits.get(cause, 0.0) for cause in making)
-    if making and (made >= 0.5 * sum(waits.values()) or (evidence.workers_are_busy and made > waits.get("loader", 0.0))):
+    is_named = evidence.workers_are_busy and (made > waits.get("loader", 0.0) or evidence.a_stage_takes_most)
+    if making and (made >= 0.5 * sum(waits.values()) or is_named):
         if evidence.most_work_is_unnamed:
             return "loader", False
         return max(making, key=lambda cause: making[cause]), False

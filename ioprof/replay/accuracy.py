@@ -133,7 +133,7 @@ def why_not(recorded: Pipeline, new: Pipeline, total_s: float, found: tuple[Kind
         return refused
     if not recorded.shares_cores and _COMPETING.intersection(found):
         return NoGain.CONTENTION, "the replay does not reproduce how the job's threads share the cores"
-    if not recorded.storage.is_sure and _storage_ratio(recorded) >= _LEAST_STORAGE:
+    if not recorded.storage.is_sure and set(found) != {Kind.PREFETCH} and _storage_ratio(recorded) >= _LEAST_STORAGE:
         return NoGain.NOT_SHOWN, "its reads do not show whether the storage is bound by a rate or by latency"
     for host, cores in recorded.cores.items():
         used = _cpu_s(new, host) / total_s

@@ -25,6 +25,8 @@ _MOST_ACTIONS: Final = 1_000
 _RESAMPLED_ACTIONS: Final = 200
 _LEAST_SPEEDUP: Final = 1.03
 """Of a change that only the replay proposes."""
+_LEAST_AT_ALL: Final = 1.01
+"""Of any change of the loader: one that brings less is no advice."""
 _ENOUGH: Final = 0.98
 """Part of the best speedup from which on fewer workers are preferred."""
 _TIMES: Final = (2, 4)
@@ -57,9 +59,9 @@ class Predictor:
         """Of the replay with a change."""
         return self._base_s / replayed(changed(self._recorded, change)).step_s
 
-    def half(self, cause: str) -> float:
-        """The speedup if a cause cost half."""
-        return self._base_s / replayed(with_factors(self._recorded, {cause: 0.5})).step_s
+    def half(self, cause: str, part: float) -> float:
+        """The speedup if a part of a cause cost half."""
+        return self._base_s / replayed(with_factors(self._recorded, {cause: 1 - part / 2})).step_s
 
     def of_change(self, advice: Advice, change: Change) -> Advice:
         """The advice with what the change would bring."""
@@ -71,9 +73,10 @@ class Predictor:
         return self._predicted(advice, lambda each: changed(each, change), kinds(change, self._whole), larger)
 
     def of_cause(self, advice: Advice, cause: str) -> Advice:
-        """The advice with what the job would gain if a cause cost nothing."""
+        """The advice with what the job would gain if a cause, or the part of it that the advice is of, cost nothing."""
+        left = 1 - _part(advice)
         kind = Kind.STORAGE if cause == "storage" else Kind.STAGE
-        found = self._predicted(advice, lambda each: with_factors(each, {cause: 0.0}), (kind,), 1.0)
+        found = self._predicted(advice, lambda each: with_factors(each, {cause: left}), (kind,), 1.0)
         return found.replace(is_bound=found.predicted_speedup is not None)
 
     def _predicted(
@@ -134,13 +137,28 @@ def ranked(
         is_own = number >= len(found)
         if is_own and (each.predicted_speedup is None or each.predicted_speedup < _LEAST_SPEEDUP):
             continue
+        if _brings_nothing(each) and len(known) > 1:
+            continue
         done.append(each.replace(costs=each.costs or _costs(each, recorded)))
-        keys.append(predictor.half(each.cause) if each.is_bound and each.cause else each.predicted_speedup or 0.0)
+        keys.append(predictor.half(each.cause, _part(each)) if each.is_bound and each.cause else each.predicted_speedup or 0.0)
     places = [place for place, each in enumerate(done) if each.predicted_speedup is not None]
     order = sorted(places, key=lambda place: -keys[place])
     for place, each in zip(places, [done[best] for best in order], strict=True):
         done[place] = each
     return tuple(done)
+
+
+def _part(advice: Advice) -> float:
+    """The part of its cause that an advice is of."""
+    return 1.0 if advice.part is None else advice.part
+
+
+def _brings_nothing(advice: Advice) -> bool:
+    """Whether the replay says so of a change of the loader."""
+    change = advice.change
+    if change is None or advice.predicted_speedup is None or (change.workers is None and change.prefetch is None):
+        return False
+    return advice.predicted_speedup < _LEAST_AT_ALL
 
 
 def _is_there(proposed: Advice, found: tuple[Advice, ...], recorded: Pipeline) -> bool:

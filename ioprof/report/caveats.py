@@ -189,7 +189,8 @@ def _unknown_sources(summary: Summary) -> Caveat | None:
 
 def _only_cache(summary: Summary) -> Caveat | None:
     storage = summary.storage
-    if not storage.bytes or storage.bytes_from_cache / storage.bytes < MOST_CACHED:
+    received = storage.bytes_socket + storage.bytes_pipe
+    if not storage.bytes or received > storage.bytes or storage.bytes_from_cache / storage.bytes < MOST_CACHED:
         return None
     return Caveat(
         "storage not tested",

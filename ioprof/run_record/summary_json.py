@@ -312,7 +312,7 @@ class Demand(Record, frozen=True):
     devices_fed: float | None = None
     """Such devices that `got_bytes_per_s` would feed: at least so many, as long as the job did not wait for storage."""
     cores: float | None = None
-    """Cores that make batches at that rate, by the workers' time without waits for storage."""
+    """Cores that make batches at that rate, by the workers' time but for waits for storage. Null: most of it has no name."""
     mean_bytes_per_s: float | None = None
     """The mean, where `bytes_per_s` is what the tenth of the batches needs that takes most. Null: all need about as much."""
     tenths_bytes_per_s: tuple[float, ...] | None = None
@@ -461,7 +461,7 @@ class Summary(Record, frozen=True):
     schema: str = SUMMARY_SCHEMA
     ledger: Ledger = Ledger()
     unexplained_ratio: float | None = None
-    """Of the steps' time, what `host` or `loader` has and no detail names, 0 to 1. High: use `ioprof.span`. Null: no step."""
+    """Of the steps' time, what `host` or `loader` has and no detail or own line names. High: use `ioprof.span`. Null: no step."""
     cpu: CpuEvidence | None = None
     """Null: the processes of the job were not sampled."""
     ceilings: Ceilings | None = None

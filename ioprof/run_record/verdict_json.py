@@ -68,9 +68,12 @@ class Advice(Record, frozen=True):
     high: float | None = None
     """The same at most."""
     is_bound: bool = False
-    """`predicted_speedup` is the most that it can bring: what the job gains if `cause` costs nothing."""
+    """`predicted_speedup` is the most that it can bring: what the job gains if `cause`, or the `part` of it, costs nothing."""
     cause: str | None = None
     """The cause whose time it makes less."""
+    part: float | None = None
+    """The part of `cause` that it can make less, such as that of a line of code, 0 to 1: at most, by the error of the samples that
+    show it. Null: all of it."""
     change: JobChange | None = None
     """What it changes, if that can be replayed. Null: it makes `cause` cost less by an amount that is not known."""
     no_gain: NoGain | None = None

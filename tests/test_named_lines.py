@@ -1,0 +1,134 @@
+"""Advice that names a line of code promises no more than what its function takes; what else is said of code, and of who does it."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pipeline_simulator import Pipeline
+from simulated_loader import Job, simulate
+from timeline import timeline
+
+from ioprof.analysis.ceilings import ceilings
+from ioprof.analysis.demand import Fetched
+from ioprof.analysis.evidence import Evidence
+from ioprof.analysis.options import options_of
+from ioprof.analysis.queue_advice import waiting_workers
+from ioprof.analysis.summary import summarise
+from ioprof.replay.advice import ranked
+from ioprof.replay.choices import with_choices
+from ioprof.replay.pipeline import OWN, Op, Program
+from ioprof.replay.recorded import pipeline
+from ioprof.run_record import Advice, CauseShare, Ceilings, CodeShare, ConfigRecord, CpuEvidence, JobChange, JobKind, RunRecord
+from ioprof.trace import Trace
+
+MS = 1_000_000
+
+
+def evidence(*code: CodeShare, causes: tuple[CauseShare, ...] = (CauseShare("host", 10.0, 0.5, "derived"),)) -> Evidence:
+    """Of a job with these lines, half of whose time is `host`."""
+    summary = summarise(timeline("step 00001111\ncompute 00..11.."))
+    steps = summary.steps.replace(causes=causes)
+    return Evidence(RunRecord(), steps, summary.storage, summary.demand, {}, Fetched(), 20.0, {}, {}, code=code)
+
+
+def line(number: int, seconds: float, function: str = "main", cause: str = "host", library: str | None = None) -> CodeShare:
+    """A line of train.py."""
+    return CodeShare(cause, "train.py", number, function, 10, seconds, seconds / 20, 0.1, library)
+
+
+@given(st.floats(0.0, 1.0), st.integers(1, 50), st.integers(1, 50))
+def test_a_part_of_a_cause_brings_no_more_than_that_part(part: float, host: int, compute: int) -> None:
+    """In a loop that never waits, exactly that."""
+    own = tuple({"host": host * MS, "compute": compute * MS} for _ in range(30))
+    recorded = pipeline(simulate(Job(2, 2, tuple({"decode": MS // 100} for _ in range(30)), own)).trace)
+    found = (Advice("whole", cause="host"), Advice("line", cause="host", part=part))
+    told = ranked(found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH), proposes=False)
+    speedups = {each.action: each.predicted_speedup for each in told}
+    assert None not in speedups.values()
+    assert speedups["line"] == pytest.approx((host + compute) / ((1 - part) * host + compute), rel=0.05)
+    assert speedups["line"] <= speedups["whole"] * (1 + 1e-9)
+    assert all(each.is_bound for each in told)
+
+
+def test_the_part_is_that_of_the_function() -> None:
+    """With all its lines and comprehensions, at most: by two standard errors of its samples."""
+    first, second, other = line(3, 3.0), line(5, 2.0, "main.<locals>.<listcomp>"), line(9, 1.0, "other")
+    known = evidence(first, second, other)
+    assert known.most_of_cause("host", first) == pytest.approx((5.0 + 2 * 0.1 * 2**0.5) / 10)
+    assert known.most_of_cause("host", other) == pytest.approx(1.2 / 10)
+    assert " (25.0% of the steps' time in all of main)" == known.of_function(first)
+    assert "" == known.of_function(other)
+
+
+def test_lines_that_call_libraries_are_not_the_jobs_own_python() -> None:
+    """Of 10 s, 6 are its own."""
+    known = evidence(line(3, 6.0), line(4, 3.0, library="stack (numpy/core.py)"))
+    assert 0.6 == pytest.approx(known.own_ratio("host"))
+
+
+def test_what_a_line_names_is_explained() -> None:
+    """So it is no time of which nothing says what it was."""
+    trace = timeline("step 0000000000\ncompute 00000.....")
+    assert 0.5 == pytest.approx(summarise(trace).unexplained_ratio)
+
+
+@pytest.mark.parametrize(("waiting", "is_advised"), [(0.0, True), (0.1, True), (0.5, False)])
+def test_workers_that_wait_for_a_core_get_no_more_beside_them(waiting: float, is_advised: bool) -> None:
+    """They use 0.3 cores each: what they wait for otherwise decides."""
+    known = replace(
+        evidence(causes=(CauseShare("loader", 10.0, 0.5, "measured"),)),
+        run=RunRecord(config=ConfigRecord(workers=2, ranks=1)),
+        cpu=CpuEvidence(cores=8, worker_running_threads=0.3, worker_waiting_threads=waiting),
+        ceilings=Ceilings(0.1, 0.1, 0.02, workers=2, is_serial=False, predicted_s=0.1, residual_s=0.0),
+    )
+    assert is_advised == (waiting_workers(known, "") is not None)
+
+
+def test_batches_that_the_rank_makes_itself_are_no_workers_of_the_loader() -> None:
+    """It validates without workers; two workers make what it trains on."""
+    trace = Pipeline([20 * MS] * 60, [15 * MS] * 60, 2).trace()
+    steps = trace.spans.filter(pl.col("kind") == "step").sort("start_ns")[20:40:2]
+    own = steps.with_columns(
+        start_ns=pl.col("end_ns") - 3 * MS, end_ns=pl.col("end_ns") - 2 * MS, batch=pl.col("batch") + 1000, kind=pl.lit("fetch")
+    )
+    kinds = trace.spans.schema["kind"]
+    more = [own.with_columns(kind=pl.lit(kind, dtype=kinds)) for kind in ("fetch", "wait")]
+    found = ceilings(Trace(trace.run, pl.concat([trace.spans, *(each.select(trace.spans.columns) for each in more)])))
+    plain = ceilings(trace)
+    assert found is not None
+    assert plain is not None
+    assert (2, plain.supply_s) == (found.workers, pytest.approx(found.supply_s, rel=0.01))
+
+
+def test_a_loader_change_that_brings_nothing_is_no_advice() -> None:
+    """The replay says so; what cannot be replayed stays."""
+    stages = tuple({"decode": 40 * MS} for _ in range(60))
+    recorded = pipeline(simulate(Job(1, 2, stages, tuple({"compute": 10 * MS} for _ in range(60)))).trace)
+    found = (Advice("deeper", change=JobChange(prefetch=8)), Advice("decode", cause="decode"))
+    told = ranked(found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH), proposes=False)
+    assert ["decode"] == [each.action for each in told]
+
+
+def test_choosing_an_epoch_stays_if_workers_are_kept() -> None:
+    """A start of 3 s, in which the sampler is asked twice for a second: kept workers ask it once."""
+    begin, second = 5 * 10**9, 10**9
+    waits = pl.DataFrame({"start_ns": [begin, begin + 3 * second], "end_ns": [begin + 3 * second, begin + 4 * second]})
+    spans = pl.DataFrame(
+        {
+            "kind": ["sampler", "sampler", "sampler"],
+            "start_ns": [begin, begin + 3 * second // 2, begin + 3 * second],
+            "end_ns": [begin + second, begin + 5 * second // 2, begin + 4 * second],
+            "batch": pl.Series([None, None, 7], dtype=pl.Int64),
+        }
+    )
+    none = np.zeros(2)
+    program = Program(
+        (Op.START, Op.TAKE), (0, 0), np.array([3.0, 0.0]), np.zeros((2, len(OWN))), none, none, none, none, none, none
+    )
+    found = with_choices(program, waits, spans)
+    assert [2.0, 0.0] == found.spent_s.tolist()
+    assert [1.0, 0.0] == found.after_s[:, OWN.index("loader")].tolist()
+    assert found.after_s.sum() == 1.0
