@@ -70,7 +70,7 @@ def test_collectives_of_a_parallel_job(parallel: Trace) -> None:
     found = of_kind(parallel, "comm").with_columns(pl.col("name").cast(str))
     counts = dict(found.group_by("name").len().rows())
     assert counts.pop("gradients") in (2 * STEPS - 2, 2 * STEPS)
-    assert {"all_reduce": 2 * STEPS, "all_reduce 2": 2 * STEPS, "barrier": 2} == counts
+    assert {"broadcast_coalesced": 2, "all_reduce": 2 * STEPS, "all_reduce 2": 2 * STEPS, "barrier": 2} == counts
     assert {4} == set(found.filter(pl.col("name").str.starts_with("all_reduce"))["bytes"])
     for name in ("all_reduce", "all_reduce 2"):
         assert [*range(STEPS)] * 2 == found.filter(pl.col("name") == name).sort("rank", "start_ns")["step"].to_list()
