@@ -61,7 +61,7 @@ from typing import Any
 
 import numpy as np
 import what_if_medians
-from what_if_medians import MedianResult, folder_of_pair, next_run
+from what_if_medians import MedianResult, folder_of_pair, next_run, spread
 from what_if_runs import Bench, KeptRuns, Machine, machine, needs, next_time
 from what_if_scenarios import REMOVALS, SCENARIOS, Scenario, Variant
 
@@ -290,9 +290,8 @@ def main() -> None:
     known = (*SCENARIOS, *REMOVALS) if options.shown else REMOVALS if options.removals else SCENARIOS
     chosen = [scenario for scenario in known if options.only in scenario.name]
     if options.more or options.medians:
-        if options.more:
-            record_more(chosen, options)
-        say_medians(chosen, options)
+        if not options.more or record_more(chosen, options):
+            say_medians(chosen, options)
         return
     found = predicted_again(chosen, options.again) if options.again else recorded(chosen, options)
     if options.json:
@@ -330,8 +329,7 @@ def predicted_again(chosen: list[Scenario], folders: list[Path]) -> list[Result]
 
 def recorded(chosen: list[Scenario], options: argparse.Namespace) -> list[Result]:
     """The results of new runs."""
-    if not os.environ.get(SAMPLE):
-        print(f"what-if: not measured; set {SAMPLE} to a folder of images")
+    if lacks_images():
         return []
     compare: Callable[[Runs, Scenario], Iterator[Result]] = paired_results if options.paired else results
     found = list[Result]()
@@ -345,10 +343,22 @@ def recorded(chosen: list[Scenario], options: argparse.Namespace) -> list[Result
     return found
 
 
-def record_more(chosen: list[Scenario], options: argparse.Namespace) -> None:
-    """Make the changed runs of kept pairs once more."""
+def lacks_images() -> bool:
+    """Whether there are no images to record with, which is said."""
+    if not os.environ.get(SAMPLE):
+        print(f"what-if: not measured; set {SAMPLE} to a folder of images")
+    return not os.environ.get(SAMPLE)
+
+
+def record_more(chosen: list[Scenario], options: argparse.Namespace) -> bool:
+    """Make the changed runs of kept pairs once more; whether that could be done."""
+    if lacks_images():
+        return False
     with bench_machine(chosen, options) as (here, _):
         for scenario in chosen:
+            if reason := needs(scenario.storage):
+                print(f"{scenario.name}: not measured; {reason}")
+                continue
             kept, numbers = options.more / folder_name(scenario), range(1, len(scenario.variants) + 1)
             made = [number for number in numbers if (kept / folder_of_pair(number) / "changed").is_dir()]
             bench = Bench(here, kept)
@@ -358,6 +368,7 @@ def record_more(chosen: list[Scenario], options: argparse.Namespace) -> None:
                     bench.record(scenario.changed(scenario.variants[number - 1]), name)
                 else:
                     print(f"{scenario.name}, {text_of(scenario.variants[number - 1])}: left, no further run")
+    return True
 
 
 def say_medians(chosen: list[Scenario], options: argparse.Namespace) -> None:
@@ -417,17 +428,11 @@ def say(found: list[Result]) -> None:
         ("error at the same speed", found, lambda result: result.same_speed_error),
         *((("error where reports predict", of_told, lambda result: result.error),) if 0 < len(of_told) < len(found) else ()),
     ):
-        errors = sorted(abs(error(result)) for result in of)
-        most = errors[math.ceil(0.95 * len(errors)) - 1]
-        spread = f"median {statistics.median(errors):.1%}, 95 % within {most:.1%}, worst {errors[-1]:.1%}"
-        print(f"{what}, {len(errors)} runs: {spread}")
+        print(f"{what}, {len(of)} runs: {spread([error(result) for result in of])}")
     if noise:
         print(f"the same job twice: median {statistics.median(noise):.1%}, worst {noise[-1]:.1%}")
     for what, place in (("loop", 0), ("worker", 1)):
-        off = sorted(abs(result.speeds[place] - 1) for result in found)
-        most = off[math.ceil(0.95 * len(off)) - 1]
-        spread = f"median {statistics.median(off):.1%}, 95 % within {most:.1%}, worst {off[-1]:.1%}"
-        print(f"the same computation of the {what} again: {spread}")
+        print(f"the same computation of the {what} again: {spread([result.speeds[place] - 1 for result in found])}")
 
 
 def say_shown(found: list[Result]) -> None:
