@@ -11,12 +11,13 @@ from pipeline_simulator import Pipeline
 from simulated_loader import Job, simulate
 from timeline import timeline
 
+from ioprof.analysis.blame import charges
 from ioprof.analysis.ceilings import ceilings
 from ioprof.analysis.demand import Fetched
 from ioprof.analysis.evidence import Evidence
 from ioprof.analysis.options import options_of
 from ioprof.analysis.queue_advice import waiting_workers
-from ioprof.analysis.summary import summarise
+from ioprof.analysis.summary import _unexplained_ratio, summarise
 from ioprof.replay.advice import ranked
 from ioprof.replay.choices import with_choices
 from ioprof.replay.pipeline import OWN, Op, Program
@@ -71,8 +72,10 @@ def test_lines_that_call_libraries_are_not_the_jobs_own_python() -> None:
 
 def test_what_a_line_names_is_explained() -> None:
     """So it is no time of which nothing says what it was."""
-    trace = timeline("step 0000000000\ncompute 00000.....")
-    assert 0.5 == pytest.approx(summarise(trace).unexplained_ratio)
+    found = charges(timeline("step 0000000000\ncompute 00000....."))  # 50 ns of `host` in 100
+    assert 0.5 == pytest.approx(_unexplained_ratio(found, []))
+    assert 0.2 == pytest.approx(_unexplained_ratio(found, [line(3, 3e-8), line(4, 1e-8, cause="transform")]))
+    assert 0.0 == pytest.approx(_unexplained_ratio(found, [line(3, 9e-8)]))
 
 
 @pytest.mark.parametrize(("waiting", "is_advised"), [(0.0, True), (0.1, True), (0.5, False)])

@@ -9,7 +9,7 @@ import torch
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks import losses
-from ioprof.instrument.hooks.losses import LossWatch
+from ioprof.instrument.hooks.losses import TensorWatch
 from ioprof.instrument.hooks.supplies import holds_values, may_be_batch
 
 
@@ -53,7 +53,7 @@ def test_tasks_that_are_given_what_a_model_computed(arguments: Any, computed: bo
 def test_the_time_in_torch_is_counted_with_operators() -> None:
     """Methods, functions and operators of tensors are computation; Python that takes as long is not."""
     for computes in (True, False):
-        watch, tensor = LossWatch(), torch.ones(400, 400, requires_grad=True)
+        watch, tensor = TensorWatch(), torch.ones(400, 400, requires_grad=True)
         watch.begin()
         assert watch.is_on
         loss = ((tensor - 1) * 2).square().mean()
@@ -69,7 +69,7 @@ def test_the_time_in_torch_is_counted_with_operators() -> None:
 @pytest.mark.parametrize("sleeps", [False, True])
 def test_time_in_which_others_had_the_core_does_not_count(sleeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A preemption is longer than many a loss; what the thread slept is the loop's own."""
-    watch, tensor, elsewhere_ns = LossWatch(), torch.ones(400, 400, requires_grad=True), 0
+    watch, tensor, elsewhere_ns = TensorWatch(), torch.ones(400, 400, requires_grad=True), 0
     monkeypatch.setattr(losses, "monotonic_ns", lambda: monotonic_ns() + elsewhere_ns)
     watch.begin()
     loss = (tensor - 1).square().mean()
@@ -84,7 +84,7 @@ def test_time_in_which_others_had_the_core_does_not_count(sleeps: bool, monkeypa
 
 def test_only_some_times_are_observed() -> None:
     """The second to fourth, then seldom; none without gradients."""
-    watch, wanted = LossWatch(), []
+    watch, wanted = TensorWatch(), []
     for _ in range(600):
         watch.count()
         wanted.append(watch.wanted)

@@ -9,7 +9,7 @@ from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text, sho
 from ioprof.analysis.provable import can_pin
 from ioprof.analysis.queue_advice import lacks_shards, more_workers, waiting_workers
 from ioprof.analysis.read_patterns import SMALL_READS
-from ioprof.run_record import Advice, CodeShare, JobChange, JobKind, NoGain, Reason
+from ioprof.run_record import Advice, CauseDetail, CodeShare, JobChange, JobKind, NoGain, Reason
 from ioprof.schema import CORE_WAIT
 
 OWN_MEANING: Final = {
@@ -84,8 +84,7 @@ def _compute(evidence: Evidence) -> _Lines:
             "Make the optimizer's step cheaper (fused=True; sparse gradients for large embeddings; fewer steps, by accumulating "
             f"gradients): it takes {detail.share:.1%} of the steps' time"
         )
-        computed_s = evidence.charged["compute"].seconds or 0.0
-        yield Advice(text, cause="compute", part=min(1.0, detail.seconds / computed_s) if computed_s else None)
+        yield _of_detail(evidence, text, "compute", detail)
     yield Advice(f"Use a faster model or device, here one that is twice as fast: {rest}", cause="compute", change=change)
 
 
@@ -423,15 +422,20 @@ def _host(evidence: Evidence) -> _Lines:
         yield _of_line(evidence, text, "host", line)
     elif detail:
         text = f"Do less in {detail.name}, or not in every step: it takes {detail.share:.1%} of the steps' time; {spent}"
-        host_s = evidence.charged["host"].seconds or 0.0
-        yield Advice(text, cause="host", part=min(1.0, detail.seconds / host_s) if host_s else None)
+        yield _of_detail(evidence, text, "host", detail)
     else:
         yield Advice(f"Put ioprof.span around the parts of the training loop: {spent}", no_gain=NoGain.OF_RECORDING)
 
 
 def _of_line(evidence: Evidence, text: str, cause: str, line: CodeShare) -> Advice:
-    """Advice that makes a line of code take less: no more of the cause than that line takes."""
+    """Advice that makes a line of code take less: no more of the cause than its function takes."""
     return Advice(text, cause=cause, part=evidence.most_of_cause(cause, line))
+
+
+def _of_detail(evidence: Evidence, text: str, cause: str, detail: CauseDetail) -> Advice:
+    """Advice that makes a named part of a cause take less: no more of the cause than that part."""
+    seconds = evidence.charged[cause].seconds
+    return Advice(text, cause=cause, part=min(1.0, detail.seconds / seconds) if seconds else None)
 
 
 def _of_details(evidence: Evidence, *names: str) -> float:

@@ -34,23 +34,17 @@ CASES = (
         advises="own_code.py",
         names=(_line("logging"), "in main, which calls"),
     ),
-    Case(
-        name="histograms of gradients before the optimizer's step",
-        program="own_code.py",
-        arguments=("gradients", 40, 0),
-        bound_by="host",
-        says=("Host-bound", "own_code.py"),
-        advises="own_code.py",
-        names=(_line("watch"), "in watch"),
-    ),
-    Case(
-        name="histograms of gradients in a closure of the optimizer's step",
-        program="own_code.py",
-        arguments=("closure", 40, 0),
-        bound_by="host",
-        says=("Host-bound", "own_code.py"),
-        advises="own_code.py",
-        names=(_line("watch"), "in watch"),
+    *(
+        Case(
+            name=f"histograms of gradients {where} the optimizer's step",
+            program="own_code.py",
+            arguments=(place, 40, 0),
+            bound_by="host",
+            says=("Host-bound", "own_code.py"),
+            advises="own_code.py",
+            names=(_line("watch"), "in watch"),
+        )
+        for place, where in (("gradients", "before"), ("closure", "in a closure of"))
     ),
     Case(
         name="own code in __getitem__",

@@ -50,22 +50,19 @@ CASES = (
         advises="Read more at a time",
         names=("bound by latency",),
     ),
-    Case(
-        name="a rank whose samples take 20 ms longer",
-        program=_PROGRAM,
-        arguments=("slow_rank", 24, 1),
-        launcher=_TWO,
-        says=("rank 1",),
-        names=("rank 1: loader",),
-        most_unexplained=1.0,  # of rank 1, whose lines of code are named
-    ),
-    Case(
-        name="a first rank whose samples take 20 ms longer, and whose buffers others wait for",
-        program=_PROGRAM,
-        arguments=("slow_first_rank", 24, 1),
-        launcher=_TWO,
-        says=("rank 0",),
-        names=("rank 0: loader",),
-        most_unexplained=1.0,  # of rank 0, whose lines of code are named
+    *(
+        Case(
+            name=name,
+            program=_PROGRAM,
+            arguments=(fault, 24, 1),
+            launcher=_TWO,
+            says=(f"rank {rank}",),
+            names=(f"rank {rank}: loader",),
+            most_unexplained=1.0,  # of that rank, whose lines of code are named
+        )
+        for fault, rank, name in (
+            ("slow_rank", 1, "a rank whose samples take 20 ms longer"),
+            ("slow_first_rank", 0, "a first rank whose samples take 20 ms longer, and whose buffers others wait for"),
+        )
     ),
 )

@@ -28,7 +28,7 @@ CASES = (
         bound_by="transform",
         says=("transform",),  # the first advice may be to start Ray in less time
         needs=("ray",),
-        unsettled="18 to 20 % of the time has no name in some runs, where 10 may; not found why",
+        unsettled="16 to 20 % of the time has no name on a slow machine, where 10 may; not found why",
         most_unexplained=0.1,  # its tasks are tied by time, and start in the first step
     ),
     _slow_disk("webdataset", advises="local copy of the shards (cache_dir="),

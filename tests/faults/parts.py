@@ -109,25 +109,21 @@ CASES = (
         says=("Loader-bound", "start of workers"),
         advises="persistent_workers=True",
     ),
-    Case(
-        name="a sampler that orders the samples of every epoch, for workers that are kept",
-        program=_PROGRAM,
-        arguments=("buckets", 100_000, 60, 1),
-        bound_by="loader",
-        says=("Loader-bound", "sampler"),
-        never_says=("start of workers",),
-        advises="in the sampler at",
-        names=("train_with_fault.py", "Buckets.__iter__"),
-    ),
-    Case(
-        name="a sampler of batches that chooses those of an epoch at once, for workers that are kept",
-        program=_PROGRAM,
-        arguments=("batches", 100_000, 60, 1),
-        bound_by="loader",
-        says=("Loader-bound", "sampler"),
-        never_says=("start of workers",),
-        advises="in the sampler at",
-        names=("train_with_fault.py", "Buckets.__iter__"),
+    *(
+        Case(
+            name=f"{name}, for workers that are kept",
+            program=_PROGRAM,
+            arguments=(fault, 100_000, 60, 1),
+            bound_by="loader",
+            says=("Loader-bound", "sampler"),
+            never_says=("start of workers",),
+            advises="in the sampler at",
+            names=("train_with_fault.py", "Buckets.__iter__"),
+        )
+        for fault, name in (
+            ("buckets", "a sampler that orders the samples of every epoch"),
+            ("batches", "a sampler of batches that chooses those of an epoch at once"),
+        )
     ),
     Case(
         name="workers that are spawned in every epoch",

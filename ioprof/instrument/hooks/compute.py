@@ -12,7 +12,7 @@ GPU the host's time says nothing of the device's, and no span is made.
 from typing import Any, Final
 
 from ioprof.instrument.hooks.core_waits import AFTER_FORWARD, CoreWaits
-from ioprof.instrument.hooks.losses import LossWatch
+from ioprof.instrument.hooks.losses import TensorWatch
 from ioprof.instrument.span import emit
 
 SMALL_SHARE: Final = 0.05
@@ -52,9 +52,9 @@ class Loop:
         """Backward passes in progress: one may run within another."""
         self.backward_gaps: list[tuple[int, int]] = []
         """Times within the outermost of them that were no computation: collectives of sharded parameters."""
-        self.loss = LossWatch()
+        self.loss = TensorWatch()
         """What is done between the forward and the backward pass."""
-        self.clipping = LossWatch()
+        self.clipping = TensorWatch()
         """What is done between the backward pass and the optimizer's step."""
         self.closures: list[tuple[int, int]] = []
         """Times of closures in the optimizer's step in progress."""
@@ -126,6 +126,8 @@ class Loop:
             self.add_gap(start_ns, end_ns)
             if self.pending is not None:
                 self.emit_pending()
+        if self.clipping.is_on:
+            self.clipping.end(None)
         self.backward_end_ns = 0
 
     def end_backward(self, now_ns: int) -> None:

@@ -4,7 +4,7 @@ A wait that no batch ended has no number: "start" is for the workers that an epo
 further batch. A wait within the fetch of another batch is no wait of the training loop, nor is one in a worker.
 
 The time in which the loader's sampler chooses the samples of a batch is a `sampler` span with the name of the loader; the sampler
-runs in the consumer. So is the time in which it chooses those of a whole epoch, when that begins.
+runs in the consumer. So is the time in which it chooses those of a whole epoch, when that begins, with the name of its class.
 """
 
 import inspect
@@ -81,18 +81,17 @@ def _observe_sampler(loader: Any, state: HookState) -> None:
     owner = next((each for each in type(sampler).__mro__ if "__iter__" in vars(each)), None)
     chooses = None if owner is None else vars(owner)["__iter__"]
     if inspect.isfunction(chooses) and not inspect.isgeneratorfunction(inspect.unwrap(chooses)):
-        name = state.loader_names.name_of(getattr(loader, "dataset", None))
-        state.patches.wrap(owner, "__iter__", partial(_observe_choosing, name=name, state=state))
+        state.wrap(owner, "__iter__", _observe_choosing)
 
 
-def _observe_choosing(original: Function, *, name: str | None, state: HookState) -> Function:
+def _observe_choosing(original: Function, state: HookState) -> Function:
     def chosen(self: Any) -> Any:
         if not state.is_on or not state.is_consumer(state.per_thread.current):
             return original(self)
         start_ns = monotonic_ns()
         found = original(self)
         if (end_ns := monotonic_ns()) - start_ns >= _LEAST_CHOOSING_NS:
-            emit("sampler", start_ns, end_ns, name)
+            emit("sampler", start_ns, end_ns, type(self).__name__)
         return found
 
     return chosen

@@ -1,4 +1,4 @@
-"""How much of the time between the forward and the backward pass is spent in functions, methods and operators of tensors.
+"""How much of the time before the backward pass, or before the optimizer's step, is spent in functions and operators of tensors.
 
 A loss that is no module has no call that the hooks could observe. So some of these times are looked at in detail: torch calls a
 mode for whatever it computes with tensors (`torch.overrides.TorchFunctionMode`), which costs some 2 us per call, and the mode
@@ -22,7 +22,7 @@ _CALL_NS: Final = 2_000
 """What the mode adds to a call besides what it counts itself."""
 
 
-class LossWatch:
+class TensorWatch:
     """What is known of these times in one training loop, on the CPU."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class LossWatch:
         return self._mode is not None
 
     def begin(self) -> None:
-        """The forward pass has ended, and the next time is wanted."""
+        """Such a time begins, and is wanted."""
         self.wanted = False
         if _may_observe():
             self._mode = _mode_class()()
@@ -54,7 +54,7 @@ class LossWatch:
             self._began_ns = monotonic_ns()  # and not before: the class of the mode may just have been made
 
     def end(self, now_ns: int | None) -> None:
-        """The backward pass begins; None: something else does, and what was seen does not count.
+        """It ends, since the backward pass or the step begins; None: something else does, and what was seen does not count.
 
         `Tensor.backward` is itself called by the mode, which can be taken away only when that has ended: at the next such call.
         """
