@@ -64,6 +64,10 @@ NOT_FOLLOWED: Final = ("setuid program", "32-bit program", "static program", "la
 """Names of `open` spans of a program that the job started and that the capture library cannot be loaded into. A `launcher`, such as
 sudo or docker, has another process start its command."""
 
+BY_MODE: Final = "evaluation mode"
+"""Name of `validate` spans of forward passes in that mode, where nothing else says that the model was evaluated."""
+COLLECTED_AT: Final = "gc.collect() at "
+"""How names of `gc` spans begin that the program asked for; a file's name and a line follow."""
 CORE_WAIT: Final = "waiting for a core"
 """Name of `user` spans of ioprof: the thread of the steps could have run, but other threads had the cores. They end where the time
 between two computations, or before a wait, ends: their length is measured, their place in it is not known."""

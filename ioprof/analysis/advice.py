@@ -10,7 +10,7 @@ from ioprof.analysis.provable import can_pin
 from ioprof.analysis.queue_advice import lacks_shards, more_workers, waiting_workers
 from ioprof.analysis.read_patterns import SMALL_READS
 from ioprof.run_record import Advice, CauseDetail, CodeShare, JobChange, JobKind, NoGain, Reason
-from ioprof.schema import CORE_WAIT
+from ioprof.schema import COLLECTED_AT, CORE_WAIT
 
 OWN_MEANING: Final = {
     "storage": "reads from storage",
@@ -374,7 +374,8 @@ def _validation(evidence: Evidence) -> _Lines:
     if line := evidence.largest_line("validation"):
         most += f", {evidence.part_of(line)} at {line_text(line)}"
     share = evidence.charged["validation"].share or 0.0
-    yield f"Validate less often, or on fewer batches: validation took {share:.1%} of the steps' time{most}"
+    what = "passes in evaluation mode" if evidence.evaluates_by_mode else "validation"
+    yield f"Validate less often, or on fewer batches: {what} took {share:.1%} of the steps' time{most}"
 
 
 def _checkpoint(evidence: Evidence) -> _Lines:
@@ -384,6 +385,9 @@ def _checkpoint(evidence: Evidence) -> _Lines:
 
 def _gc(evidence: Evidence) -> _Lines:
     spent = f"a step spends {_ms(evidence.seconds_per_step('gc'))} in Python's garbage collector"
+    detail = evidence.largest_detail("gc")
+    if detail and detail.name.startswith(COLLECTED_AT):
+        yield f"Call gc.collect() less often (now: {detail.name.removeprefix(COLLECTED_AT)}): {spent}"
     yield f"Call gc.freeze() before the first step, or collect between epochs only (gc.disable(), gc.collect()): {spent}"
 
 

@@ -27,6 +27,7 @@ from ioprof.run_record import (
     Overlap,
     QueueDepth,
     ReadPattern,
+    Reason,
     RunRecord,
     Steps,
     Storage,
@@ -223,6 +224,12 @@ class Evidence:
         entry = self.charged.get(cause)
         first = next((detail for detail in entry.details if detail.name not in PLACES), None) if entry else None
         return first if entry and first and first.share >= least_ratio * (entry.share or 0.0) else None
+
+    @property
+    def evaluates_by_mode(self) -> bool:
+        """Whether the mode of the model says that the job evaluates it, and no loader does."""
+        found = self.charged.get("validation")
+        return found is not None and found.reason_code is Reason.BY_MODE
 
     def largest_line(self, cause: str) -> CodeShare | None:
         """The line of the user's own code that took most of a cause, if that is not too little or too uncertain to be named.

@@ -33,6 +33,7 @@ from ioprof.analysis.steps import warmup
 from ioprof.analysis.storage_bytes import by_process, fetched_in_steps, storage_bytes, with_doubt, with_storage_bytes
 from ioprof.analysis.totals import Totals, totals
 from ioprof.analysis.unmeasured import unknown_read_ratio, unmeasured
+from ioprof.analysis.validation import by_mode_s
 from ioprof.analysis.variation import epochs
 from ioprof.analysis.verdict import verdict
 from ioprof.analysis.workers_time import Making
@@ -305,6 +306,8 @@ def _causes(trace: Trace, charged: Charges) -> tuple[CauseShare, ...]:
     }
     with_reasons = (_with_included(entry, *includes.get(entry.cause, (None, None))) for entry in found)
     hidden = may_be_hidden(trace)
+    by_mode = by_mode_s(trace)
+    with_reasons = (_with_mode(entry, by_mode) for entry in with_reasons)
     return tuple(
         _with_lock_waits(_with_threads(_with_hidden(entry) if hidden else entry, charged), charged) for entry in with_reasons
     )
@@ -326,6 +329,13 @@ def _with_hidden(entry: CauseShare) -> CauseShare:
     if entry.cause not in ("exchange", "straggler") or not entry.seconds:
         return entry
     return entry.replace(basis="derived", reason=Reason.MAY_BE_HIDDEN.text, reason_code=Reason.MAY_BE_HIDDEN)
+
+
+def _with_mode(entry: CauseShare, by_mode: float) -> CauseShare:
+    """The entry, `derived` if it is an evaluation that the model's mode alone shows."""
+    if entry.cause != "validation" or not entry.seconds or by_mode < _LEAST_DERIVED_RATIO * entry.seconds:
+        return entry
+    return entry.replace(basis="derived", reason=Reason.BY_MODE.text, reason_code=Reason.BY_MODE)
 
 
 def _with_included(entry: CauseShare, text: str | None, code: Reason | None) -> CauseShare:

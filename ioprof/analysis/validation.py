@@ -5,6 +5,14 @@ import polars as pl
 
 from ioprof.analysis.intervals import Intervals, pack, union, union_all
 from ioprof.analysis.selection import intervals, of_kind
+from ioprof.schema import BY_MODE
+from ioprof.trace import Trace
+
+
+def by_mode_s(trace: Trace) -> float:
+    """Seconds, summed over ranks, in which a model was in evaluation mode, and nothing else says that it was evaluated."""
+    named = trace.rows(pl.col("name").cast(pl.String) == BY_MODE, pl.col("rank").is_not_null(), kinds=["validate"])
+    return int((named["end_ns"] - named["start_ns"]).sum()) / 1e9
 
 
 def validations(spans: pl.DataFrame) -> Intervals:

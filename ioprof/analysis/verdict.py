@@ -136,6 +136,8 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
             f"{_startup(evidence, bound)}"
         )
     meaning, waits = _MEANING[bound], evidence.waiting_line if bound == "host" else None
+    if bound == "validation" and evidence.evaluates_by_mode:
+        meaning = "forward passes in evaluation mode without gradients (a validation, if not the making of training data)"
     if bound == "straggler" and evidence.run.config.parallel == "pipeline":
         meaning = "bubbles of the pipeline, in which a stage waits for another"
     if waits:

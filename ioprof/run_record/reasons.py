@@ -42,6 +42,7 @@ class Reason(StrEnum):
     NO_DEVICE_RATE = "no_device_rate"
     NO_BATCH_SIZE = "no_batch_size"
     TOO_FEW_READS = "too_few_reads"
+    BY_MODE = "by_mode"
     NCCL_PLUGIN_OF_JOB = "nccl_plugin_of_job"
     NCCL_SWITCHED_OFF = "nccl_switched_off"
     NCCL_PLUGIN_NOT_BUILT = "nccl_plugin_not_built"
@@ -97,6 +98,7 @@ _TEXTS: Final = {
     Reason.TOO_FEW_READS: "too few reads made batches to say what others would need",
     Reason.MAY_BE_HIDDEN: "the accelerator's computation was not recorded, and may have hidden part of this",
     Reason.WITHOUT_LOCK_WAITS: "waits for the interpreter lock meanwhile are in host",
+    Reason.BY_MODE: "derived from the model's mode: forward passes in evaluation mode without gradients, with no loader",
     Reason.NCCL_PLUGIN_OF_JOB: "the environment names another plugin in NCCL_PROFILER_PLUGIN, and NCCL loads only one",
     Reason.NCCL_SWITCHED_OFF: "it is switched on by IOPROF_NCCL=on",
     Reason.NCCL_PLUGIN_NOT_BUILT: "the plugin for NCCL is not built: install a C compiler and reinstall",

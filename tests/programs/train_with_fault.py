@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 FAULTS = ("collect", "collect_in_worker", "sampler", "buckets", "batches", "multinomial", "index", "paths", "checkpoint",
-          "pickling", "validation", "batch_of_validation", "worker_init", "spawn", "none")  # fmt: skip
+          "pickling", "validation", "evaluation", "batch_of_validation", "worker_init", "spawn", "none")  # fmt: skip
 BATCH = 4
 took = {"fault": 0.0}
 
@@ -142,7 +142,7 @@ def main(folder: str) -> None:
     """Train."""
     length = steps * BATCH
     dataset = timed(lambda: Samples(fault, amount, length)) if fault in ("index", "paths") else Samples(fault, amount, length)
-    if fault in ("worker_init", "spawn", "validation", "collect_in_worker", "buckets", "batches"):
+    if fault in ("worker_init", "spawn", "validation", "evaluation", "collect_in_worker", "buckets", "batches"):
         dataset.length = 4 * BATCH  # an epoch
     sampler: Sampler[int] | None = Slow(fault, amount, length) if fault in ("sampler", "multinomial") else None
     if fault == "buckets":
@@ -171,6 +171,8 @@ def main(folder: str) -> None:
                 timed(lambda: validate(model, held_out))
         if fault == "validation":
             timed(lambda: validate(model, held_out))
+        elif fault == "evaluation":
+            timed(lambda: validate(model, (torch.rand(BATCH, 1024) for _ in range(4))))
     print(f"{took['fault']:.3f} {time.perf_counter() - began:.3f}")
 
 

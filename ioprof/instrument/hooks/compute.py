@@ -12,6 +12,7 @@ GPU the host's time says nothing of the device's, and no span is made.
 from typing import Any, Final
 
 from ioprof.instrument.hooks.core_waits import AFTER_FORWARD, CoreWaits
+from ioprof.instrument.hooks.evaluations import Evaluation
 from ioprof.instrument.hooks.losses import TensorWatch
 from ioprof.instrument.span import emit
 
@@ -31,8 +32,8 @@ class Loop:
     """
 
     __slots__ = (
-        "backward_begin_ns", "backward_end_ns", "backward_gaps", "clipping", "closures", "cores", "forward_begin_ns", "gaps",
-        "loss", "nested", "pending", "step",
+        "backward_begin_ns", "backward_end_ns", "backward_gaps", "clipping", "closures", "cores", "evaluation", "forward_begin_ns",
+        "gaps", "loss", "nested", "pending", "step",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -58,6 +59,8 @@ class Loop:
         """What is done between the backward pass and the optimizer's step."""
         self.closures: list[tuple[int, int]] = []
         """Times of closures in the optimizer's step in progress."""
+        self.evaluation = Evaluation()
+        """Its passes in evaluation mode since it trained last."""
         self.cores = CoreWaits()
         """When it could have run outside of computations and waits, but had no core."""
 

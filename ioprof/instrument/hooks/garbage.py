@@ -1,4 +1,5 @@
-"""Observes Python's garbage collector: `gc` spans, named for the generation, of collections that took long.
+"""Observes Python's garbage collector: `gc` spans of collections that took long, named for the generation, or, if the program asked
+for the collection itself, for the line that did.
 
 A collection stops all threads of its process. Those below `SHORTEST_NS`, of which there may be thousands per second, are summed:
 the series `process.gc_short_time` and `process.gc_short_collections`, which are written when the recording of the process ends.
@@ -6,14 +7,16 @@ the series `process.gc_short_time` and `process.gc_short_collections`, which are
 
 import gc
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
-from ioprof.instrument.hooks.patches import Patches
+from ioprof.instrument.hooks.patches import Function, Patches
 from ioprof.instrument.host import host
 from ioprof.instrument.span import emit
+from ioprof.schema import COLLECTED_AT
 
 SHORTEST_NS: Final = 1_000_000
 """A shorter collection has no span."""
@@ -30,12 +33,15 @@ class GarbageCollections:
         self.is_on = False
         """Whether spans are emitted."""
         self._begin_ns = 0
+        self._asked_at = ""
+        """The line that asked for the collection in progress."""
         self.forget()
 
     def observe(self, patches: Patches) -> None:
         """Follow collections until `patches` are undone."""
         if self._follow not in gc.callbacks:
             gc.callbacks.append(self._follow)
+            patches.wrap(gc, "collect", self._observe_collect)
             patches.when_undone(lambda: gc.callbacks.remove(self._follow))
 
     def forget(self) -> None:
@@ -61,6 +67,19 @@ class GarbageCollections:
             file.writelines(json.dumps(line) + "\n" for line in lines)
         self.forget()
 
+    def _observe_collect(self, original: Function) -> Function:
+        def collect(*args: Any, **kwargs: Any) -> Any:
+            if not self.is_on:
+                return original(*args, **kwargs)
+            frame = sys._getframe(1)  # noqa: SLF001
+            self._asked_at = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._asked_at = ""
+
+        return collect
+
     def _follow(self, phase: str, info: dict[str, Any]) -> None:
         """Of `gc.callbacks`; what it raised would be printed."""
         if not self.is_on:
@@ -76,4 +95,5 @@ class GarbageCollections:
             self._short_ns += end_ns - begin_ns
             self._num_short += 1
         else:
-            emit("gc", begin_ns, end_ns, _NAMES[min(info.get("generation", 0), 2)])
+            name = COLLECTED_AT + self._asked_at if self._asked_at else _NAMES[min(info.get("generation", 0), 2)]
+            emit("gc", begin_ns, end_ns, name)

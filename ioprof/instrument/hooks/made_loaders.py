@@ -43,6 +43,11 @@ class LoaderUse:
         }
         self._purposes = set[str]()
 
+    @property
+    def trains(self) -> bool:
+        """Whether a step followed one of its batches."""
+        return "step" in self._purposes
+
     def add(self, purpose: str) -> None:
         """One of its batches was received for that purpose."""
         if purpose not in self._purposes:

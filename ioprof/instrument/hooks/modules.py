@@ -13,6 +13,8 @@ from typing import Any
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.compiler import of_torch
+from ioprof.instrument.hooks.compute import Loop
+from ioprof.instrument.hooks.evaluations import wants_gradients
 from ioprof.instrument.hooks.observers import calling
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.versions import require
@@ -26,8 +28,12 @@ def observe(module: ModuleType, state: HookState) -> None:
         loop = thread.loop
         if not state.is_on or state.identity.role == "worker" or thread.fetching or loop.nested:
             return False
-        if _device_type(called, arguments) != "cpu":
+        device = _device_type(called, arguments)
+        if device is None:
             return False
+        is_evaluated = _note_mode(state, loop, called, arguments)
+        if device != "cpu":
+            return is_evaluated
         if state.is_deferred:
             state.start_deferred()
         step = state.steps.expected_number
@@ -36,8 +42,11 @@ def observe(module: ModuleType, state: HookState) -> None:
 
     def leave() -> None:
         loop = state.per_thread.current.loop
+        now_ns = monotonic_ns()
+        if loop.evaluation.in_pass:
+            loop.evaluation.in_pass, loop.evaluation.end_ns = False, now_ns
         if loop.forward_begin_ns:
-            loop.end_forward(monotonic_ns())
+            loop.end_forward(now_ns)
 
     require(module, "Module")
     require(module.Module, "__call__", "_call_impl")
@@ -45,6 +54,23 @@ def observe(module: ModuleType, state: HookState) -> None:
     state.patches.wrap(module.Module, "__call__", lambda original: calling(original, enter, leave))
     if vars(module.Module).get("_wrapped_call_impl") is original:  # its other name, by which it is pickled
         state.patches.put(module.Module, "_wrapped_call_impl", vars(module.Module)["__call__"])
+
+
+def _note_mode(state: HookState, loop: Loop, called: Any, arguments: tuple[Any, ...]) -> bool:
+    """Whether the model evaluates; what it does is noted. What a library says to be a validation is known already."""
+    evaluation, steps = loop.evaluation, state.steps
+    if state.validates:
+        return False
+    if wants_gradients():
+        if evaluation.num_passes:
+            evaluation.end(monotonic_ns(), steps.number, steps.trains)
+        if called.training:
+            evaluation.train(called, arguments)
+        return False
+    if called.training:
+        return False
+    evaluation.begin_pass(called, arguments, monotonic_ns(), steps.number)
+    return True
 
 
 def _device_type(called: Any, arguments: tuple[Any, ...]) -> str | None:

@@ -278,7 +278,10 @@ class HookState:
     def flush(self) -> None:
         """Emit what is held back until more is known of it: the recording, or the training, is about to end."""
         self.gradients.finish()
-        self.per_thread.current.loop.emit_pending()
+        loop = self.per_thread.current.loop
+        loop.emit_pending()
+        if loop.evaluation.num_passes and self.is_on:
+            loop.evaluation.end(loop.evaluation.end_ns, self.steps.number, self.steps.trains)
         observers.makes(self.per_thread.current.batch)  # which writes what this thread's decoders hold back
         if self.is_on:
             self.steps.finish(monotonic_ns())

@@ -128,6 +128,8 @@ def _end_step(optimizer: Any, state: HookState) -> None:
         compute.emit_without_gaps(start_ns, end_ns, loop.closures, "optimizer", steps.number)
         if loop.forward_begin_ns:
             loop.add_gap(start_ns, end_ns)
+    if loop.evaluation.num_passes:
+        loop.evaluation.end(loop.evaluation.end_ns, steps.number, steps.trains)
     loop.end_computation()
     steps.step_optimizer(optimizer, start_ns, end_ns)
     if type(optimizer) is not thread.recorded_optimizer:

@@ -1,11 +1,11 @@
 """Waits for batches, whichever library makes the batches."""
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.core_waits import AFTER_WAIT
+from ioprof.instrument.hooks.evaluations import wants_gradients
 from ioprof.instrument.hooks.handover import take_number
 from ioprof.instrument.hooks.state import HookState, ThreadState
 from ioprof.instrument.span import emit
@@ -30,16 +30,27 @@ def end_wait(
     thread.trains = True
     thread.num_waits += 1
     if not was_recorded:
-        # A process that trains, and wants no gradient of this batch, validates; of others nothing is known.
-        validates = state.validates or (steps.trains and not sys.modules["torch"].is_grad_enabled())
+        validates = state.validates or (steps.trains and _evaluates(thread, use))
+        evaluation = thread.loop.evaluation
+        if validates:
+            evaluation.was_fed = True
+        elif evaluation.num_passes:
+            evaluation.end(start_ns, steps.number, steps.trains)
         purpose = "validate" if validates else None
         emit("wait", start_ns, end_ns, purpose, batch=number, step=steps.known_number)
         if use is not None:
-            use.add(purpose or ("train" if steps.trains or sys.modules["torch"].is_grad_enabled() else NO_GRADIENTS))
+            use.add(purpose or ("train" if steps.trains or wants_gradients() else NO_GRADIENTS))
             if not validates:
                 steps.take_from(use)
     steps.consume(start_ns, number)
     thread.loop.end_wait(start_ns, end_ns)
+
+
+def _evaluates(thread: ThreadState, use: "LoaderUse | None") -> bool:
+    """Whether a process that trains wants the batch to validate on; of others nothing is known."""
+    if not wants_gradients():
+        return True
+    return thread.loop.evaluation.is_in_progress and not (use is not None and use.trains)
 
 
 def end_wait_without_batch(state: HookState, thread: ThreadState, start_ns: int, end_ns: int) -> None:

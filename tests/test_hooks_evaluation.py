@@ -1,0 +1,59 @@
+"""When a model is evaluated, where its mode alone says so."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hooked import of_kind, recorded, run
+from repository import PROGRAMS
+
+from ioprof.analysis.intervals import overlaps, total, union
+from ioprof.analysis.selection import intervals
+from ioprof.analysis.summary import summarise
+from ioprof.run_record import Reason
+from ioprof.schema import BY_MODE
+from ioprof.trace import Trace
+
+EVALUATIONS, PASSES, STEPS = 3, 3, 12
+
+
+def traced(how: str, tmp_path: Path) -> Trace:
+    """What the loop that calls its model for that reason recorded."""
+    run([PROGRAMS / "evaluating.py", how], tmp_path / "spool")
+    return recorded(tmp_path / "spool")
+
+
+def test_an_evaluation_without_a_loader_is_one(tmp_path: Path) -> None:
+    """Each is one span: from its first pass to the next training, also the last one of the job. Nothing else is."""
+    trace = traced("evaluation", tmp_path)
+    found, truth = of_kind(trace, "validate"), trace.spans.filter(pl.col("name").cast(str) == "evaluate").sort("start_ns")
+    assert [BY_MODE] * EVALUATIONS == found["name"].cast(str).to_list()
+    assert EVALUATIONS == len(truth)
+    whole = union(intervals(truth))
+    common = total(overlaps(union(intervals(found)), whole))
+    assert common >= 0.8 * total(whole)  # not the preparation of the first batch, and of the last evaluation no rest
+    assert total(union(intervals(found))) <= 1.3 * common
+
+
+def test_its_time_is_a_validation_by_derivation(tmp_path: Path) -> None:
+    """And says so."""
+    causes = {entry.cause: entry for entry in summarise(traced("evaluation", tmp_path)).steps.causes}
+    found = causes["validation"]
+    assert ("derived", Reason.BY_MODE) == (found.basis, found.reason_code)
+    assert found.seconds is not None
+    assert found.seconds >= (EVALUATIONS - 1) * (PASSES - 1) * 0.01
+
+
+@pytest.mark.parametrize("how", ["targets", "playing"])
+def test_other_passes_without_gradients_are_no_evaluation(how: str, tmp_path: Path) -> None:
+    """Neither those of a teacher in every step nor those on batches of one sample."""
+    assert of_kind(traced(how, tmp_path), "validate").is_empty()
+
+
+def test_a_loader_in_evaluation_mode_gives_batches_to_validate_on(tmp_path: Path) -> None:
+    """Though gradients are wanted where the loop takes them; the training's batches are not of those."""
+    trace = traced("loader", tmp_path)
+    waits = of_kind(trace, "wait").filter(pl.col("batch").is_not_null())
+    assert EVALUATIONS * PASSES == (waits["name"].cast(str) == "validate").sum()
+    assert EVALUATIONS * PASSES + STEPS == len(waits)
+    assert of_kind(trace, "validate").is_empty()
