@@ -19,7 +19,7 @@ from torch import nn
 
 import ioprof
 from ioprof.analysis.blame import charges
-from ioprof.analysis.exchange_rate import exchange_rate
+from ioprof.analysis.exchange_rate import MANY_SUMS, SmallSums, exchange_rate, small_sums
 from ioprof.analysis.stragglers import arrivals
 from ioprof.errors import CommandError
 from ioprof.jobs.options import RunOptions
@@ -231,6 +231,17 @@ def test_the_rate_of_an_exchange_that_waits_for_gradients_is_a_bound():
     assert pytest.approx(1000 / 60e-9) == found.bytes_per_s
     (said,) = network_statements(RunRecord(config=config), found)
     assert "in 60.0 ns of a median step, 20.0 ns of it after all gradients were computed: 2L(p-1)/p / t is at least" in said.text
+
+
+@pytest.mark.parametrize(("number", "size", "is_told"), [(MANY_SUMS, 1000, True), (MANY_SUMS - 1, 1000, False), (60, 2**21, False)])
+def test_many_small_sums_in_a_step_are_told(number, size, is_told):
+    """As of a loop over parameters; neither few nor large ones, nor those of a library."""
+    names = [f"all_reduce {place}" if place else "all_reduce" for place in range(number)]
+    steps = [
+        pl.DataFrame({"name": [*names, "gradients"]}).with_columns(step=step, rank=rank) for step in range(3) for rank in range(2)
+    ]
+    spans = pl.concat(steps).with_columns(kind=pl.lit("comm"), bytes=size, start_ns=0, end_ns=1)
+    assert (SmallSums(number, size) if is_told else None) == small_sums(Trace(RunRecord(), whole(spans)))
 
 
 def whole(spans: pl.DataFrame) -> pl.DataFrame:

@@ -322,6 +322,13 @@ def _h2d(evidence: Evidence) -> _Lines:
 
 def _exchange(evidence: Evidence) -> _Lines:
     spent = f"a step waits {_ms(evidence.seconds_per_step('exchange'))} for the gradient exchange"
+    if sums := evidence.small_sums:
+        yield Advice(
+            "Sum all gradients by one all_reduce of a flat tensor, or let DistributedDataParallel do so: a step makes "
+            f"{sums.per_step} of them, half of at most {sums.median_bytes / 1e3:,.1f} kB; {spent}",
+            cause="exchange",
+            no_gain=NoGain.NOT_MODELLED,
+        )
     yield (
         f"Exchange gradients less often: {spent}{_batch(evidence)}; twice the batch size "
         f"({evidence.options.batch_size}) halves the exchanges per sample"

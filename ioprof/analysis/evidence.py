@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ioprof.analysis.demand import Fetched
 from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, EPOCH_END, PLACES, SAMPLER, WORKER_START
+from ioprof.analysis.exchange_rate import SmallSums
 from ioprof.analysis.interpreter_lock import thread_in
 from ioprof.analysis.options import JobOptions, options_of
 from ioprof.analysis.stacks import OF_BATCHES, WORKERS
@@ -111,6 +112,8 @@ class Evidence:
     """Files that took most of the time of reading."""
     loaders: tuple[LoaderTime, ...] = ()
     """The job's loaders, most waiting first."""
+    small_sums: SmallSums | None = None
+    """All-reduces that the job makes for each parameter, or the like."""
     longest_batch_s: float = 0.0
     """The longest time in which a batch was made."""
 

@@ -1,5 +1,6 @@
-"""How fast the gradients were exchanged: 2L(p-1)/p / t, to be compared with what the network delivers."""
+"""How fast the gradients were exchanged: 2L(p-1)/p / t, to be compared with what the network delivers; and in how many parts."""
 
+from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -12,6 +13,35 @@ _ONE_SPAN: Final = "gradients"
 """Name of the exchange of DistributedDataParallel on the CPU."""
 _BACKWARD: Final = "backward"
 _GRADIENTS: Final = r"^gradients(?: \d+)?$"
+_SUMS: Final = r"^all_reduce(?: \d+)?$"
+"""Names of all-reduces that the job calls itself; those of a library have the name of what they exchange."""
+MANY_SUMS: Final = 8
+"""All-reduces per step from which on they are called many."""
+_SMALL_BYTES: Final = 1 << 20
+"""Below this the time of an all-reduce is mostly its latency, on any network."""
+
+
+@dataclass(frozen=True)
+class SmallSums:
+    """All-reduces that a job calls itself, many per step, most of them small."""
+
+    per_step: int
+    """Of one rank, in a median step."""
+    median_bytes: int
+
+
+def small_sums(trace: Trace) -> SmallSums | None:
+    """None: there are few, or most of them are large."""
+    is_sum = pl.col("name").cast(pl.String).str.contains(_SUMS)
+    found = trace.rows(is_sum, pl.col("step").is_not_null(), pl.col("rank").is_not_null(), kinds=["comm"])
+    if found.is_empty():
+        return None
+    per_step = found.group_by("rank", "step").len()["len"].median()
+    median_bytes = found["bytes"].median()
+    if not isinstance(per_step, float) or not isinstance(median_bytes, float):
+        return None
+    is_small = per_step >= MANY_SUMS and median_bytes < _SMALL_BYTES
+    return SmallSums(int(per_step), int(median_bytes)) if is_small else None
 
 
 def exchange_rate(trace: Trace) -> ExchangeRate | None:

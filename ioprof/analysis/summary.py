@@ -19,6 +19,7 @@ from ioprof.analysis.devices import deliveries, stalls
 from ioprof.analysis.epoch_prediction import predicted_epochs
 from ioprof.analysis.epoch_verdict import with_first_epoch
 from ioprof.analysis.evidence import Evidence
+from ioprof.analysis.exchange_rate import small_sums
 from ioprof.analysis.findings import Finding
 from ioprof.analysis.gpu_windows import pageable_ratio
 from ioprof.analysis.job_verdict import with_phase
@@ -90,6 +91,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         patterns=more.reads.patterns,
         files=more.reads.files,
         loaders=more.loaders,
+        small_sums=small_sums(trace),
         longest_batch_s=int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,
     )
     if evidence.most_work_is_unnamed:
