@@ -102,7 +102,7 @@ def test_waiting_for_peers_is_followed_to_the_late_rank(trace: Trace) -> None:
     found = charges(trace)
     assert Oracle(trace, set(unmeasured(trace))).straggler_wait_ns() == found.straggler_wait_ns
     behind = sum(waited for causes in found.straggler_wait_ns.values() for waited in causes.values())
-    assert behind == sum(total(instants["straggler"]) for _, _, instants in exposed(trace, ["straggler"]))
+    assert behind == sum(total(instants["straggler"]) for instants in exposed(trace, ["straggler"]).values())
     of_ranks = found.steps.partition_by("rank")
     if all(total(steps.select("start_ns", "end_ns")) == (steps["end_ns"] - steps["start_ns"]).sum() for steps in of_ranks):
         assert behind == int(found.steps["straggler_ns"].sum())

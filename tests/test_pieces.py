@@ -19,7 +19,7 @@ from timeline import timeline
 
 from ioprof import span_parts
 from ioprof.analysis import selection
-from ioprof.analysis.blame import charges
+from ioprof.analysis.blame import charges, exposed
 from ioprof.analysis.kept import kept_analysis
 from ioprof.analysis.run import Run
 from ioprof.analysis.selection import pieces_by_rank
@@ -31,7 +31,7 @@ from ioprof.ingest.reader import Spool
 from ioprof.recording.run_writer import make_run_folder
 from ioprof.replay.summary import with_gains
 from ioprof.run_record import RunRecord
-from ioprof.schema import DENSE_KINDS, KINDS
+from ioprof.schema import CAUSES, DENSE_KINDS, KINDS
 from ioprof.trace import SPANS, Trace
 from ioprof.wire_format import SLOTS
 
@@ -67,11 +67,16 @@ CHAINED = """
 @settings(max_examples=15, deadline=None)
 def test_pieces_of_a_ranks_time_add_up_to_the_whole(trace: Trace, rows_at_once: int) -> None:
     """The summary and the charges of each step are the same, to the nanosecond, however a rank is divided."""
-    whole, summary = totals(trace).charged, summarise(trace)
+    whole, summary, instants = totals(trace).charged, summarise(trace), exposed(trace, CAUSES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "_ROWS_AT_ONCE", rows_at_once)
         found = totals(trace)
         assert summary.to_json() == summarise(trace, found).to_json()
+        in_pieces = exposed(trace, CAUSES)
+    assert instants.keys() == in_pieces.keys()
+    for rank, of_rank in instants.items():
+        for cause, times in of_rank.items():
+            assert times.tolist() == in_pieces[rank][cause].tolist()
     divided = found.charged
     assert_frame_equal(whole.steps, divided.steps)
     assert whole.straggler_wait_ns == divided.straggler_wait_ns

@@ -23,7 +23,7 @@ other ranks had arrived. So `straggler` of a rank says what others cost it, and 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -289,20 +289,20 @@ def _instants(exclusive: Classes, causes: Collection[str]) -> dict[str, Interval
     return {cause: union_all([EMPTY, *(each.times for each in exclusive if each.cause == cause)]) for cause in causes}
 
 
-def exposed(trace: Trace, causes: Collection[str]) -> Iterator[tuple[int, pl.DataFrame, dict[str, Intervals]]]:
-    """Each rank with steps, in pieces: its spans, and for each of these causes the instants of its steps that are charged to it."""
+def exposed(trace: Trace, causes: Collection[str]) -> dict[int, dict[str, Intervals]]:
+    """Of each rank with steps, the instants of its steps that are charged to each of these causes."""
     table, missing, arrived = steps(trace), unmeasured(trace), arrivals(trace)
     table = table.filter(pl.Series(observed(trace, table)))
-    left = {rank: union(intervals(rows)) for (rank,), rows in table.partition_by("rank", as_dict=True).items()}
+    steps_of = {rank: union(intervals(rows)) for (rank,), rows in table.partition_by("rank", as_dict=True).items()}
+    found: dict[int, list[dict[str, Intervals]]] = {}
     for piece in pieces_by_rank(trace, _KINDS, _COLUMNS):
-        rank, spans = piece.rank, piece.spans
         if piece.is_first:
-            of_rank = left.pop(rank, EMPTY)
-            sending = lineage.sending_of(trace, rank) if piece.is_cut else None
-        windows = piece.clip(of_rank)
+            sending = lineage.sending_of(trace, piece.rank) if piece.is_cut else None
+        windows = piece.clip(steps_of.get(piece.rank, EMPTY))
         activities, _ = _activities(piece, arrived, missing, windows, sending)
         *pieces, host = partition(windows, [activity.times for activity in activities])
         exclusive = [activity._replace(times=times) for activity, times in zip(activities, pieces, strict=True)]
-        yield rank, spans, _instants([*exclusive, Activity("host", host)], causes)
-    for rank, windows in left.items():  # with nothing but steps
-        yield rank, trace.structure.clear(), {cause: windows if cause == "host" else EMPTY for cause in causes}
+        found.setdefault(piece.rank, []).append(_instants([*exclusive, Activity("host", host)], causes))
+    for rank in steps_of.keys() - found.keys():  # with nothing but steps
+        found[rank] = [{cause: steps_of[rank] if cause == "host" else EMPTY for cause in causes}]
+    return {rank: {cause: union_all([each[cause] for each in parts]) for cause in causes} for rank, parts in found.items()}

@@ -49,7 +49,7 @@ def pipeline(trace: Trace) -> Pipeline:
     """The pipeline that a run recorded."""
     _check_run(trace)
     counts, arrived, reads = counted(trace), arrivals(trace), reads_of_batches(trace)
-    own = {rank: causes for rank, _, causes in exposed(trace, OWN)}
+    own = exposed(trace, OWN)
     ranks, alone = [], list[tuple[int, pl.DataFrame]]()
     for rank, spans in by_rank(trace, (*KINDS, "sampler", "compute"), ("host", *COLUMNS, "step", "bytes")):
         if rank in own:
