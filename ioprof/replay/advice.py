@@ -13,7 +13,7 @@ from ioprof.analysis.options import JobOptions
 from ioprof.errors import CommandError
 from ioprof.replay.accuracy import Kind, error_of, kinds, why_not
 from ioprof.replay.assumptions import check_change
-from ioprof.replay.changed import changed, resampled, shortened, with_factors
+from ioprof.replay.changed import changed, resampled, shortened, with_factors, with_kept_workers
 from ioprof.replay.changes import Change, change_of
 from ioprof.replay.pace import replayed
 from ioprof.replay.pipeline import Iteration, Op, Pipeline
@@ -25,6 +25,8 @@ _MOST_ACTIONS: Final = 1_000
 _RESAMPLED_ACTIONS: Final = 200
 _LEAST_SPEEDUP: Final = 1.03
 """Of a change that only the replay proposes."""
+_LEAST_UNKNOWN: Final = 1.1
+"""The same of one whose gain is not told: what it removes is certain, or it is the only change of its kind."""
 _LEAST_AT_ALL: Final = 1.01
 """Of any change of the loader: one that brings less is no advice."""
 _ENOUGH: Final = 0.98
@@ -42,6 +44,7 @@ _COSTS: Final = {
     "validation": "less often: later news of how training goes",
 }
 """What a change of a cause costs; of any other, work on the code."""
+_MEMORY_OF_WORKERS: Final = "the memory of the workers between epochs"
 
 
 class Predictor:
@@ -58,6 +61,11 @@ class Predictor:
     def speedup(self, change: Change) -> float:
         """Of the replay with a change."""
         return self._base_s / replayed(changed(self._recorded, change)).step_s
+
+    def with_kept_validation(self, advice: Advice) -> Advice:
+        """The advice to keep the workers of validation, in addition to those of training where these are started anew too."""
+        of_kinds = (Kind.PERSISTENT,)
+        return self._predicted(advice, lambda each: with_kept_workers(with_kept_workers(each), of_validation=True), of_kinds, 1.0)
 
     def half(self, cause: str, part: float) -> float:
         """The speedup if a part of a cause cost half."""
@@ -135,7 +143,7 @@ def ranked(
     for number, advice in enumerate(known):
         each = _with_prediction(advice, predictor)
         is_own = number >= len(found)
-        if is_own and (each.predicted_speedup is None or each.predicted_speedup < _LEAST_SPEEDUP):
+        if is_own and not _is_worth_it(each, predictor):
             continue
         if _brings_nothing(each) and len(known) > 1:
             continue
@@ -146,6 +154,16 @@ def ranked(
     for place, each in zip(places, [done[best] for best in order], strict=True):
         done[place] = each
     return tuple(done)
+
+
+def _is_worth_it(advice: Advice, predictor: Predictor) -> bool:
+    """Whether a change that only the replay proposes is told; without a prediction workers that stay are, and first workers."""
+    if advice.predicted_speedup is not None:
+        return advice.predicted_speedup >= _LEAST_SPEEDUP
+    change = advice.change
+    if change is None or not (change.persistent_workers or advice.no_gain is NoGain.NOT_SHOWN):
+        return False
+    return predictor.speedup(change_of(change)) >= _LEAST_UNKNOWN
 
 
 def _part(advice: Advice) -> float:
@@ -189,7 +207,7 @@ def _costs(advice: Advice, recorded: Pipeline) -> str | None:
     if change is not None and change.speeds.get("compute"):
         return "another model or device"
     if change is not None and change.persistent_workers:
-        return "the memory of the workers between epochs"
+        return _MEMORY_OF_WORKERS
     return _COSTS.get(advice.cause or "", _ONCE)
 
 
@@ -225,5 +243,10 @@ def _proposals(
         text = f"Prepare more batches ahead: {options.prefetch}{2 * prefetch} instead of {prefetch} per worker"
         yield Advice(text, change=JobChange(prefetch=2 * prefetch), costs=f"memory for {prefetch * workers} more batches per rank")
     starts = sum(op is Op.START for op in recorded.ranks[0].program.ops)
-    if starts > 1 and sum(each.starts_workers for each in _training(recorded)) > len(recorded.ranks):
+    starts_anew = starts > 1 and sum(each.starts_workers for each in _training(recorded)) > len(recorded.ranks)
+    if starts_anew:
         yield Advice(f"{options.keep_workers}", cause="loader", change=JobChange(persistent_workers=True))
+    validations = [each for rank in recorded.ranks for each in rank.iterations if each.is_validation and each.starts_workers]
+    if len(validations) > len(recorded.ranks):
+        text = f"{options.keep_workers} to validate from{', and in that to train from' if starts_anew else ''}"
+        yield predictor.with_kept_validation(Advice(text, cause="validation", costs=_MEMORY_OF_WORKERS))

@@ -44,7 +44,7 @@ def changed(pipeline: Pipeline, change: Change, grounds: Grounds = NONE) -> Pipe
         pairs = zip(found.ranks, pipeline.ranks, strict=True)
         found = replace(found, ranks=tuple(_with_spawning(new, old, pipeline.cores.get(old.host, 1.0)) for new, old in pairs))
     if change.persistent_workers:
-        found = replace(found, ranks=tuple(_with_kept_workers(rank) for rank in found.ranks))
+        found = with_kept_workers(found)
     if change.ranks is not None:
         found = _with_ranks(found, change.ranks)
     if change.cores is not None:
@@ -254,11 +254,16 @@ def _with_spawning(rank: Rank, before: Rank, cores: float) -> Rank:
     return replace(rank, program=replace(program, spent_s=program.spent_s * factors))
 
 
-def _with_kept_workers(rank: Rank) -> Rank:
-    """Only the first iteration of training starts workers, and none stops them."""
+def with_kept_workers(pipeline: Pipeline, *, of_validation: bool = False) -> Pipeline:
+    """Workers stay from one iteration to the next: those that make batches to train on, or those to validate on."""
+    return replace(pipeline, ranks=tuple(_with_kept_workers(rank, of_validation) for rank in pipeline.ranks))
+
+
+def _with_kept_workers(rank: Rank, of_validation: bool) -> Rank:
+    """Only the first iteration of that purpose starts workers, and none stops them."""
     iterations, keeps, group = list(rank.iterations), set[int](), None
     for number, each in enumerate(iterations):
-        if each.is_validation or not each.workers:
+        if each.is_validation != of_validation or not each.workers:
             continue
         if group is None:
             group = each.group
@@ -271,7 +276,7 @@ def _with_kept_workers(rank: Rank) -> Rank:
             keeps.add(number)
     program = rank.program
     ends = [
-        op is Op.END and not rank.iterations[number].is_validation
+        op is Op.END and rank.iterations[number].is_validation == of_validation
         for op, number in zip(program.ops, program.iterations, strict=True)
     ]
     again = [number in keeps for number in program.iterations]
