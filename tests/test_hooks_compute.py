@@ -76,6 +76,15 @@ def test_what_the_loop_does_with_gradients_itself_is_not_computed(how: str, tmp_
     assert (computed["start_ns"][1:] >= computed["end_ns"][:-1]).all()
 
 
+def test_gradients_that_are_asked_for_are_computed(tmp_path: Path) -> None:
+    """As for a penalty on them; what the loop does itself before is not."""
+    run([PROGRAM, "penalty"], tmp_path / "spool")
+    trace = recorded(tmp_path / "spool")
+    inside = "in the model", "in the gradients"
+    assert STEPS * 20 * MILLISECOND <= took_ns(trace, *inside) == common_ns(trace, "compute", *inside)
+    assert 0 == common_ns(trace, "compute", "prepare")
+
+
 def test_clipping_is_computed(tmp_path: Path) -> None:
     """Once it was seen that torch computes it."""
     run([PROGRAM, "clipped"], tmp_path / "spool")

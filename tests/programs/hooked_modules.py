@@ -1,6 +1,6 @@
 """Loops on the CPU without a DataLoader, whose modules say by spans of their own when they compute; which loop is an argument.
 
-python hooked_modules.py train | inference | transforms | ways | watched | closure | clipped
+python hooked_modules.py train | inference | transforms | ways | watched | closure | clipped | penalty
 """
 
 import inspect
@@ -115,6 +115,28 @@ def clipped() -> None:
         with ioprof.span("clip"):
             for _ in range(3):
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def penalty() -> None:
+    """Asks for gradients of its input, which take 10 ms, as a part of the loss; prepares in between."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+    def slow(gradient: torch.Tensor) -> torch.Tensor:
+        with ioprof.span("in the gradients"):
+            time.sleep(0.01)
+        return gradient
+
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        x = torch.ones(8, 4, requires_grad=True)
+        y = model(x)
+        y.register_hook(slow)
+        with ioprof.span("prepare"):
+            time.sleep(0.01)
+        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (y.mean() + gradient.norm()).backward()
         optimizer.step()
 
 

@@ -1,6 +1,6 @@
 """When a training loop on the CPU computes: `compute` spans named "forward", "backward" and "optimizer".
 
-The forward pass is what the outermost calls of modules took (`modules`), with the loss. A loss that is a module is a call of its
+The forward pass is what the outermost calls of modules took (`modules`), with the loss and gradients of gradients. A loss that is a module is a call of its
 own. What lies between two calls, or between the last one and the backward pass, such as a loss that is a plain function, counts
 as forward if it is short, see `SMALL_SHARE`, or if it is mostly spent in torch's functions, see `losses`; other work there is the
 loop's own, and no span is made. The backward pass and the optimizer's step are what torch's functions of that name took, but for

@@ -17,6 +17,7 @@ def observe(module: ModuleType, state: HookState) -> None:
     """Observe `torch.autograd` or `torch.optim.optimizer`."""
     if module.__name__ == "torch.autograd":
         state.wrap(module, "backward", _observe_backward)
+        state.wrap(module, "grad", _observe_grad)
         return
     require(module, "register_optimizer_step_pre_hook", "register_optimizer_step_post_hook")  # torch 2.0 and newer
     state.wrap(module.Optimizer, "__init__", _observe_init)
@@ -98,6 +99,26 @@ def _observe_backward(original: Function, state: HookState) -> Function:
                     loop.end_backward(end_ns)
 
     return backward
+
+
+def _observe_grad(original: Function, state: HookState) -> Function:
+    """Gradients that the loop asks for, as for a penalty on them: a part of what it computes before the backward pass."""
+
+    def grad(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        loop = state.per_thread.current.loop
+        is_part = loop.nested or loop.forward_begin_ns
+        if is_compiling() or not state.is_on or state.identity.role == "worker" or is_part or not compute.is_on_cpu(outputs):
+            return original(outputs, *args, **kwargs)
+        loop.begin_forward(monotonic_ns(), state.steps.expected_number)
+        loop.nested += 1
+        try:
+            return original(outputs, *args, **kwargs)
+        finally:
+            loop.nested -= 1
+            loop.backward_gaps = []
+            loop.end_forward(monotonic_ns())
+
+    return grad
 
 
 def _observe_init(original: Function, state: HookState) -> Function:
