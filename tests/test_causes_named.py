@@ -62,6 +62,23 @@ def test_a_job_on_the_cpu_has_no_accelerators() -> None:
         assert "the model computed (on the CPU) for 50.0%" in summary.verdict.text
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_headline_names_compute_first_where_it_is_most(device: str) -> None:
+    """And then what is the bound, with its share."""
+    drawing = "step 00000000000000000000\nwait 000.................\nfetch w0 000\ndecode w0 ###\ncompute ...00000000000000000"
+    summary = summarise(timeline(drawing, config={**CPU["config"], "device": device}))
+    assert "decode" == summary.verdict.bound_by
+    assert "Mostly compute (85.0% of the steps' time), then decode-bound (15.0%)." == headline(summary)
+
+
+def test_other_large_causes_are_advised_on() -> None:
+    """After the bound: the first advice of each that takes a tenth of the time, with its own cause."""
+    drawing = "step 0000000000\nwait 00000.....\nfetch w0 00000\ndecode w0 #####\ncheckpoint .....000..\ncompute ........00"
+    verdict = summarise(timeline(drawing, **CPU)).verdict
+    assert "decode" == verdict.bound_by
+    assert "checkpoint" == [each.cause for each in verdict.advice if each.cause][-1]
+
+
 def test_a_headline_says_what_the_verdict_says() -> None:
     """That it is unsure, of which epochs it is, and which part of the job took long."""
     drawing = "step 0000000000\nwait 00000.....\nfetch w0 00000\ndecode w0 #####\ncompute .....00000"

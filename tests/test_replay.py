@@ -19,7 +19,7 @@ from timeline import timeline
 import ioprof
 from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
-from ioprof.replay.changed import changed, filled, resampled
+from ioprof.replay.changed import changed, filled, resampled, with_kept_workers
 from ioprof.replay.changes import Change, parse_speed
 from ioprof.replay.engine import CORES, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
 from ioprof.replay.gains import Gain, gains
@@ -125,6 +125,21 @@ def test_kept_workers_are_what_the_simulator_says(job: Job) -> None:
     truth = simulate(replace(job, persistent=True, end=0))
     found = replay_of(changed(pipeline(simulate(job).trace), Change(persistent_workers=True)))
     np.testing.assert_allclose(found, seconds(truth.got), atol=1e-7)
+
+
+@settings(max_examples=15)
+@given(loader_jobs(batches_per_epoch=4, start=3 * MS, end=2 * MS))
+def test_kept_workers_of_validation_are_too(job: Job) -> None:
+    """Of loaders to validate from as of those to train from; each purpose by itself."""
+    job = replace(job, workers=max(1, job.workers), lag=0, transit=0, take=0)
+    truth = simulate(replace(job, persistent=True, end=0))
+    recorded = pipeline(simulate(job).trace)
+    validating = tuple(
+        replace(rank, iterations=tuple(replace(each, is_validation=True) for each in rank.iterations)) for rank in recorded.ranks
+    )
+    validation = replace(recorded, ranks=validating)
+    np.testing.assert_allclose(replay_of(with_kept_workers(validation, of_validation=True)), seconds(truth.got), atol=1e-7)
+    assert replay_of(with_kept_workers(validation)).tolist() == replay_of(validation).tolist()
 
 
 @settings(max_examples=15)

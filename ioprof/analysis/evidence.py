@@ -38,6 +38,9 @@ from ioprof.schema import CAUSES
 EXCHANGE: Final = ("exchange", "straggler")
 """Causes of time that a rank spends with other ranks."""
 
+IDLE_RATIO: Final = 0.10
+"""Share of the steps' time from which on something else than compute is the bound, as the accelerator's idle time, and as the share
+of the greatest other cause: where compute takes 89 % and the rest is of many small causes, none of these is."""
 UNEVEN_RATIO: Final = 1.1
 """How much longer a rank computes than the fastest one before its load is called uneven."""
 

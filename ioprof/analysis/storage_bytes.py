@@ -6,7 +6,8 @@ from typing import Final
 import polars as pl
 
 from ioprof.analysis.doubts import with_doubt_of
-from ioprof.run_record import Capture, Doubt, Verdict
+from ioprof.analysis.evidence import IDLE_RATIO
+from ioprof.run_record import Capture, Doubt, Steps, Verdict
 from ioprof.trace import Trace
 
 LEAST_UNTIMED_BYTES: Final = 1 << 20
@@ -18,6 +19,10 @@ _LEAST_SAMPLED_NS: Final = 5_000_000_000
 """Time of the steps from which on samples, one per second, say what was fetched during them."""
 LEAST_VERDICT_RATIO: Final = 0.1
 """Share from which on the verdict mentions them."""
+_SLOW_BYTES_PER_S: Final = 5e6
+"""Of faults on a slow file system: 16 kB, as the kernel fetches around a fault, in 3 ms."""
+_LEAST_DOUBT: Final = 0.05
+"""Share of the steps' time that they may have taken, from which on another cause may be the bound."""
 
 
 @dataclass(frozen=True)
@@ -157,12 +162,19 @@ def fetched_in_steps(trace: Trace) -> int | None:
     return int(min(grown["grown"].sum(), 2.0**62))
 
 
-def with_doubt(verdict: Verdict, capture: Capture, in_steps: int | None = None) -> Verdict:
+def with_doubt(verdict: Verdict, capture: Capture, steps: Steps, in_steps: int | None = None) -> Verdict:
     """The verdict; where much of what came from storage was not timed, it says so, since waits for it count as other time.
 
-    `in_steps` is `fetched_in_steps`: what was fetched before the first step is no reason for doubt.
+    It is no reason for doubt where it was fetched before the first step (`in_steps` is `fetched_in_steps`), nor where even a slow
+    file system would take too little of the steps' time for it to be the bound.
     """
     if not are_untimed(capture, LEAST_VERDICT_RATIO) or (in_steps is not None and in_steps < LEAST_UNTIMED_BYTES):
+        return verdict
+    whole_s = sum(entry.seconds or 0.0 for entry in steps.causes)
+    most_s = min(_after_imports(capture), in_steps or _after_imports(capture)) / _SLOW_BYTES_PER_S
+    computed = next((entry.share or 0.0 for entry in steps.causes if entry.cause == "compute"), 0.0)
+    needed = max(_LEAST_DOUBT, computed - (1 - IDLE_RATIO)) if verdict.bound_by == "compute" else _LEAST_DOUBT
+    if most_s < needed * whole_s:
         return verdict
     if verdict.bound_by == "storage":  # what was not timed is more of the same
         return verdict.replace(text=f"{verdict.text} {untimed_text(capture)}.")

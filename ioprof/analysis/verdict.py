@@ -5,16 +5,19 @@ from typing import Final
 
 from ioprof.analysis.advice import OWN_MEANING, advice_for
 from ioprof.analysis.doubts import with_doubts
-from ioprof.analysis.evidence import MOSTLY_ONE, Evidence, line_text
+from ioprof.analysis.evidence import IDLE_RATIO, MOSTLY_ONE, Evidence, line_text
 from ioprof.analysis.job_verdict import with_loading_rank
 from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.queue_advice import deeper_queue
-from ioprof.run_record import RunRecord, Verdict
+from ioprof.run_record import Advice, NoGain, RunRecord, Verdict
 from ioprof.schema import PYTHON_PROGRAM
 
-IDLE_RATIO: Final = 0.10
-"""Share of the steps' time from which on something else than compute is the bound, as the accelerator's idle time, and as the share
-of the greatest other cause: where compute takes 89 % and the rest is of many small causes, none of these is."""
+_WITH_RANKS: Final = ("straggler", "exchange")
+"""Causes that what other ranks do makes longer or shorter; they are advised on where they are the bound."""
+_MOST_OTHERS: Final = 2
+"""Other causes than the bound that are advised on."""
+_LEAST_DELAY: Final = 0.05
+"""Part of the time in which a rank can run that it waits for a core, from which on what the workers do costs the model time."""
 _LEAST_OF_LOADER: Final = 0.6
 """Part of the waiting for batches from which on one of several loaders is named for it."""
 
@@ -30,10 +33,25 @@ def verdict(evidence: Evidence) -> Verdict:
     advice = advice_for(evidence, bound, is_own=is_own)
     if bound in LEAVES and not is_own:
         advice = [*deeper_queue(evidence), *advice]
+    advice += _of_others(evidence, compared, bound, is_own)
     stages = evidence.own if is_own else evidence.work_ns
     found = Verdict(bound, text, tuple(advice))
     found = with_doubts(found, evidence, _alternatives(compared, evidence), stages if bound in stages else {})
     return with_loading_rank(found, evidence)
+
+
+def _of_others(evidence: Evidence, shares: dict[str, float], bound: str, is_own: bool) -> list[Advice]:
+    """The first advice of each other cause that takes much of the time; all causes of waiting for batches have the bound's."""
+    own = {cause: share for cause, share in evidence.own.items() if share >= IDLE_RATIO}
+    waits, others = _groups(shares, evidence)
+    found = [(share, cause, True) for cause, share in own.items() if not is_own]
+    if is_own or bound not in LEAVES:
+        largest = max(waits, key=lambda cause: waits[cause], default=None)
+        found += [(sum(waits.values()), largest, False)] if largest else []
+    found += [(share, cause, False) for cause, share in others.items() if cause not in (bound, *_WITH_RANKS)]
+    large = sorted((entry for entry in found if entry[0] >= IDLE_RATIO), reverse=True)
+    firsts = [next(iter(advice_for(evidence, cause, is_own=of_own)), None) for _, cause, of_own in large[:_MOST_OTHERS]]
+    return [each for each in firsts if each is not None and each.no_gain is not NoGain.OF_RECORDING]
 
 
 def _with_computing_line(shares: dict[str, float], evidence: Evidence) -> dict[str, float]:
@@ -121,6 +139,11 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         keep = " Leave the input pipeline as it is: only a faster model or device makes this job faster."
         if line := evidence.computing_line:
             keep = f" So did {line_text(line)}, which calls {line.library}, for {line.share or 0.0:.1%}; it counts as host."
+        elif (waited := _waits_for_cores(evidence)) is not None:
+            keep = (
+                f" The ranks waited for a core for {waited:.0%} of the time in which they could run, and the workers compute too: "
+                "what makes batches cheaper, or more cores, may make this job faster, as does a faster model or device."
+            )
         elif shares["compute"] <= 1 - IDLE_RATIO:
             keep = f" Each other cause took less than {IDLE_RATIO:.0%}: a faster model or device makes this job faster first."
         computed = "the model computed (on the CPU)" if is_on_cpu else f"the {devices} computed"
@@ -147,6 +170,14 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         f"{BOUND_NAMES[bound]}-bound: {idle}, and {shares[bound]:.1%} went to {meaning}{evidence.largest_part(bound)}"
         f"{where}{_of_stragglers(evidence, (bound,))}{_next(shares, bound)}.{_startup(evidence, bound)}"
     )
+
+
+def _waits_for_cores(evidence: Evidence) -> float | None:
+    """Share of the time in which ranks could run that they waited for a core, where they compute on the CPU and have workers."""
+    if evidence.run.config.device != "cpu" or evidence.run.is_emulated or not evidence.work_ns or evidence.cpu is None:
+        return None
+    waited = evidence.cpu.rank_run_delay_ratio or 0.0
+    return waited if waited >= _LEAST_DELAY else None
 
 
 def _next(shares: dict[str, float], bound: str = "compute") -> str:

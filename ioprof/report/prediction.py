@@ -50,12 +50,12 @@ def gain_text(advice: Advice) -> str:
     """What an advice would bring, and what it costs, or why that is not predicted. Empty: the run was not replayed."""
     if advice.predicted_speedup is None:
         return f"gain not predicted: {clean(advice.reason, 200)}" if advice.reason else ""
-    most = "at most " if advice.is_bound else ""
+    condition = " if that cost nothing" if advice.is_bound else ""
     between = "" if advice.low is None or advice.high is None else f" (95 %: {advice.low:.2f} to {advice.high:.2f})"
     if between == "" and advice.error is not None:
         between = f", ± {percent(advice.error)}"
     costs = f"; costs: {advice.costs}" if advice.costs else ""
-    return f"{most}{advice.predicted_speedup:.2f} × as fast{between}{costs}"
+    return f"{advice.predicted_speedup:.2f} × as fast{condition}{between}{costs}"
 
 
 def proof_hint(advice: Sequence[Advice]) -> str | None:

@@ -23,7 +23,7 @@ CASES = (
         bound_by="host",
         says=("Host-bound", "waiting for the interpreter lock", "in count_words"),
         advises="what thread metrics does",
-        names=("which thread metrics held", "at most"),
+        names=("which thread metrics held", "if that cost nothing"),
     ),
     Case(
         name="a loss of methods of tensors",

@@ -1,12 +1,12 @@
 """When a training loop on the CPU computes: `compute` spans named "forward", "backward" and "optimizer".
 
-The forward pass is what the outermost calls of modules took (`modules`), with the loss and gradients of gradients. A loss that is a module is a call of its
-own. What lies between two calls, or between the last one and the backward pass, such as a loss that is a plain function, counts
-as forward if it is short, see `SMALL_SHARE`, or if it is mostly spent in torch's functions, see `losses`; other work there is the
-loop's own, and no span is made. The backward pass and the optimizer's step are what torch's functions of that name took, but for
-a closure of the step, in which the loop computes anew; what lies between the two (clipping of gradients) counts as the optimizer's
-by the same rule. Waits for batches and collectives count as none of these. On a
-GPU the host's time says nothing of the device's, and no span is made.
+The forward pass is what the outermost calls of modules took (`modules`), with the loss, and with gradients that the loop asks
+for (`torch.autograd.grad`). A loss that is a module is a call of its own. What lies between two calls, or between the last one
+and the backward pass, such as a loss that is a plain function, counts as forward if it is short, see `SMALL_SHARE`, or if it is
+mostly spent in torch's functions, see `losses`; other work there is the loop's own, and no span is made. The backward pass and
+the optimizer's step are what torch's functions of that name took, but for a closure of the step, in which the loop computes
+anew; what lies between the two (clipping of gradients) counts as the optimizer's by the same rule. Waits for batches and
+collectives count as none of these. On a GPU the host's time says nothing of the device's, and no span is made.
 """
 
 from typing import Any, Final

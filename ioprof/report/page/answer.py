@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.verdict import BOUND_NAMES
 from ioprof.report.caveats import caveats
 from ioprof.report.markup import Html, element, join
@@ -15,6 +16,8 @@ from ioprof.run_record import Advice, CauseShare, Summary
 MOST_CHANGES: Final = 3
 _LEAST_NAMED: Final = 0.005
 """Share of the steps' time from which a cause is named below the bar."""
+_MOSTLY: Final = 0.75
+"""Share of compute from which on it is named first."""
 _SECTIONS: Final = (
     ("time", "Timeline"), ("causes", "Causes"), ("steps", "Steps"), ("storage", "Storage"), ("workers", "Workers"),
     ("ranks", "Ranks"), ("complete", "Completeness"), ("reading", "Glossary"),
@@ -35,6 +38,10 @@ def headline(summary: Summary) -> str:
     devices = "the CPU" if is_on_cpu(summary) else f"the {'emulated ' if is_emulated(summary) else ''}accelerators"
     if "compute" not in shares:
         return f"{name}{later}; what {devices} computed was not recorded."
+    if bound != "compute" and shares["compute"] >= _MOSTLY:
+        lost = sum(share for cause, share in shares.items() if cause in (LEAVES if bound in LEAVES else (bound,)))
+        computed = percent(shares["compute"])
+        return f"Mostly compute ({computed} of the steps' time), then {name[:1].lower()}{name[1:]}{later} ({percent(lost)})."
     if is_on_cpu(summary):
         return f"{name}{later}: the model computed for {percent(shares['compute'])} of the steps' time."
     if bound == "compute":
