@@ -98,9 +98,8 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         unnamed_ns = work.total_ns - sum(work.stages.values())
         code = (*code, *worker_lines(found.unnamed_samples, unnamed_ns / 1e9))
         evidence = replace(evidence, code=code)
-    later = _later(trace, charged, evidence, work, received)
+    later, complete = _later(trace, charged, evidence, work, received), with_storage_bytes(capture(trace), storage_bytes(trace))
     answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)
-    complete = with_storage_bytes(capture(trace), storage_bytes(trace))
     return Summary(
         run=_run(run),
         throughput=_throughput(run, table, received),

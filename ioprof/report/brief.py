@@ -1,6 +1,7 @@
 """A run on one screen of a terminal: the answer, a bar for each cause, at most three changes, and where to look."""
 
 from collections.abc import Iterator
+from textwrap import wrap
 from typing import Final
 
 import polars as pl
@@ -21,6 +22,11 @@ from ioprof.report.whole_job import window_text
 from ioprof.run_record import Advice, CauseShare, Summary
 
 WIDTH: Final = 80
+_LINES: Final = 24
+"""Of a terminal."""
+_HEADINGS: Final = 4
+"""Lines of the two headings below the bars, with the empty ones before them."""
+_TEXT_WIDTH: Final = WIDTH - 5
 _MOST_CHANGES: Final = 3
 _LEAST_SHARE: Final = 0.005
 """Causes below this share of the steps' time are one row together, as are all but the largest `_MOST_ROWS`."""
@@ -36,13 +42,14 @@ def brief_text(summary: Summary, steps: pl.DataFrame) -> RenderableType:
     blocks += [Text(headline(summary), style="bold"), _setting(summary)]
     if window := window_text(summary):
         blocks.append(Text(f"{window[:1].upper()}{window[1:]}."))
-    if any(entry.share for entry in summary.steps.causes):
-        blocks += [Text(""), _bars(summary)]
-    if summary.verdict.advice:
-        blocks += [Text(""), Text("What to change", style="bold"), _changes(summary.verdict.advice)]
-        if hint := proof_hint(summary.verdict.advice[:_MOST_CHANGES]):
+    bars, looks = _bars(summary), list(_looks(summary, steps))
+    if bars.row_count:
+        blocks += [Text(""), bars]
+    others = len(blocks) + bars.row_count + len(looks) + _HEADINGS
+    if advice := _that_fit(summary.verdict.advice, _LINES - others):
+        blocks += [Text(""), Text("What to change", style="bold"), _changes(advice)]
+        if hint := proof_hint(advice):
             blocks.append(Text(f"  {hint}", style="dim"))
-    looks = list(_looks(summary, steps))
     if looks:
         blocks += [Text(""), Text("Where to look", style="bold"), *(Text(f"  {line}") for line in looks)]
     return Report(blocks, WIDTH)
@@ -121,11 +128,20 @@ def _bar(columns: float) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
+def _that_fit(advice: tuple[Advice, ...], lines: int) -> tuple[Advice, ...]:
+    """The first of them, at most `_MOST_CHANGES`, as many as so many lines have room for; one always."""
+    for number in range(min(_MOST_CHANGES, len(advice)), 1, -1):
+        texts = [_cut(text, _LONGEST_CHANGE) for each in advice[:number] for text in (clean(each.action, 400), gain_text(each))]
+        if sum(len(wrap(text, _TEXT_WIDTH)) for text in texts) + (proof_hint(advice[:number]) is not None) <= lines:
+            return advice[:number]
+    return advice[:1]
+
+
 def _changes(advice: tuple[Advice, ...]) -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column()
-    for number, entry in enumerate(advice[:_MOST_CHANGES], 1):
+    for number, entry in enumerate(advice, 1):
         table.add_row(Text(f"  {number}."), Text(_cut(clean(entry.action, 400), _LONGEST_CHANGE)))
         if text := gain_text(entry):
             table.add_row("", Text(_cut(text, _LONGEST_CHANGE), style="dim"))
