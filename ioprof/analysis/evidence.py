@@ -310,8 +310,12 @@ class Evidence:
         return line if line and computes(line) else None
 
     def of_function(self, line: CodeShare) -> str:
-        """How much the whole function of a line takes, as a clause, where that is much more."""
-        whole = self._whole_function(line, OF_BATCHES if line.cause in OF_BATCHES else (line.cause,))
+        """How much the whole function of a line takes, as a clause, where that is much more.
+
+        A function that makes batches also makes those to validate on.
+        """
+        causes = (*OF_BATCHES, "validation")
+        whole = self._whole_function(line, causes if line.cause in causes else (line.cause,))
         return f" ({self.part_of(whole)} in all of {whole.function})" if whole.seconds >= _MUCH_MORE * line.seconds else ""
 
     def _whole_function(self, line: CodeShare, causes: tuple[str, ...]) -> CodeShare:

@@ -58,16 +58,16 @@ def observe(module: ModuleType, state: HookState) -> None:
 
 def _note_mode(state: HookState, loop: Loop, called: Any, arguments: tuple[Any, ...]) -> bool:
     """Whether the model evaluates; what it does is noted. What a library says to be a validation is known already."""
-    evaluation, steps = loop.evaluation, state.steps
+    evaluation, steps, is_training = loop.evaluation, state.steps, getattr(called, "training", True)
     if state.validates:
         return False
     if wants_gradients():
         if evaluation.num_passes:
             evaluation.end(monotonic_ns(), steps.number, steps.trains)
-        if called.training:
+        if is_training:
             evaluation.train(called, arguments)
         return False
-    if called.training:
+    if is_training:
         return False
     evaluation.begin_pass(called, arguments, monotonic_ns(), steps.number)
     return True
