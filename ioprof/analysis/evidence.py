@@ -59,6 +59,8 @@ _LEAST_BUSY_AND_SLOWER: Final = 0.8
 """The same, if they need longer for a batch than the loop does: the rest of the time went to sending it."""
 _MOSTLY_OWN: Final = 1.1
 """Waits for a stage over the workers' own time for it, above which other threads did it."""
+_MOSTLY_BY_THREADS: Final = 0.5
+"""Part of what the training process itself spent on a cause, from which on its threads are spoken of instead."""
 _MUCH_MORE: Final = 1.5
 """Time of all lines of a function over that of one of them, from which on the function's is told too."""
 _WAITING: Final = {
@@ -98,6 +100,8 @@ class Evidence:
     """What the workers spent their time on, see `workers_time.making`."""
     own: dict[str, float] = field(default_factory=dict)
     """For each cause, the share of the steps' time that the training process itself spent on it, outside of waits for a loader."""
+    threads: dict[str, float] = field(default_factory=dict)
+    """For each cause, the share of the steps' time that is charged to threads of the training process, by the times alone."""
     cpu: CpuEvidence | None = None
     """Whether ranks and workers got the CPU time that they could use."""
     code: tuple[CodeShare, ...] = ()
@@ -216,6 +220,10 @@ class Evidence:
     def is_work_of_others(self, cause: str) -> bool:
         """Whether more of a stage was waited for than the workers themselves spent on it."""
         return self.work_ns[cause] > _MOSTLY_OWN * self.making_ns[cause]
+
+    def is_by_threads(self, cause: str) -> bool:
+        """Whether other threads of the training process than its main one spent most of what it itself spent on a cause."""
+        return self.threads.get(cause, 0.0) > _MOSTLY_BY_THREADS * self.own.get(cause, 0.0)
 
     @property
     def has_loader(self) -> bool:
