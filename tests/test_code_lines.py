@@ -123,6 +123,18 @@ def test_samples_of_decoding_collating_and_sampling_have_lines() -> None:
     assert {("loader", 2), ("decode", 4), ("collate", 6), ("decode", 10)} == found
 
 
+def test_a_checkpoint_has_the_line_that_saves() -> None:
+    """The rank's own code, and not the library that it calls; the advice names it too."""
+    trace = timeline("step 0000000000\ncheckpoint main name=save ..######..\ncompute main 00........", config={"device": "cpu"})
+    saved = "/job/train.py:66:save\n/env/lib/python3.12/site-packages/torch/serialization.py:1002:save"
+    found = Run.of(with_stacks(trace, [(tick, 0, 100, saved) for tick in range(2, 8)])).summary
+    assert [("checkpoint", 66, 6, 6)] == [
+        (line.cause, line.line, line.samples, round(line.seconds * 1e8, 6)) for line in found.unexplained
+    ]
+    assert "60.0% on save (/job/train.py:66 in save)" in found.verdict.text
+    assert "60.0% of the steps' time at /job/train.py:66 in save" in found.verdict.advice[0].action
+
+
 def awaited_threads(threads: Sequence[tuple[int, int, str]]) -> Trace:
     """The loop waits for what threads 0 and 1 read and decode, without a fetch, and decodes something itself."""
     trace = timeline("""

@@ -424,7 +424,9 @@ def _validation(evidence: Evidence) -> _Lines:
 
 
 def _checkpoint(evidence: Evidence) -> _Lines:
-    spent = f"a step spends {_ms(evidence.seconds_per_step('checkpoint'))} in writing them (mean over all steps)"
+    line = evidence.largest_line("checkpoint")
+    where = f", {evidence.part_of(line)} at {line_text(line)}" if line else ""
+    spent = f"a step spends {_ms(evidence.seconds_per_step('checkpoint'))} in writing them (mean over all steps){where}"
     yield f"Write checkpoints less often, to faster storage, or while training goes on: {spent}"
 
 

@@ -2,11 +2,11 @@
 place in the user's code.
 
 A sample counts where its thread was what the step waited for at that instant: the rank's own thread where the instant is charged to
-`host`, to its sampler, or to what it decodes, transforms, collates or validates outside of a wait; the thread of the worker or of
-the pool that made the awaited batch where a wait is charged to one of these or to `loader`; the thread of the rank's process that
-did the work where time is charged to such threads, see `training_process`. So the samples of a cause are spread over the time of
-that cause, and a line's part of them is its part of that time. Time of threads that were not sampled has no line: what the rank's
-own thread did meanwhile is the line at which it waited.
+`host`, to a checkpoint, to its sampler, or to what it decodes, transforms, collates or validates outside of a wait; the thread of
+the worker or of the pool that made the awaited batch where a wait is charged to one of these or to `loader`; the thread of the
+rank's process that did the work where time is charged to such threads, see `training_process`. So the samples of a cause are spread
+over the time of that cause, and a line's part of them is its part of that time. Time of threads that were not sampled has no line:
+what the rank's own thread did meanwhile is the line at which it waited.
 """
 
 import re
@@ -33,7 +33,9 @@ OF_BATCHES: Final = ("loader", "transform", "decode", "collate")
 """Causes of making batches that code of the user's own may be behind."""
 _WITH_WAITS: Final = (*OF_BATCHES, "validation")
 """Causes of which a part may be a wait for a worker."""
-CAUSES: Final = ("host", *_WITH_WAITS)
+_OF_LOOP: Final = ("host", "checkpoint")
+"""Causes of the rank's own thread alone."""
+CAUSES: Final = (*_OF_LOOP, *_WITH_WAITS)
 """All causes that it may be behind."""
 START: Final = "start"
 """What the rank's thread did before its first step; that is not a cause of `ioprof.schema.CAUSES`, and no part of a step."""
@@ -140,7 +142,7 @@ class ChargedSamples:
             return
         if len(self._holders):
             own = self._without_lock_waits(rank, own, instants)
-        self._parts.append(_within(own, instants["host"], "host"))
+        self._parts += [_within(own, instants[cause], cause) for cause in _OF_LOOP]
         if not len(spans):
             return
         mine = of_kind(spans, "wait", "sampler").filter(in_main_thread(spans))
