@@ -418,7 +418,7 @@ def _validation(evidence: Evidence) -> _Lines:
     most = f", {detail.share:.1%} of the time for {detail.name}" if detail else ""
     if line := evidence.largest_line("validation"):
         most += f", {evidence.part_of(line)} at {line_text(line)}"
-    share = evidence.charged["validation"].share or 0.0
+    share, most = evidence.charged["validation"].share or 0.0, most + evidence.after_steps("validation")
     what = "passes in evaluation mode" if evidence.evaluates_by_mode else "validation"
     yield f"Validate less often, or on fewer batches: {what} took {share:.1%} of the steps' time{most}"
 
@@ -427,6 +427,7 @@ def _checkpoint(evidence: Evidence) -> _Lines:
     line = evidence.largest_line("checkpoint")
     where = f", {evidence.part_of(line)} at {line_text(line)}" if line else ""
     spent = f"a step spends {_ms(evidence.seconds_per_step('checkpoint'))} in writing them (mean over all steps){where}"
+    spent += evidence.after_steps("checkpoint")
     yield f"Write checkpoints less often, to faster storage, or while training goes on: {spent}"
 
 

@@ -23,7 +23,7 @@ from ioprof.analysis.exchange_rate import small_sums
 from ioprof.analysis.findings import Finding
 from ioprof.analysis.gpu_windows import pageable_ratio
 from ioprof.analysis.job_verdict import with_phase
-from ioprof.analysis.ledger import ledger
+from ioprof.analysis.ledger import after_steps, ledger
 from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.loaders import batches, samples_in
 from ioprof.analysis.provable import changes_text
@@ -85,6 +85,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         making_ns=work.stages,
         own=_shares_of(charged.own_ns, charged),
         threads={} if charged.by_tasks else _shares_of(charged.derived_ns, charged),
+        after_steps_s=after_steps(trace),
         cpu=cpu,
         code=code,
         ceilings=limits,

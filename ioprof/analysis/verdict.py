@@ -153,7 +153,8 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
     where = evidence.place_of_host if bound == "host" else _of_loader(evidence) if bound in LEAVES else ""
     return (
         f"{BOUND_NAMES[bound]}-bound: {idle}, and {shares[bound]:.1%} went to {meaning}{evidence.largest_part(bound)}"
-        f"{where}{_of_stragglers(evidence, (bound,))}{_next(shares, bound)}.{_startup(evidence, bound)}"
+        f"{where}{_of_stragglers(evidence, (bound,))}{evidence.after_steps(bound)}{_next(shares, bound)}."
+        f"{_startup(evidence, bound)}"
     )
 
 
