@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,14 +17,13 @@ from repeated import again_when_wrong, comparing_times
 from repository import EXAMPLES, PROGRAMS
 from timeline import timeline
 
-from ioprof.analysis.blame import blame
 from ioprof.analysis.run import Run
 from ioprof.analysis.stacks import place_of, unexplained
 from ioprof.analysis.totals import totals
 from ioprof.errors import RunError
 from ioprof.ingest.merging import merge_parts
 from ioprof.interchange.speedscope import document, write_speedscope
-from ioprof.run_record import Doubt, RunRecord
+from ioprof.run_record import CodeShare, Doubt, RunRecord
 from ioprof.schema import STACK_COLUMNS
 from ioprof.stacks.library import is_built
 from ioprof.trace import Trace, table_schema
@@ -31,12 +31,19 @@ from ioprof.trace import Trace, table_schema
 needs_stacks = pytest.mark.skipif(not is_built(), reason="the library that reads stacks is not built: no C compiler")
 
 
-def with_stacks(trace: Trace, samples: list[tuple[int, int, int, str]]) -> Trace:
-    """The trace with samples of (tick, rank, pid, stack)."""
+def with_stacks(trace: Trace, samples: Sequence[tuple[int, int, int, str]], threads: Sequence[tuple[int, int, str]] = ()) -> Trace:
+    """The trace with samples of (tick, rank, pid, stack), and with those of (tick, tid, stack) of other threads of rank 0."""
     host = trace.spans["host"][0]
     rows = [(10 * tick + 5, host, rank, pid, pid, "rank", stack) for tick, rank, pid, stack in samples]
+    rows += [(10 * tick + 5, host, 0, 100, tid, "rank", stack) for tick, tid, stack in threads]
     table = pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS), orient="row")
     return Trace(trace.run, trace.spans, trace.files, trace.counters, table)
+
+
+def lines_of(trace: Trace) -> tuple[CodeShare, ...]:
+    """The lines of code of a run."""
+    found = totals(trace)
+    return unexplained(trace, found.charged, found.samples)
 
 
 def drawn() -> Trace:
@@ -81,10 +88,7 @@ def test_samples_take_no_memory_for_their_texts() -> None:
 def test_samples_count_where_a_step_waited_for_their_thread() -> None:
     """Of the worker in `loader` and `transform`, of the rank in `host`; not what spans explain, nor what nobody waited for."""
     trace = drawn()
-    found = {
-        (share.cause, share.file, share.line): (share.samples, round(share.seconds * 1e8))
-        for share in unexplained(trace, blame(trace), totals(trace).samples)
-    }
+    found = {(share.cause, share.file, share.line): (share.samples, round(share.seconds * 1e8)) for share in lines_of(trace)}
     assert {
         ("host", "/job/train.py", 11): (2, 2),
         ("host", "/job/train.py", 13): (1, 1),
@@ -115,8 +119,57 @@ def test_samples_of_decoding_collating_and_sampling_have_lines() -> None:
         (10, 0, 100, "/job/train.py:10:main"),
     ]
     trace = with_stacks(trace, samples)
-    found = {(share.cause, share.line) for share in unexplained(trace, blame(trace), totals(trace).samples)}
+    found = {(share.cause, share.line) for share in lines_of(trace)}
     assert {("loader", 2), ("decode", 4), ("collate", 6), ("decode", 10)} == found
+
+
+def test_a_checkpoint_has_the_line_that_saves() -> None:
+    """The rank's own code, and not the library that it calls; the advice names it too."""
+    trace = timeline("step 0000000000\ncheckpoint main name=save ..######..\ncompute main 00........", config={"device": "cpu"})
+    saved = "/job/train.py:66:save\n/env/lib/python3.12/site-packages/torch/serialization.py:1002:save"
+    found = Run.of(with_stacks(trace, [(tick, 0, 100, saved) for tick in range(2, 8)])).summary
+    assert [("checkpoint", 66, 6, 6)] == [
+        (line.cause, line.line, line.samples, round(line.seconds * 1e8, 6)) for line in found.unexplained
+    ]
+    assert "60.0% on save (/job/train.py:66 in save)" in found.verdict.text
+    assert "60.0% of the steps' time at /job/train.py:66 in save" in found.verdict.advice[0].action
+
+
+def awaited_threads(threads: Sequence[tuple[int, int, str]]) -> Trace:
+    """The loop waits for what threads 0 and 1 read and decode, without a fetch, and decodes something itself."""
+    trace = timeline("""
+    step            00000000000000000000
+    wait            00000000000.........
+    decode t0       ####..##............
+    decode t1       ..#####.............
+    read t1         .......####.........
+    decode main     ...........##.......
+    compute main    .............0000000
+    """)
+    main = [(tick, 0, 100, "/job/train.py:86:next\n/usr/lib/python3.12/threading.py:327:Condition.wait") for tick in range(11)]
+    return with_stacks(trace, [*main, (11, 0, 100, "/job/train.py:90:main"), (12, 0, 100, "/job/train.py:90:main")], threads)
+
+
+def test_time_of_threads_has_the_lines_of_these_threads() -> None:
+    """While they do that work, and not at other times; the rank's own thread has the line of what it does itself."""
+    trace = awaited_threads([
+        *((tick, 50_100, f"/job/data.py:{36 if tick < 8 else 75}:read") for tick in range(11)),
+        *((tick, 50_101, f"/job/data.py:{42 if tick < 7 else 60}:read") for tick in range(11)),
+        *((tick, 50_102, "/job/metrics.py:1:count") for tick in range(11)),
+    ])  # fmt: skip
+    found = {(line.cause, line.file, line.line): (line.samples, round(line.seconds * 1e8, 6)) for line in lines_of(trace)}
+    # Of the 7 ticks of decoding by threads, at which none of them reads, each has 5 samples; 2 ticks are of the loop itself.
+    assert {
+        ("decode", "/job/data.py", 36): (5, 3.5),
+        ("decode", "/job/data.py", 42): (5, 3.5),
+        ("decode", "/job/train.py", 90): (2, 2),
+    } == found
+
+
+def test_time_of_threads_without_samples_has_no_line() -> None:
+    """The line at which the loop waits is none of decoding; what the loop decodes itself keeps its own time."""
+    found = {(line.cause, line.line): round(line.seconds * 1e8, 6) for line in lines_of(awaited_threads([]))}
+    assert {("decode", 90): 2} == found
 
 
 def test_an_idle_worker_is_not_in_the_loop_that_started_it() -> None:

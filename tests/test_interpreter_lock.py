@@ -56,6 +56,6 @@ def test_the_line_is_that_of_the_thread_that_held_the_lock() -> None:
     """And not that of the loop, which waited; the lines of `host` share all of its time."""
     trace = waiting(16)
     found = totals(trace)
-    lines = {(line.file, line.line): line for line in unexplained(trace, found.charged.steps, found.samples)}
+    lines = {(line.file, line.line): line for line in unexplained(trace, found.charged, found.samples)}
     assert {("/job/metrics.py", 7), ("/job/train.py", 3)} == set(lines)
     assert (16, 8) == (lines["/job/metrics.py", 7].samples, lines["/job/train.py", 3].samples)

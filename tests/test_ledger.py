@@ -10,10 +10,43 @@ import pytest
 from hypothesis import given
 from repository import PROGRAMS
 from strategies import traces
+from timeline import timeline
 
 from ioprof.analysis.ledger import PHASES, phases
 from ioprof.analysis.run import Run
+from ioprof.analysis.summary import summarise
+from ioprof.run_record import Summary
 from ioprof.trace import Trace
+
+
+def after_the_last_step(kind: str, longer: int) -> Summary:
+    """Two ranks save or evaluate for 12 s in their steps, one of them for so many s after its last step, the other for 2 s less."""
+    lanes = ""
+    for rank, after in enumerate((longer, max(longer - 2, 0))):
+        lanes += f"step r{rank} 0000000011111111.....\ncompute main r{rank} 00......11...........\n"
+        lanes += f"{kind} main r{rank} ..######..######{'#' * after}{'.' * (5 - after)}\n"
+    trace = timeline(lanes, config={"device": "cpu"})
+    times = [pl.col(name) * 10**8 for name in ("start_ns", "end_ns")]
+    return summarise(Trace(trace.run, trace.spans.with_columns(times)))
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "validate"])
+@pytest.mark.parametrize(("longer", "said"), [(0, ""), (2, ""), (5, ", and 4.0 s after the last step, in no step")])
+def test_what_follows_the_last_step_is_told(kind: str, longer: int, said: str) -> None:
+    """It is in no share of the steps' time; less than a tenth of what is in the steps is not told."""
+    summary = after_the_last_step(kind, longer)
+    assert {"validate": "validation"}.get(kind, kind) == summary.verdict.bound_by
+    texts = (summary.verdict.text, summary.verdict.advice[0].action)
+    assert [bool(said)] * 2 == ["after the last step" in text for text in texts]
+    assert all(said in text for text in texts)
+
+
+def test_what_follows_the_last_step_is_the_rest_of_the_ledger() -> None:
+    """What the whole job spent on checkpoints is what its steps spent, and that."""
+    summary = after_the_last_step("checkpoint", 5)
+    in_steps_s = sum(entry.seconds or 0.0 for entry in summary.steps.causes if entry.cause == "checkpoint") / 2
+    whole_s = next(phase.seconds for phase in summary.ledger.phases if phase.name == "checkpoint")
+    assert (12.0, 16.0) == pytest.approx((in_steps_s, whole_s))
 
 
 @pytest.fixture(scope="module")

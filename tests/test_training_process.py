@@ -116,6 +116,20 @@ def test_without_waits_threads_are_charged_if_it_looks_like_a_wait(threads: str,
     assert ("storage" in expected) == (host.reason_code is not Reason.THREADS_MAY_BE_AWAITED)
 
 
+@pytest.mark.parametrize("work", ["read", "decode", "transform"])
+@pytest.mark.parametrize("who", ["t0", "main"])
+def test_advice_about_threads_is_not_to_use_threads(work: str, who: str) -> None:
+    """Their work is done beside the loop already; what the main thread does is advised to be done there."""
+    drawing = f"step 000000000000\n{work} {who} ##########..\ncompute main ..........00"
+    found = summarise(slower(timeline(drawing, config={"device": "cpu"}))).verdict
+    actions = " ".join(advice.action for advice in found.advice)
+    assert {"read": "storage"}.get(work, work) == found.bound_by
+    assert ("t0" == who) == ("waited for 83.3% of the steps' time while threads of its process" in found.text)
+    assert ("t0" == who) == ("while the loop waits for them" in actions)
+    assert ("main" == who) == ("ahead of the step that uses it" in actions)
+    assert ("t0" == who and "read" == work) == ("among more threads" in actions)  # that a core is idle was not recorded
+
+
 def test_a_span_of_the_user_says_what_the_main_thread_did() -> None:
     """Then threads that read meanwhile are not what it waited for."""
     trace = slower(timeline("step 0000000000\nread t0 ########\nuser name=augment ########\ncompute main ........00"))

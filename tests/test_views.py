@@ -12,9 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from repository import ROOT
 from sample_run import SampleRun, sample_run, steps_frame, trace_of
+from timeline import timeline
 
+from ioprof.analysis.blame import blame
 from ioprof.report import lanes, palette, units, views
 from ioprof.report.page.classes import CLASSES
+from ioprof.report.page.tracks import placed, tracks_of
 from ioprof.schema import CAUSES
 
 
@@ -106,6 +109,30 @@ WHOLE = views.Window("all", "everything", 0, 0, 1000)
 PROCESSES = {
     "processes": [{"pid": 11, "rank": 0, "worker": 0, "role": "worker"}, {"pid": 10, "rank": 0, "worker": -1, "role": "rank"}]
 }
+
+
+def test_what_threads_of_a_rank_make_has_a_lane_of_its_own() -> None:
+    """In the pictures and in the page: what its main thread decodes and what another one does at that time are not mixed."""
+    trace = timeline("""
+    step            0000000000
+    decode main     ##........
+    decode t0       .#####....
+    read t1         ..##......
+    decode w0       ....##....
+    compute main    ......0000
+    """)
+    view = lanes.timeline_of(trace, WHOLE, [0])
+    shown = {(view.lanes[row["lane"]].name, row["kind"], row["start_ns"]) for row in view.bars.to_dicts()}
+    names = {100: "main process", 101: "process 101"}
+    threads = [(lanes.THREADS, "decode", 10), (lanes.THREADS, "read", 20), ("reads", "read", 20)]
+    assert {("main process", "decode", 0), ("main process", "decode", 40), ("compute", "compute", 60), *threads} == shown
+
+    found = tracks_of(trace, blame(trace))
+    rows = {(found.tracks[row["track"]].name, row["kind"], row["pid"]) for row in found.table.to_dicts()}
+    made = {(lanes.THREADS, "decode", 100), (lanes.THREADS, "read", 100)} | {(name, "decode", pid) for pid, name in names.items()}
+    assert made == {row for row in rows if row[1] in lanes.LEAVES}
+    spans = trace.spans.with_columns(by_thread=lanes.by_thread(trace)).filter(pl.col("kind").is_in(lanes.LEAVES))
+    assert len(spans) == placed(spans.lazy(), found.table).collect().height
 
 
 def test_lanes_from_top_to_bottom() -> None:

@@ -24,7 +24,7 @@ OWN_MEANING: Final = {
 _TOKENS: Final = "Tokenize the text once before training, and store the tokens"
 _PACKED: Final = "Store the data uncompressed, or compressed by a method that decompresses faster"
 _TABLES: Final = "Store the data in a form that needs less parsing, in chunks or files as large as what a sample needs"
-_SHORTER: Final = "Decode less for each sample (a shorter part, stored smaller), or use a faster decoder"
+_SHORTER: Final = "Decode less for each sample (a shorter part, reached by a seek, or stored smaller), or use a faster decoder"
 _DECODE_LESS: Final = {
     ("tokenizers.", "transformers."): _TOKENS,
     ("zlib.", "gzip.", "bz2", "lzma.", "compression.", "zstandard.", "lz4."): _PACKED,
@@ -38,6 +38,8 @@ _SHORTEST_READ_S: Final = 1e-4
 """Half of the reads were served from memory if their median is below that: then it says nothing of those that were waited for."""
 _MOSTLY_OWN: Final = 0.5
 """Part of a stage that is in lines of the job's own Python, from which on a library's part of it is not what to change."""
+_LEAST_IDLE_CORES: Final = 0.5
+"""Cores that were idle on average, from which on more threads are advised."""
 _UNEQUAL_STAGES: Final = 1.25
 """Time that a stage of a pipeline computes over the mean of the others, from which on the model should be divided anew."""
 _LARGE_BUBBLES: Final = 0.1
@@ -56,6 +58,9 @@ _Lines = Iterator[str | Advice]
 
 def _own_advice(evidence: Evidence, bound: str) -> _Lines:
     """What to change where the training process itself reads and decodes."""
+    if evidence.is_by_threads(bound):
+        yield from _of_threads(evidence, bound)
+        return
     spent = f"a step spends {_ms(evidence.seconds_per_step(bound))} on {OWN_MEANING[bound]} in the training process itself"
     detail = evidence.largest_detail(bound) if bound in ("storage", "page_cache") else None
     name = shortened(detail.name) if detail else "the data"
@@ -73,6 +78,39 @@ def _own_advice(evidence: Evidence, bound: str) -> _Lines:
     where = "in the loader's workers" if evidence.has_loader else "in other processes or threads"
     work = f"Read {name}" if bound in ("storage", "page_cache") else "Do this work"
     yield f"{work} {where}, ahead of the step that uses it: {spent}"
+
+
+def _of_threads(evidence: Evidence, bound: str) -> _Lines:
+    """What to change where threads of the training process read and decode, and its loop waits for them."""
+    detail, line = evidence.largest_detail(bound, LEAST_NAMED_RATIO), evidence.largest_line(bound)
+    is_read = bound in ("storage", "page_cache")
+    name, where = shortened(detail.name) if detail and is_read else "the data", f" at {line_text(line)}" if line else ""
+    spent = (
+        f"threads of the training process spend {_ms(evidence.seconds_per_step(bound))} a step on {OWN_MEANING[bound]} while the "
+        "loop waits for them"
+    )
+    if is_read and detail and detail.name.startswith(_PEERS):
+        yield f"Receive from {name} in more threads or processes, or ask for more at once: {spent}"
+        return
+    if bound == "storage":
+        yield f"Copy {name} to node-local storage, or read it once before the job starts if memory can hold it: {spent}"
+    less = "Read less for each sample" if is_read else "Do less for each sample"
+    if bound == "decode":
+        less = _decode_less(detail) or "Decode less for each sample (fewer images, or smaller ones), or use a faster decoder"
+    text = f"{less}{where}: {spent}"
+    yield _of_line(evidence, text, bound, line) if line else text
+    who = "processes" if evidence.lock_holder else "threads, or among processes if it holds Python's interpreter lock"
+    cpu = evidence.cpu
+    idle_cores = (cpu.idle_ratio or 0.0) * (cpu.cores or 0) if cpu and not cpu.limits else 0.0
+    if bound == "storage":
+        yield f"Divide this work among more {who}, if storage serves more reads at a time: {spent}"
+    elif idle_cores >= _LEAST_IDLE_CORES:
+        yield f"Divide this work among more {who} ({idle_cores:.1f} cores were idle on average): {spent}"
+
+
+def _decode_less(detail: CauseDetail | None) -> str | None:
+    """What makes decoding by this decoder cheaper; None: it is of images, or not known."""
+    return next((advice for names, advice in _DECODE_LESS.items() if detail and detail.name.startswith(names)), None)
 
 
 def _compute(evidence: Evidence) -> _Lines:
@@ -187,7 +225,7 @@ def _decode(evidence: Evidence) -> _Lines:
     sample_s = evidence.fetched.decode_ns / 1e9 / samples if samples and evidence.fetched.decode_ns else None
     step_s = evidence.seconds_per_step("decode")
     detail = evidence.largest_detail("decode", LEAST_NAMED_RATIO)
-    other = next((advice for names, advice in _DECODE_LESS.items() if detail and detail.name.startswith(names)), None)
+    other = _decode_less(detail)
     sample = "sample" if other else "image"
     who = "worker" if run.config.workers else "core"
     cost = f"decoding one {sample} takes {_ms(sample_s)} of a {who}" if sample_s else f"a step waits {_ms(step_s)} for decoding"
@@ -380,13 +418,16 @@ def _validation(evidence: Evidence) -> _Lines:
     most = f", {detail.share:.1%} of the time for {detail.name}" if detail else ""
     if line := evidence.largest_line("validation"):
         most += f", {evidence.part_of(line)} at {line_text(line)}"
-    share = evidence.charged["validation"].share or 0.0
+    share, most = evidence.charged["validation"].share or 0.0, most + evidence.after_steps("validation")
     what = "passes in evaluation mode" if evidence.evaluates_by_mode else "validation"
     yield f"Validate less often, or on fewer batches: {what} took {share:.1%} of the steps' time{most}"
 
 
 def _checkpoint(evidence: Evidence) -> _Lines:
-    spent = f"a step spends {_ms(evidence.seconds_per_step('checkpoint'))} in writing them (mean over all steps)"
+    line = evidence.largest_line("checkpoint")
+    where = f", {evidence.part_of(line)} at {line_text(line)}" if line else ""
+    spent = f"a step spends {_ms(evidence.seconds_per_step('checkpoint'))} in writing them (mean over all steps){where}"
+    spent += evidence.after_steps("checkpoint")
     yield f"Write checkpoints less often, to faster storage, or while training goes on: {spent}"
 
 

@@ -108,8 +108,10 @@ class Listener(Protocol):
     def causes(self) -> Collection[str]:
         """These causes."""
 
-    def add(self, rank: int, spans: pl.DataFrame, instants: Mapping[str, Intervals]) -> None:
-        """Look at the instants of each of the causes in a piece of the rank's time, and at its spans."""
+    def add(self, rank: int, spans: pl.DataFrame, instants: Mapping[str, Intervals], by_threads: Mapping[str, Intervals]) -> None:
+        """Look at the instants of each of the causes in a piece of the rank's time, those that threads of its process have, and at
+        its spans.
+        """
 
 
 class Charging:
@@ -152,7 +154,8 @@ class Charging:
         exclusive.append(Activity("host", host))
         self._charged[rows] += _charge(windows, exclusive)
         if self._listener is not None:
-            self._listener.add(piece.rank, piece.spans, _instants(exclusive, self._listener.causes))
+            by_threads = _instants([each for each in exclusive if each.origin == "threads"], self._listener.causes)
+            self._listener.add(piece.rank, piece.spans, _instants(exclusive, self._listener.causes), by_threads)
         if self._lock.is_seen(piece.rank):
             self._lock.add(piece.rank, _instants(exclusive, self._lock.causes))
         waits = union(intervals(of_kind(piece.spans, "wait")))
@@ -187,7 +190,8 @@ class Charging:
             for rank in set(self._table["rank"]) - set(self._doing):  # which have nothing but steps
                 rows = self._seen & (self._table["rank"].to_numpy() == rank)
                 host = Activity("host", union(intervals(self._table[np.flatnonzero(rows)])))
-                self._listener.add(rank, self._trace.structure.clear(), _instants([host], self._listener.causes))
+                instants = _instants([host], self._listener.causes)
+                self._listener.add(rank, self._trace.structure.clear(), instants, _instants([], self._listener.causes))
         lock_ns = self._move_lock_waits()
         found = self._waited, self._waited_outside, self._doing
         stragglers = straggler_waits(*found)

@@ -62,6 +62,8 @@ _LEAST_BUSY_AND_SLOWER: Final = 0.8
 """The same, if they need longer for a batch than the loop does: the rest of the time went to sending it."""
 _MOSTLY_OWN: Final = 1.1
 """Waits for a stage over the workers' own time for it, above which other threads did it."""
+_MOSTLY_BY_THREADS: Final = 0.5
+"""Part of what the training process itself spent on a cause, from which on its threads are spoken of instead."""
 _MUCH_MORE: Final = 1.5
 """Time of all lines of a function over that of one of them, from which on the function's is told too."""
 _WAITING: Final = {
@@ -75,6 +77,9 @@ _WAITING: Final = {
     "subprocess.py": ("_wait", "_try_wait", "_communicate"),
 }
 """Functions of the standard library that wait for another process or thread, by file."""
+_LEAST_AFTER_STEPS_S: Final = 1.0
+_LEAST_AFTER_STEPS: Final = 0.1
+"""What a cause takes after the last step, in seconds and as a part of what it takes in steps, from which on it is told too."""
 _COMPUTING: Final = ("torch/nn/functional.py", "torch/functional.py")
 """Files of functions of tensors, such as losses; torch/_tensor.py is none: a loop of Python over a tensor is there too."""
 _ERRORS: Final = 2.0
@@ -101,6 +106,10 @@ class Evidence:
     """What the workers spent their time on, see `workers_time.making`."""
     own: dict[str, float] = field(default_factory=dict)
     """For each cause, the share of the steps' time that the training process itself spent on it, outside of waits for a loader."""
+    threads: dict[str, float] = field(default_factory=dict)
+    """For each cause, the share of the steps' time that is charged to threads of the training process, by the times alone."""
+    after_steps_s: dict[str, float] = field(default_factory=dict)
+    """See `ledger.after_steps`."""
     cpu: CpuEvidence | None = None
     """Whether ranks and workers got the CPU time that they could use."""
     code: tuple[CodeShare, ...] = ()
@@ -219,6 +228,10 @@ class Evidence:
     def is_work_of_others(self, cause: str) -> bool:
         """Whether more of a stage was waited for than the workers themselves spent on it."""
         return self.work_ns[cause] > _MOSTLY_OWN * self.making_ns[cause]
+
+    def is_by_threads(self, cause: str) -> bool:
+        """Whether other threads of the training process than its main one spent most of what it itself spent on a cause."""
+        return self.threads.get(cause, 0.0) > _MOSTLY_BY_THREADS * self.own.get(cause, 0.0)
 
     @property
     def has_loader(self) -> bool:
@@ -358,6 +371,13 @@ class Evidence:
         details_s = sum(detail.seconds for detail in entry.details if detail.name not in PLACES)
         lines_s = sum(line.seconds for line in self.code if line.cause == cause)
         return min(1.0, max(details_s, lines_s) / entry.seconds) if entry.seconds else 1.0
+
+    def after_steps(self, cause: str) -> str:
+        """What a cause took after the last step (mean over ranks), as a clause; no share of the steps has it. Empty: little."""
+        seconds, ranks = self.after_steps_s.get(cause, 0.0), len(self.steps.per_rank) or 1
+        in_steps_s = (self.charged[cause].seconds or 0.0) / ranks if cause in self.charged else 0.0
+        is_much = seconds >= _LEAST_AFTER_STEPS_S and seconds >= _LEAST_AFTER_STEPS * in_steps_s
+        return f", and {seconds:,.1f} s after the last step, in no step" if is_much else ""
 
     def seconds_per_step(self, cause: str) -> float:
         """Mean of a cause over all steps of all ranks."""

@@ -2,14 +2,16 @@
 place in the user's code.
 
 A sample counts where its thread was what the step waited for at that instant: the rank's own thread where the instant is charged to
-`host`, to its sampler, or to what it decodes, transforms, collates or validates outside of a wait; the thread of the worker or of
-the pool that made the awaited batch where a wait is charged to one of these or to `loader`. So the samples of a cause are spread
-over the time of that cause, and a line's part of them is its part of that time.
+`host`, to a checkpoint, to its sampler, or to what it decodes, transforms, collates or validates outside of a wait; the thread of
+the worker or of the pool that made the awaited batch where a wait is charged to one of these or to `loader`; the thread of the
+rank's process that did the work where time is charged to such threads, see `training_process`. So the samples of a cause are spread
+over the time of that cause, and a line's part of them is its part of that time. Time of threads that were not sampled has no line:
+what the rank's own thread did meanwhile is the line at which it waited.
 """
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import sqrt
@@ -18,10 +20,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from ioprof.analysis.blame import Charges
 from ioprof.analysis.interpreter_lock import FEWEST_WAITS, causes_with_waits, is_within, of_holders, of_threads
 from ioprof.analysis.intervals import Intervals, overlaps, subtract, total, union
 from ioprof.analysis.lineage import fetchers
-from ioprof.analysis.selection import intervals, of_kind
+from ioprof.analysis.selection import intervals, of_kind, of_work
 from ioprof.analysis.training_process import in_main_thread
 from ioprof.run_record import CodeShare
 from ioprof.trace import Trace
@@ -30,7 +33,9 @@ OF_BATCHES: Final = ("loader", "transform", "decode", "collate")
 """Causes of making batches that code of the user's own may be behind."""
 _WITH_WAITS: Final = (*OF_BATCHES, "validation")
 """Causes of which a part may be a wait for a worker."""
-CAUSES: Final = ("host", *_WITH_WAITS)
+_OF_LOOP: Final = ("host", "checkpoint")
+"""Causes of the rank's own thread alone."""
+CAUSES: Final = (*_OF_LOOP, *_WITH_WAITS)
 """All causes that it may be behind."""
 START: Final = "start"
 """What the rank's thread did before its first step; that is not a cause of `ioprof.schema.CAUSES`, and no part of a step."""
@@ -45,7 +50,7 @@ _LIBRARY: Final = re.compile(r"^<(?!stdin>|ipython)|/lib(?:64)?/python3[^/]*/|/(
 """Files of the standard library, of installed packages, and code that has no file."""
 _CHILD: Final = re.compile(r"/multiprocessing/process\.py:\d+:(?:BaseProcess\.)?_bootstrap$")
 """The frame below which a forked child runs; those above it are what its parent did when it started the child."""
-_SAMPLES: Final = {"cause": pl.String(), "stack": pl.Categorical()}
+_SAMPLES: Final = {"cause": pl.String(), "stack": pl.Categorical(), "by_threads": pl.Boolean()}
 """Stacks stay categories, since as text each sample is some 2 KB."""
 
 
@@ -87,17 +92,22 @@ def _module_path(file: str) -> str:
     return re.sub(r"^.*/(?:(?:site|dist)-packages|lib(?:64)?/python3[^/]*)/", "", file)
 
 
-def unexplained(trace: Trace, steps: pl.DataFrame, found: pl.DataFrame) -> tuple[CodeShare, ...]:
+def unexplained(trace: Trace, charges: Charges, found: pl.DataFrame) -> tuple[CodeShare, ...]:
     """The lines of Python behind the time of `CAUSES`, the greatest of each cause first, then those before the first step.
 
-    `steps` is what `blame` returns, `found` are the `ChargedSamples`. Empty where no stacks were sampled.
+    `found` are the `ChargedSamples`. Empty where no stacks were sampled.
     """
     if trace.stacks.is_empty():
         return ()
-    charged = steps.filter(pl.col("host_ns").is_not_null())
+    charged = charges.steps.filter(pl.col("host_ns").is_not_null())
     total_s = int((charged["end_ns"] - charged["start_ns"]).sum()) / 1e9
-    seconds = {cause: int(charged[f"{cause}_ns"].sum()) / 1e9 for cause in CAUSES}
-    shares = [share for cause in CAUSES for share in _shares(cause, found, seconds[cause], total_s)]
+    shares: list[CodeShare] = []
+    for cause in CAUSES:
+        seconds = int(charged[f"{cause}_ns"].sum()) / 1e9
+        threads_s = min(seconds, charges.derived_ns.get(cause, 0) / 1e9)
+        by_others = _shares(cause, found.filter(~pl.col("by_threads")), seconds - threads_s, total_s)
+        by_threads = _shares(cause, found.filter("by_threads"), threads_s, total_s)
+        shares += sorted((*by_others, *by_threads), key=lambda share: -share.seconds) if by_threads else by_others
     started, start_s = _start(trace)
     return (*shares, *(_shares(START, started, start_s, None) if start_s >= LEAST_START_S else ()))
 
@@ -121,8 +131,8 @@ class ChargedSamples:
         self._of_rank: tuple[int | None, pl.DataFrame, pl.DataFrame] = (None, trace.stacks.clear(), trace.stacks.clear())
         """A rank, its samples in the order of time, and those of its own thread."""
 
-    def add(self, rank: int, spans: pl.DataFrame, instants: Mapping[str, Intervals]) -> None:
-        """Look at what is charged in a piece of a rank's time, of which these are the spans."""
+    def add(self, rank: int, spans: pl.DataFrame, instants: Mapping[str, Intervals], by_threads: Mapping[str, Intervals]) -> None:
+        """Look at what is charged in a piece of a rank's time, of which these are the spans, and to threads of its process."""
         if self._of_rank[0] != rank:
             samples = self._samples.filter(pl.col("rank") == rank).sort("time_ns")
             own = samples.join(_loop_threads(self._trace, rank), on=["host", "pid", "tid"], how="semi", maintain_order="left")
@@ -132,7 +142,7 @@ class ChargedSamples:
             return
         if len(self._holders):
             own = self._without_lock_waits(rank, own, instants)
-        self._parts.append(_within(own, instants["host"], "host"))
+        self._parts += [_within(own, instants[cause], cause) for cause in _OF_LOOP]
         if not len(spans):
             return
         mine = of_kind(spans, "wait", "sampler").filter(in_main_thread(spans))
@@ -140,8 +150,11 @@ class ChargedSamples:
         elsewhere = subtract(union(intervals(of_kind(mine, "wait"))), choosing)
         awaited = _awaited(samples, fetchers(spans))
         for cause in _WITH_WAITS:
-            self._parts.append(_within(own, subtract(instants[cause], elsewhere), cause))
-            self._parts.append(_within(awaited, overlaps(instants[cause], elsewhere), cause))
+            others = subtract(instants[cause], by_threads[cause])
+            self._parts.append(_within(own, subtract(others, elsewhere), cause))
+            self._parts.append(_within(awaited, overlaps(others, elsewhere), cause))
+            if len(by_threads[cause]):
+                self._parts += _at_work(samples, spans, cause, by_threads[cause])
 
     def _without_lock_waits(self, rank: int, own: pl.DataFrame, instants: Mapping[str, Intervals]) -> pl.DataFrame:
         """The samples of a rank in which it did not wait for the interpreter's lock. The others are of `host`, and are those of the
@@ -173,10 +186,19 @@ def _awaited(samples: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     return joined.filter(pl.col("time_ns") < pl.col("end_ns"), of_worker)
 
 
-def _within(samples: pl.DataFrame, instants: Intervals, cause: str) -> pl.DataFrame:
+def _at_work(samples: pl.DataFrame, spans: pl.DataFrame, cause: str, instants: Intervals) -> Iterator[pl.DataFrame]:
+    """The samples of each thread of the training process while it did work of this cause, at these instants."""
+    work = of_work(spans.filter(~in_main_thread(spans)), cause)
+    for (pid, tid), of_thread in work.partition_by("pid", "tid", as_dict=True).items():
+        theirs = samples.filter(pl.col("pid") == pid, pl.col("tid") == tid)
+        if len(theirs):
+            yield _within(theirs, overlaps(instants, union(intervals(of_thread))), cause, by_threads=True)
+
+
+def _within(samples: pl.DataFrame, instants: Intervals, cause: str, by_threads: bool = False) -> pl.DataFrame:
     times = samples["time_ns"].to_numpy()
     kept = samples.filter(pl.Series(is_within(times, instants), dtype=pl.Boolean))
-    return kept.select("stack", cause=pl.lit(cause)).select(*_SAMPLES)
+    return kept.select("stack", cause=pl.lit(cause), by_threads=pl.lit(by_threads)).select(*_SAMPLES)
 
 
 def _start(trace: Trace) -> tuple[pl.DataFrame, float]:

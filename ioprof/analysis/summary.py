@@ -23,7 +23,7 @@ from ioprof.analysis.exchange_rate import small_sums
 from ioprof.analysis.findings import Finding
 from ioprof.analysis.gpu_windows import pageable_ratio
 from ioprof.analysis.job_verdict import with_phase
-from ioprof.analysis.ledger import ledger
+from ioprof.analysis.ledger import after_steps, ledger
 from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.loaders import batches, samples_in
 from ioprof.analysis.provable import changes_text
@@ -69,7 +69,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     with ThreadPoolExecutor(1) as threads:
         looking = threads.submit(_look_at_reads, trace, received)  # at all spans, which needs no interpreter
         need = demand(trace, made, found.computed_ns, work.stages, by_kernel, received, made_ns=work.total_ns)
-        code, whole, limits = unexplained(trace, table, found.samples), ledger(trace), ceilings(trace, found.sendings)
+        code, whole, limits = unexplained(trace, charged, found.samples), ledger(trace), ceilings(trace, found.sendings)
         steps, cpu = _steps(trace, charged, work), cpu_evidence(trace)
         finding, times = looking.result()
     run, more, seen = _with_device(trace), finding.findings(table, work, found.arrived), storage(trace, times)
@@ -83,7 +83,9 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         wall_s=_span_s(table) or 0.0,
         warmup_ratio=_warmup_ratio(table),
         making_ns=work.stages,
-        own=_own(charged),
+        own=_shares_of(charged.own_ns, charged),
+        threads={} if charged.by_tasks else _shares_of(charged.derived_ns, charged),
+        after_steps_s=after_steps(trace),
         cpu=cpu,
         code=code,
         ceilings=limits,
@@ -155,11 +157,11 @@ def _later(trace: Trace, charged: Charges, evidence: Evidence, work: Making, rec
     return replace(evidence, steps=found, making_ns=making_ns, wall_s=_span_s(table) or 0.0, warmup_ratio={}, code=())
 
 
-def _own(charged: Charges) -> dict[str, float]:
-    """See `Evidence.own`."""
+def _shares_of(found_ns: Mapping[str, int], charged: Charges) -> dict[str, float]:
+    """Times of causes of waiting for batches as shares of the steps' time, see `Evidence.own` and `Evidence.threads`."""
     table = _charged(charged.steps)
     total_ns = int((table["end_ns"] - table["start_ns"]).sum())
-    return {cause: took_ns / total_ns for cause, took_ns in charged.own_ns.items() if cause in LEAVES}
+    return {cause: took_ns / total_ns for cause, took_ns in found_ns.items() if cause in LEAVES}
 
 
 def _run(run: RunRecord) -> RunSummary:

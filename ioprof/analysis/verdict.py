@@ -118,6 +118,14 @@ def _bound_by(shares: dict[str, float], evidence: Evidence) -> tuple[str, bool]:
 def _text_of_own(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
     """What is said where the training process itself reads and decodes."""
     share, emulated = evidence.own[bound], "emulated " if evidence.run.is_emulated else ""
+    if evidence.is_by_threads(bound):
+        waits = evidence.waiting_line if _largest_rest(shares, bound) == "host" else None
+        too = f", of which {waits.share or 0.0:.1%} at {line_text(waits)}, where the loop waits too" if waits else ""
+        return (
+            f"{BOUND_NAMES[bound]}-bound: the training loop waited for {share:.1%} of the {emulated}steps' time while threads of "
+            f"its process were busy with {OWN_MEANING[bound]} (derived from the times){evidence.largest_part(bound)}"
+            f"{_next(shares, bound)}{too}.{_startup(evidence, bound)}"
+        )
     derived = " (derived from the times of its threads)" if evidence.charged[bound].basis == "derived" else ""
     return (
         f"{BOUND_NAMES[bound]}-bound: the training process itself spent {share:.1%} of the {emulated}steps' time on "
@@ -168,7 +176,8 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
     where = evidence.place_of_host if bound == "host" else _of_loader(evidence) if bound in LEAVES else ""
     return (
         f"{BOUND_NAMES[bound]}-bound: {idle}, and {shares[bound]:.1%} went to {meaning}{evidence.largest_part(bound)}"
-        f"{where}{_of_stragglers(evidence, (bound,))}{_next(shares, bound)}.{_startup(evidence, bound)}"
+        f"{where}{_of_stragglers(evidence, (bound,))}{evidence.after_steps(bound)}{_next(shares, bound)}."
+        f"{_startup(evidence, bound)}"
     )
 
 
@@ -184,9 +193,14 @@ def _next(shares: dict[str, float], bound: str = "compute") -> str:
     if larger := _larger(shares, bound):
         waited = sum(share for cause, share in shares.items() if cause in LEAVES)
         return f"; all waits for batches took {waited:.1%}{larger}"
-    rest = {cause: share for cause, share in shares.items() if cause not in ("compute", bound)}
-    after = max(rest, key=lambda cause: rest[cause], default=None)
-    return f"; next comes {after.replace('_', ' ')} with {rest[after]:.1%}" if after and rest[after] >= 0.001 else ""
+    after = _largest_rest(shares, bound)
+    return f"; next comes {after.replace('_', ' ')} with {shares[after]:.1%}" if after else ""
+
+
+def _largest_rest(shares: dict[str, float], bound: str) -> str | None:
+    """The largest cause besides compute and the bound; None: there is none that is worth a word."""
+    rest = {cause: share for cause, share in shares.items() if cause not in ("compute", bound) and share >= 0.001}
+    return max(rest, key=lambda cause: rest[cause], default=None)
 
 
 def _larger(shares: dict[str, float], bound: str) -> str:

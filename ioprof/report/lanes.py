@@ -15,6 +15,8 @@ MOST_BARS: Final = 2500
 """Bars in one view: beyond some 4,000 a browser becomes slow."""
 MOST_WORKERS: Final = 8
 """Worker lanes of one rank."""
+THREADS: Final = "other threads"
+"""The name of the lane of a rank's process for what threads of it make that are not its main one."""
 READS: Final = ("read", "fault")
 LEAVES: Final = ("open", "read", "fault", "decode", "transform", "collate")
 MAIN_KINDS: Final = {
@@ -29,7 +31,11 @@ MAIN_KINDS: Final = {
 """Kinds in the process of the rank itself, and the lane that shows them."""
 MAIN_LANES: Final = ("wait", "copies", "compute", "exchange")
 
-_COLUMNS: Final = ("kind", "source", "rank", "pid", "start_ns", "end_ns", "file", "bytes", "batch", "step")
+_COLUMNS: Final = ("kind", "source", "rank", "pid", "by_thread", "start_ns", "end_ns", "file", "bytes", "batch", "step")
+
+
+_Maker = tuple[int, int, bool]
+"""What makes batches: a rank, a process, and whether its main thread does not."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ def timeline_of(trace: Trace, window: Window, ranks: Sequence[int], limit: int =
     where = Where(frozenset(ranks), window.start_ns, window.end_ns)
     spans = trace.found(lambda part: part.filter(inside), where).with_columns(pl.col("kind").cast(pl.String))
     source = pl.col("source").cast(pl.String).fill_null("unknown")  # a recording need not say it
-    spans = spans.with_columns(source=pl.when(pl.col("kind").is_in(READS)).then(source))
+    spans = spans.with_columns(source=pl.when(pl.col("kind").is_in(READS)).then(source), by_thread=by_thread(trace))
     workers, notes = _workers(trace, spans, ranks)
     lanes, placed = _place(spans.select(*_COLUMNS), workers, ranks)
     bars, thinned = _thin(placed, window, limit)
@@ -75,45 +81,66 @@ def timeline_of(trace: Trace, window: Window, ranks: Sequence[int], limit: int =
     )
 
 
+def by_thread(trace: Trace) -> pl.Expr:
+    """Whether a span of making batches is of another thread of a rank's process than the one that makes its steps."""
+    steps = trace.sums.filter(pl.col("kind").cast(pl.String) == "step").select(_process(), _thread()).unique()
+    processes, threads = (steps.to_series(place).drop_nulls().implode() for place in range(2))
+    makes = pl.col("kind").cast(pl.String).is_in([*LEAVES, "fetch"])
+    return (makes & _process().is_in(processes) & ~_thread().is_in(threads)).fill_null(False)
+
+
+def _process() -> pl.Expr:
+    return (pl.col("rank").cast(pl.Int64) * 2**32 + pl.col("pid")).alias("process")
+
+
+def _thread() -> pl.Expr:
+    return (pl.col("rank").cast(pl.Int64) * 2**32 + pl.col("tid")).alias("thread")
+
+
 def worker_numbers(trace: Trace) -> dict[int, int]:
     """The number of each loader worker by its process id, as the run recorded it."""
     numbers = [(process.pid, process.worker) for process in trace.run.processes]
     return {pid: worker for pid, worker in numbers if pid is not None and worker is not None and worker >= 0}
 
 
-def _workers(trace: Trace, spans: pl.DataFrame, ranks: Sequence[int]) -> tuple[dict[tuple[int, int], str], list[str]]:
-    """The lane name of each process that made batches, by rank and process id, and what was left out."""
+def _workers(trace: Trace, spans: pl.DataFrame, ranks: Sequence[int]) -> tuple[dict[_Maker, str], list[str]]:
+    """The lane name of each process that made batches, and what was left out."""
     numbers = worker_numbers(trace)
-    makers = spans.filter(pl.col("kind").is_in([*LEAVES, "fetch"])).select("rank", "pid").unique().sort("rank", "pid")
-    names: dict[tuple[int, int], str] = {}
+    makers = spans.filter(pl.col("kind").is_in([*LEAVES, "fetch"])).select("rank", "pid", "by_thread").unique().drop_nulls("pid")
+    names: dict[_Maker, str] = {}
     left_out = 0
     for rank in ranks:
         mine = sorted(
-            makers.filter(pl.col("rank") == rank)["pid"].drop_nulls().to_list(), key=lambda pid: (numbers.get(pid, -1), pid)
+            makers.filter(pl.col("rank") == rank).select("pid", "by_thread").rows(),
+            key=lambda maker: (numbers.get(maker[0], -1), *maker),
         )
         left_out += len(mine[MOST_WORKERS:])
-        names |= {(rank, pid): f"worker {numbers[pid]}" if pid in numbers else "main process" for pid in mine[:MOST_WORKERS]}
+        for pid, is_thread in mine[:MOST_WORKERS]:
+            name = f"worker {numbers[pid]}" if pid in numbers else THREADS if is_thread else "main process"
+            names[rank, pid, is_thread] = name
     if not names:
         return names, ["no worker was making a batch in this window"]
     note = f"{left_out} worker processes are not drawn: at most {MOST_WORKERS} per rank have a lane"
     return names, [note] if left_out else []
 
 
-def _place(spans: pl.DataFrame, workers: dict[tuple[int, int], str], ranks: Sequence[int]) -> tuple[tuple[Lane, ...], pl.DataFrame]:
+def _place(spans: pl.DataFrame, workers: dict[_Maker, str], ranks: Sequence[int]) -> tuple[tuple[Lane, ...], pl.DataFrame]:
     lanes: list[Lane] = []
     parts: list[pl.DataFrame] = []
     for rank in ranks:
         mine = spans.filter(pl.col("rank") == rank)
-        makers = [pid for owner, pid in workers if owner == rank]
-        reads = mine.filter(pl.col("kind").is_in(READS), pl.col("pid").is_in(makers))
+        makers = [maker for maker in workers if maker[0] == rank]
+        keys = {"pid": pl.Int32, "by_thread": pl.Boolean, "row": pl.Int64}
+        rows = pl.DataFrame([(pid, is_thread, row) for row, (_, pid, is_thread) in enumerate(makers)], schema=keys, orient="row")
+        reads = mine.filter(pl.col("kind").is_in(READS)).join(rows, on=["pid", "by_thread"], maintain_order="left")
         if len(reads):
-            rows = pl.col("pid").replace_strict({pid: row for row, pid in enumerate(makers)}, return_dtype=pl.Int64)
-            parts.append(_in_lane(reads.with_columns(row=rows), len(lanes), len(makers)))
+            parts.append(_in_lane(reads, len(lanes), len(makers)))
             lanes.append(Lane("reads", rank))
-        for pid in makers:
-            made = mine.filter(pl.col("pid") == pid, pl.col("kind").is_in(["fetch", *LEAVES]))
+        for maker in makers:
+            _, pid, is_thread = maker
+            made = mine.filter(pl.col("pid") == pid, pl.col("by_thread") == is_thread, pl.col("kind").is_in(["fetch", *LEAVES]))
             parts.append(_in_lane(made, len(lanes), 1))
-            lanes.append(Lane(workers[rank, pid], rank))
+            lanes.append(Lane(workers[maker], rank))
         for name in MAIN_LANES:
             own = mine.filter(pl.col("kind").is_in([kind for kind, lane in MAIN_KINDS.items() if lane == name]))
             if len(own):

@@ -73,8 +73,9 @@ CASES = (
         program=_PROGRAM,
         arguments=("checkpoint", 30_000_000, 12, 0),
         bound_by="checkpoint",
-        says=("Checkpoint-bound", "save"),
+        says=("Checkpoint-bound", "on save (", "in save"),
         advises="checkpoints",
+        names=(_line("save"),),
         like="a checkpoint that is slow to pickle",
     ),
     Case(
@@ -82,8 +83,9 @@ CASES = (
         program=_PROGRAM,
         arguments=("pickling", 0.3, 8, 0),
         bound_by="checkpoint",
-        says=("Checkpoint-bound", "save"),
-        advises="checkpoints",
+        says=("Checkpoint-bound", "on save (", "in Pickled.__getstate__"),
+        advises=f"{_line('pickle')} in Pickled.__getstate__",
+        names=(_line("pickle"),),
     ),
     Case(
         name="a validation after every epoch",

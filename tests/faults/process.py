@@ -1,10 +1,19 @@
 """The training process itself: jobs that read, fault and decode in the training loop or in threads of its process."""
 
 from pathlib import Path
+from typing import Final
 
 import numpy
+from repository import PROGRAMS
 
 from faults.case import Case
+
+_PREFETCH: Final = Path(PROGRAMS, "prefetch_thread.py").read_text().splitlines()
+
+
+def _line(mark: str) -> str:
+    """`prefetch_thread.py:38`, the line that ends with this comment."""
+    return f"prefetch_thread.py:{next(number for number, line in enumerate(_PREFETCH, 1) if line.endswith(f'  # {mark}'))}"
 
 
 def _library() -> Path | None:
@@ -41,6 +50,16 @@ CASES = (
         bound_by="decode",
         says=("Decode-bound",),
         advises="Do this work in",
+    ),
+    Case(
+        name="a thread that decodes two batches ahead, behind a Condition",
+        program="prefetch_thread.py",
+        arguments=("{data}", 60, 5),
+        bound_by="decode",
+        says=("Decode-bound", _line("decode"), "while threads of its process"),
+        never_says=(f"{_line('wait')} in Prefetcher.next)", "the training process itself spent", "Host-bound"),
+        advises=f"{_line('decode')} in Prefetcher.sample: threads of the training process",
+        names=(_line("decode"),),
     ),
     Case(
         name="threads that read from a slow disk",

@@ -109,7 +109,7 @@ class Pickled:
         self.seconds = seconds
 
     def __getstate__(self) -> dict[str, float]:
-        time.sleep(self.seconds)
+        time.sleep(self.seconds)  # pickle
         return {"seconds": self.seconds}
 
 
@@ -123,7 +123,7 @@ def save(model: nn.Module, path: str) -> None:
     state = {"model": model.state_dict(), "rest": Pickled(amount)}
     if fault == "checkpoint":
         state = {"model": model.state_dict(), "rest": torch.zeros(int(amount))}
-    torch.save(state, path)
+    torch.save(state, path)  # save
 
 
 def validate(model: nn.Module, batches: Iterator[torch.Tensor] | DataLoader[torch.Tensor]) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ioprof.analysis.selection import look
+from ioprof.report.lanes import by_thread
 from ioprof.report.page.classes import CLASSES, READ_KINDS
 from ioprof.report.page.encoding import TICK_NS, block
 from ioprof.schema import KINDS, SOURCES
@@ -127,9 +128,9 @@ class Filling:
         is_read = pl.col("kind").is_in(list(READ_KINDS))
         makes_batches = not trace.sums.filter(is_read, pl.col("in_batch")).is_empty()
         moved = pl.when(pl.col("batch").is_not_null() | (not makes_batches)).then(pl.col("bytes")).cast(pl.Int64).fill_null(0)
-        self.columns = {"start_ns": pl.col("start_ns"), "end_ns": pl.col("end_ns"), "moved": moved, **_KEYS}
+        self.columns = {"start_ns": pl.col("start_ns"), "end_ns": pl.col("end_ns"), "moved": moved, **_keys(by_thread(trace))}
         number = {pair: place for place, pair in enumerate(pairs)}
-        process, kind, source = (column.to_numpy() for column in table.select(**_KEYS))
+        process, kind, source = (column.to_numpy() for column in table.select(**_keys(pl.col("by_thread"))))
         self._processes = np.unique(process)
         self._pairs = np.full((len(self._processes) + 1, len(KINDS) + 1, len(SOURCES) + 1), -1)
         of_rows = [number[pair] for pair in table.select("track", "class").iter_rows()]
@@ -155,12 +156,14 @@ class Filling:
         _add(found, start.clip(0, found.end_ns), np.maximum(end, start).clip(0, found.end_ns), pair, moved, classes[pair])
 
 
-_KEYS: Final = {
-    "process": (pl.col("rank").cast(pl.Int64) + 1).fill_null(0) * 2**32 + pl.col("pid").cast(pl.Int64).fill_null(-(2**31)),
-    "kind_code": pl.col("kind").cast(pl.Enum(KINDS), strict=False).to_physical().fill_null(len(KINDS)),
-    "source_code_or_none": pl.col("source").cast(pl.Enum(SOURCES), strict=False).to_physical().fill_null(len(SOURCES)),
-}
-"""Process, kind and source of spans, or of rows of the table of lanes."""
+def _keys(is_thread: pl.Expr) -> dict[str, pl.Expr]:
+    """Process, kind and source of spans, or of rows of the table of lanes. Threads of a rank count as a process of their own."""
+    rank, pid = (pl.col("rank").cast(pl.Int64) + 1).fill_null(0), pl.col("pid").cast(pl.Int64).fill_null(-(2**31))
+    return {
+        "process": rank * 2**32 + pid + is_thread.cast(pl.Int64) * 2**31,  # process ids are below 2**22
+        "kind_code": pl.col("kind").cast(pl.Enum(KINDS), strict=False).to_physical().fill_null(len(KINDS)),
+        "source_code_or_none": pl.col("source").cast(pl.Enum(SOURCES), strict=False).to_physical().fill_null(len(SOURCES)),
+    }
 
 
 def _add(found: Overview, start: Integers, end: Integers, pair: Integers, moved: Integers, number: Integers) -> None:

@@ -11,6 +11,7 @@ import polars as pl
 
 from ioprof.analysis.intervals import pack, pieces_within
 from ioprof.analysis.selection import Looking, look
+from ioprof.report.lanes import by_thread
 from ioprof.report.page.classes import CLASSES, READ_KINDS
 from ioprof.report.page.encoding import TICK_NS, block
 from ioprof.report.page.overview import STRIP_BINS, Filling, Overview
@@ -57,7 +58,7 @@ def payload(
         coded = threads.submit(step_columns, charged, CAUSES)
         found = stalls(steps)
         windows = stretches(trace, steps, found, wanted) if is_large else [(0, end_ns)]
-        filling, exact = Filling(trace, table, end_ns, is_large), _Exact(table, windows if is_large else None)
+        filling, exact = Filling(trace, table, end_ns, is_large), _Exact(trace, table, windows if is_large else None)
         look(trace, filling, exact, *others)
         spans, whole = span_blocks(exact.found(), trace.files), filling.found
         series = [*ready_batches(trace, lanes.ranks), *sampled_lanes(trace)]
@@ -115,11 +116,12 @@ def _end_ns(trace: Trace, steps: pl.DataFrame) -> int:
 class _Exact:
     """The spans that have a lane and reach into one of the windows, which are in order and apart; null: all of them."""
 
-    def __init__(self, table: pl.DataFrame, windows: list[tuple[int, int]] | None) -> None:
+    def __init__(self, trace: Trace, table: pl.DataFrame, windows: list[tuple[int, int]] | None) -> None:
         self._table = table
         self._windows = None if windows is None else np.array(windows, np.int64).reshape(-1, 2)
         self._found: list[pl.DataFrame] = []
         self.columns = {name: pl.col(name) for name in (*_OF_SPAN, "kind", "rank", "pid", "source")}
+        self.columns["by_thread"] = by_thread(trace)
 
     def add(self, part: pl.DataFrame) -> None:
         """Look at the next part of the spans."""

@@ -5,7 +5,7 @@ from typing import Final
 
 import polars as pl
 
-from ioprof.report.lanes import LEAVES, MAIN_KINDS, MAIN_LANES, worker_numbers
+from ioprof.report.lanes import LEAVES, MAIN_KINDS, MAIN_LANES, THREADS, by_thread, worker_numbers
 from ioprof.report.page.classes import class_number
 from ioprof.report.views import chosen_ranks
 from ioprof.trace import Trace
@@ -16,7 +16,9 @@ MOST_MAKERS: Final = 32
 """Processes of one rank that make batches and have a lane of their own."""
 _ORDER: Final = ("compute", "copies", "exchange", "wait", "other")
 _OTHER_KINDS: Final = ("checkpoint", "validate", "user", "gc", "sampler", "phase", "stage")
-_KEYS: Final = ("rank", "pid", "kind", "source")
+_KEYS: Final = ("rank", "pid", "by_thread", "kind", "source")
+_Key = tuple[int | None, bool, str, str | None]
+"""Process id, whether another thread than the main one of a rank made it, kind and source."""
 
 
 @dataclass(frozen=True)
@@ -36,43 +38,44 @@ class Tracks:
     ranks: list[int | None]
     """Those that have lanes; null stands for processes that are no rank."""
     tracks: list[Track] = field(default_factory=list)
-    rows: list[tuple[int | None, int | None, str, str | None, int, int]] = field(default_factory=list)
+    rows: list[tuple[int | None, int | None, bool, str, str | None, int, int]] = field(default_factory=list)
     left_out: int = 0
     """Processes without a lane."""
 
     @property
     def table(self) -> pl.DataFrame:
-        """Columns `rank pid kind source track class`: the lane and class of spans that have one."""
-        schema = {"rank": pl.Int32, "pid": pl.Int32, "kind": pl.String, "source": pl.String, "track": pl.Int64, "class": pl.Int64}
-        return pl.DataFrame(self.rows, schema=schema, orient="row")
+        """Columns `rank pid by_thread kind source track class`: the lane and class of spans that have one."""
+        keys = {"rank": pl.Int32, "pid": pl.Int32, "by_thread": pl.Boolean, "kind": pl.String, "source": pl.String}
+        return pl.DataFrame(self.rows, schema={**keys, "track": pl.Int64, "class": pl.Int64}, orient="row")
 
-    def add(self, name: str, rank: int | None, keys: list[tuple[int | None, str, str | None]], is_maker: bool = False) -> None:
-        """One more lane, of the spans with these process ids, kinds and sources."""
+    def add(self, name: str, rank: int | None, keys: list[_Key], is_maker: bool = False) -> None:
+        """One more lane, of the spans with these keys."""
         if not keys:
             return
-        self.rows += [(rank, pid, kind, source, len(self.tracks), class_number(kind, source)) for pid, kind, source in keys]
+        self.rows += [(rank, *key, len(self.tracks), class_number(*key[2:])) for key in keys]
         self.tracks.append(Track(name, rank, is_maker))
 
 
 def tracks_of(trace: Trace, steps: pl.DataFrame) -> Tracks:
     """The lanes of a run, rank by rank."""
-    keys = trace.sums.select("rank", "pid", pl.col("kind", "source").cast(pl.String)).unique(maintain_order=True)
+    kind = pl.col("kind", "source").cast(pl.String)
+    keys = trace.sums.select("rank", "pid", kind, by_thread=by_thread(trace)).unique(maintain_order=True)
     known: list[int | None] = list(chosen_ranks(steps, MOST_RANKS)) if len(steps) else list(trace.ranks[:MOST_RANKS])
     found = Tracks(known or [None])
     numbers = worker_numbers(trace)
     for rank in found.ranks:
-        mine = keys.filter(pl.col("rank").eq_missing(rank)).select("pid", "kind", "source").rows()
+        mine = keys.filter(pl.col("rank").eq_missing(rank)).select(_KEYS[1:]).rows()
         _add_rank(found, rank, mine, numbers)
     return found
 
 
-def _add_rank(found: Tracks, rank: int | None, keys: list[tuple[int | None, str, str | None]], numbers: dict[int, int]) -> None:
-    lanes: dict[str, list[tuple[int | None, str, str | None]]] = {name: [] for name in _ORDER}
-    makers: dict[int | None, list[tuple[int | None, str, str | None]]] = {}
+def _add_rank(found: Tracks, rank: int | None, keys: list[_Key], numbers: dict[int, int]) -> None:
+    lanes: dict[str, list[_Key]] = {name: [] for name in _ORDER}
+    makers: dict[tuple[int | None, bool], list[_Key]] = {}
     for key in keys:
-        pid, kind, _ = key
+        pid, is_thread, kind, _ = key
         if kind in (*LEAVES, "fetch") or (pid in numbers and kind in _OTHER_KINDS):
-            makers.setdefault(pid, []).append(key)
+            makers.setdefault((pid, is_thread), []).append(key)
         elif kind in MAIN_KINDS:
             lanes[MAIN_KINDS[kind]].append(key)
         elif kind in _OTHER_KINDS:
@@ -80,11 +83,14 @@ def _add_rank(found: Tracks, rank: int | None, keys: list[tuple[int | None, str,
     main = {pid for name in MAIN_LANES for pid, *_ in lanes[name]}
     for name in _ORDER:
         found.add(name, rank, lanes[name])
-    ordered = sorted(makers, key=lambda pid: (numbers.get(pid or -1, -1 if pid in main else 1 << 30), pid or -1))
-    for pid in ordered[:MOST_MAKERS]:
+    ordered = sorted(
+        makers, key=lambda maker: (numbers.get(maker[0] or -1, -1 if maker[0] in main else 1 << 30), maker[0] or -1, maker[1])
+    )
+    for pid, is_thread in ordered[:MOST_MAKERS]:
         number = numbers.get(pid) if pid is not None else None
-        name = f"worker {number}" if number is not None else "main process" if pid in main else f"process {pid}"
-        found.add(name, rank, makers[pid], is_maker=True)
+        of_rank = THREADS if is_thread else "main process" if pid in main else f"process {pid}"
+        name = f"worker {number}" if number is not None else of_rank
+        found.add(name, rank, makers[pid, is_thread], is_maker=True)
     found.left_out += len(ordered[MOST_MAKERS:])
 
 
