@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.duration_classes import quantiles_ns
+from ioprof.analysis.duration_classes import UNTIMED, quantiles_ns
 from ioprof.analysis.queue_depth import DepthOverTime
 from ioprof.analysis.read_sums import IS_CALL, IS_OPEN, IS_READ, PAGE_BYTES, SIZE_STEP, ReadSums
 from ioprof.analysis.storage_bytes import StorageBytes
@@ -169,14 +169,23 @@ def _read_groups(groups: pl.DataFrame) -> Iterator[ReadGroup]:
             part = of_source if size is None else of_source.filter(pl.col("size_class") == size)
             if part.is_empty():
                 continue
-            counts = part.group_by("time_class").agg(pl.col("accesses").sum()).sort("time_class")
-            quantiles = quantiles_ns(counts["time_class"].to_numpy(), counts["accesses"].to_numpy(), (0.50, 0.95, 0.99))
-            max_s = int(part["max_ns"].to_numpy().max()) / 1e9
-            p50_s, p95_s, p99_s = (min(quantile / 1e9, max_s) for quantile in quantiles)
+            timed = part.filter(pl.col("time_class") != UNTIMED)
+            accesses = int(part["accesses"].sum())
             yield ReadGroup(
-                source, None if size is None else SIZE_STEP**size, int(part["accesses"].sum()), int(part["bytes"].sum()),
-                int(part["took_ns"].sum()) / 1e9, p50_s, p95_s, p99_s, max_s,
+                source, None if size is None else SIZE_STEP**size, accesses, int(part["bytes"].sum()),
+                int(part["took_ns"].sum()) / 1e9, *_times_of(timed), untimed=accesses - int(timed["accesses"].sum()),
             )  # fmt: skip
+
+
+def _times_of(timed: pl.DataFrame) -> tuple[float | None, float | None, float | None, float | None]:
+    """Percentiles 50, 95 and 99, and the greatest, in seconds."""
+    if timed.is_empty():
+        return None, None, None, None
+    counts = timed.group_by("time_class").agg(pl.col("accesses").sum()).sort("time_class")
+    quantiles = quantiles_ns(counts["time_class"].to_numpy(), counts["accesses"].to_numpy(), (0.50, 0.95, 0.99))
+    max_s = int(timed["max_ns"].to_numpy().max()) / 1e9
+    p50_s, p95_s, p99_s = (min(quantile / 1e9, max_s) for quantile in quantiles)
+    return p50_s, p95_s, p99_s, max_s
 
 
 def _named(files: pl.DataFrame, trace: Trace) -> tuple[FileReads, ...]:

@@ -261,7 +261,7 @@ def _file_row(entry: FileReads, total_s: float) -> tuple[str, ...]:
         _path(entry.path),
         count(entry.accesses),
         amount(entry.bytes),
-        duration(entry.max_s),
+        duration(entry.max_s or None),
     )
 
 
