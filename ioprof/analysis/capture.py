@@ -16,8 +16,8 @@ from ioprof.trace import Trace
 _MOST_NAMES: Final = 5
 _LEAST_FAULT_RATIO: Final = 0.01  # of faults of unknown length that is mentioned
 _LEAST_RAW_BYTES: Final = 1_000_000
-"""Read by raw system calls in a process, from which on it is mentioned, if it is also this share of all that the process read. Allocators
-and torch read their settings in /proc and /sys so: 50 bytes to 2 kB."""
+"""Read by raw system calls in a process, from which on it is mentioned, if it is also this share of all that the process read.
+Allocators and torch read their settings in /proc and /sys so: 50 bytes to 2 kB."""
 _LEAST_RAW_RATIO: Final = 0.01
 _RAW: Final = "raw system calls"
 _HIDDEN: Final = (

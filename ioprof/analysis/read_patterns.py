@@ -3,7 +3,6 @@
 All of it is found in one pass over the reads, in parts of bounded size.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,6 +12,7 @@ import polars as pl
 from ioprof.analysis.duration_classes import UNTIMED, quantiles_ns
 from ioprof.analysis.queue_depth import DepthOverTime
 from ioprof.analysis.read_sums import IS_CALL, IS_OPEN, IS_READ, PAGE_BYTES, SIZE_STEP, ReadSums
+from ioprof.analysis.reads import CODE
 from ioprof.analysis.storage_bytes import StorageBytes
 from ioprof.run_record import FileReads, ReadGroup, ReadPattern, Reads
 from ioprof.schema import SOURCES
@@ -36,14 +36,12 @@ _LEAST_PART_OF_FILE: Final = 0.5
 _MOST_AMPLIFICATION: Final = 2.0
 _RANDOM_RATIO: Final = 0.5
 
-_CODE: Final = re.compile(r"\.(py|pyc|so(\.[\d.]+)?)$|^/(proc|sys|dev)/|/ioprof-[^/]+/batches-")
-"""Files that a program, or its recording, reads for itself."""
 _MAY_BE_STORAGE: Final = np.array([source in ("storage", "unknown") for source in SOURCES])
 
 
 def of_data(trace: Trace, is_counted: pl.Expr, first_ns: int) -> pl.Expr:
     """Of these reads those of data: not of the job's own code, and nothing before the first step unless it made a batch."""
-    is_code = pl.col("path").str.contains(_CODE.pattern).fill_null(value=False)
+    is_code = pl.col("path").str.contains(CODE.pattern).fill_null(value=False)
     code = trace.files.filter(is_code)["file"].implode()
     return (
         is_counted

@@ -319,7 +319,9 @@ def _storage(summary: Summary) -> Iterator[Statement]:
     sources = (storage.bytes_from_storage, storage.bytes_from_cache, storage.bytes_unknown)
     names = ("storage", "page cache", "unknown")
     split = ", ".join(f"{share}% {name}" for share, name in zip(shares(sources), names, strict=True)) if sum(sources) else "no byte"
-    others = f"; {amount(storage.other_bytes)} more were read for other purposes" if storage.other_bytes else ""
+    unsure = "by threads of the training process, and whether for batches is not known"
+    others = f"; {amount(storage.thread_bytes)} more were read {unsure}" if storage.thread_bytes else ""
+    others += f"; {amount(storage.other_bytes)} more were read for other purposes" if storage.other_bytes else ""
     yield Statement("storage", f"{count(storage.accesses)} accesses, {amount(storage.bytes)}: {split}{others}", "measured")
     if storage.read_p50_s is None:
         yield Statement("one read", "not known: of no access the time is known")

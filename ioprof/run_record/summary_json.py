@@ -276,6 +276,10 @@ class Storage(Record, frozen=True):
     other_accesses: int = 0
     """Reads that made no batch: libraries, start-up, checkpoints."""
     other_bytes: int = 0
+    thread_accesses: int = 0
+    """Reads by threads of the training process during its steps, of which it is not known whether they made batches; neither in
+    `accesses` nor in `other_accesses`."""
+    thread_bytes: int = 0
     devices: tuple[Delivery, ...] = ()
     """What the job read from, most bytes first; empty for a run that did not record it."""
     stalls: tuple[Stalls, ...] = ()
