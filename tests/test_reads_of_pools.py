@@ -182,8 +182,8 @@ def parquet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @needs_library
 @pytest.mark.parametrize("how", ["fetch", "both", "step"])
 def test_reads_of_pyarrows_threads_are_those_that_the_program_counts(parquet: Path, tmp_path: Path, how: str) -> None:
-    """In a fetch they are reads for batches; if another thread reads all the time as well, so are they, and the demand is not known. In
-    a step, where no read is known to be for a batch, all reads count, and no demand is said.
+    """In a fetch they are reads for batches; if another thread reads all the time as well, so are they, and the demand is not
+    known. In a step, where no read is known to be for a batch, all reads count, and no demand is said.
     """
     command = (sys.executable, PROGRAMS / "train_on_rows.py", parquet, 60, how)
     done = ioprof("record", "--quiet", "--out", tmp_path / "run", "--", *command, cwd=tmp_path)

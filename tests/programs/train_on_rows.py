@@ -1,4 +1,4 @@
-"""A training whose data set reads a row group of a Parquet file for each sample, with pyarrow's own threads, in the training process.
+"""A training whose data set reads a row group of a Parquet file for each sample, by pyarrow's threads in the training process.
 
 Arguments: FILE STEPS HOW. HOW: `fetch`, in a DataLoader without workers; `step`, a DataLoader hands out indices and another thread
 reads the rows in each step; `both`, a thread of the program's own reads another file, FILE.other, all the time as well. Prints the
