@@ -27,6 +27,8 @@ from preload import (
     run_python,
 )
 
+from ioprof.analysis.capture import capture
+
 pytestmark = needs_library
 
 MIB = 1 << 20
@@ -227,6 +229,18 @@ def test_a_child_that_opts_out_is_not_recorded(big: Path, tmp_path: Path) -> Non
     program = f"import subprocess\nsubprocess.run(['cat', {str(big)!r}], env={{'IOPROF_SPOOL': ''}}, stdout=subprocess.DEVNULL)"
     run_python(tmp_path / "spool", program)
     assert 1 == len(captured(tmp_path / "spool").run.processes)
+
+
+def test_raw_system_calls_are_said_where_they_read_much(big: Path, tmp_path: Path) -> None:
+    """Of all of a file it is said; of its first bytes only in what reports leave out."""
+    number = {"x86_64": 0, "aarch64": 63}[platform.machine()]
+    for part, length in (("all", BIG), ("few", 100)):
+        call = f"ctypes.CDLL(None).syscall(ctypes.c_long({number}), file.fileno(), buffer, ctypes.c_size_t({length}))"
+        program = f"import ctypes\nfile, buffer = open({str(big)!r}, 'rb'), ctypes.create_string_buffer({length})"
+        run_python(tmp_path / part, f"{program}\nassert {length} == {call}")
+        found = capture(captured(tmp_path / part))
+        raw = [[sentence for sentence in each if "raw system calls" in sentence] for each in (found.not_seen, found.negligible)]
+        assert ([1, 0] if part == "all" else [0, 1]) == [len(each) for each in raw], raw
 
 
 def test_io_uring_is_noted(big: Path, tmp_path: Path) -> None:

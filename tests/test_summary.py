@@ -14,6 +14,7 @@ from timeline import pid, timeline
 from ioprof.analysis.demand import demand
 from ioprof.analysis.summary import summarise
 from ioprof.analysis.totals import totals
+from ioprof.report.statements import statements
 from ioprof.run_record import Reason, RunRecord
 from ioprof.schema import BASES, CAUSES, FILE_COLUMNS, SPAN_COLUMNS
 from ioprof.trace import Trace, table_schema
@@ -128,6 +129,35 @@ def test_storage_counts_what_moved_bytes() -> None:
         found.bytes_unknown,
     )
     assert (pytest.approx(30 * NS), pytest.approx(40 * NS)) == (found.read_p50_s, found.read_p99_s)
+
+
+@JOBS
+@given(st.lists(st.integers(500, 10**9), max_size=30), st.lists(st.booleans(), max_size=30))
+def test_accesses_without_a_time_change_no_percentile(took: list[int], untimed: list[bool]) -> None:
+    """The rest of a call that waited, and faults of which only the end is known, count as accesses; where none was timed, no time
+    is known. Nothing that is printed is shorter than the fastest read.
+    """
+    times = [*took, *(0 for _ in untimed)]
+    step = {"kind": "step", "rank": 0, "pid": 1, "tid": 1, "start_ns": 0, "end_ns": 2 * 10**9, "step": 0}
+    fetch = {**step, "kind": "fetch", "pid": 2, "tid": 2, "batch": 0}
+    kinds = ["read"] * len(took) + ["fault" if is_fault else "read" for is_fault in untimed]
+    reads = [
+        {**fetch, "kind": kind, "start_ns": 5, "end_ns": 5 + ns, "bytes": 8, "source": "page_cache", "file": 0}
+        for kind, ns in zip(kinds, times, strict=True)
+    ]
+    schema = table_schema(SPAN_COLUMNS)
+    files = pl.DataFrame([{"file": 0, "path": "/data/a"}], schema=table_schema(FILE_COLUMNS))
+    every, timed = (summarise(Trace(RunRecord(), pl.DataFrame(rows, schema=schema), files))
+                    for rows in ([step, fetch, *reads], [step, fetch, *reads[: len(took)]]))  # fmt: skip
+    found, expected = every.storage, timed.storage
+    assert (len(times), len(untimed)) == (found.accesses, found.untimed)
+    assert (expected.read_p50_s, expected.read_p95_s, expected.read_p99_s) == (found.read_p50_s, found.read_p95_s, found.read_p99_s)
+    assert expected.slowest == found.slowest
+    for group in every.findings.reads.groups:
+        assert [] == [time for time in (group.p50_s, group.p95_s, group.p99_s, group.max_s) if time is not None and time < 490e-9]
+        assert (group.p50_s is None) == (group.untimed == group.accesses)
+    if not took and untimed:
+        assert "not known: of no access the time is known" == {line.label: line.text for line in statements(every)}["one read"]
 
 
 def test_the_slowest_reads_are_named_with_batch_and_step() -> None:
@@ -289,6 +319,30 @@ def test_what_the_library_noticed_and_could_not_see_is_said() -> None:
         True,
         "2 processes without the capture library (s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("counted", "is_said"),
+    [(500, False), (500 + 1488, False), (500 + 999_999, False), (500 + 1_000_000, True), (10**9, True)],
+)
+def test_few_bytes_by_raw_system_calls_are_not_said(counted: int, is_said: bool) -> None:
+    """At most what was counted and has no span was read so; it stays in the summary. The spans have 500 bytes."""
+    process = counters(noted=["raw system calls", "io_uring"], bytes=counted) | {"pid": pid(0), "host": "node1"}
+    found = summarise(job(processes=[process], capture={"reads": True})).capture
+    told = ["raw system calls" in sentence for sentence in found.not_seen], ["raw" in sentence for sentence in found.negligible]
+    assert (([False, True], []) if is_said else ([False], [True])) == told
+
+
+def test_raw_system_calls_are_said_from_one_percent_of_a_large_process_on() -> None:
+    """Of 10 GB, 99 MB are few; and where a process has no count, nothing is left out."""
+    spans = job().spans.with_columns(bytes=pl.when(pl.col("kind") == "read").then(pl.lit(2 * 10**9, pl.Int64)))
+
+    def said(counted: int | None) -> int:
+        process = counters(noted=["raw system calls"], bytes=counted) | {"pid": pid(0), "host": "node1"}
+        run = job(processes=[process], capture={"reads": True}).run
+        return len(summarise(Trace(run, spans)).capture.not_seen)
+
+    assert [0, 1, 1] == [said(10**10 + 99 * 10**6), said(10**10 + 102 * 10**6), said(None)]
 
 
 def test_reads_of_unknown_origin_are_said_where_they_are_charged() -> None:

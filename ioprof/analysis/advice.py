@@ -212,10 +212,11 @@ def _waits(evidence: Evidence) -> str:
 def _page_cache(evidence: Evidence) -> _Lines:
     seen = evidence.storage
     if seen.accesses:
+        each = "" if seen.read_p50_s is None else f", {_ms(seen.read_p50_s)} each (p50)"
         smaller = "; images stored smaller (ioprof convert ... --image rgb256) are read faster" if evidence.stores_originals else ""
         yield (
             f"Read fewer bytes per sample: {seen.accesses:,} reads were served from memory, "
-            f"{seen.bytes / seen.accesses / 1e3:,.0f} kB on average, {_ms(seen.read_p50_s)} each (p50){smaller}"
+            f"{seen.bytes / seen.accesses / 1e3:,.0f} kB on average{each}{smaller}"
         )
     yield from more_workers(evidence, f"a step waits {_ms(evidence.seconds_per_step('page_cache'))} for reads from memory")
 

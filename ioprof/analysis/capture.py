@@ -15,6 +15,11 @@ from ioprof.trace import Trace
 
 _MOST_NAMES: Final = 5
 _LEAST_FAULT_RATIO: Final = 0.01  # of faults of unknown length that is mentioned
+_LEAST_RAW_BYTES: Final = 1_000_000
+"""Read by raw system calls in a process, from which on it is mentioned, if it is also this share of all that the process read.
+Allocators and torch read their settings in /proc and /sys so: 50 bytes to 2 kB."""
+_LEAST_RAW_RATIO: Final = 0.01
+_RAW: Final = "raw system calls"
 _HIDDEN: Final = (
     "nothing was recorded of {} ({}), for which the folder of the recording was not there, as in a container with a /tmp of its "
     "own; type: TMPDIR=FOLDER ioprof record ..., with a folder that has the same path in there and can be written"
@@ -25,7 +30,7 @@ _UNCAPTURED: Final = (
 _NOTED: Final = {
     "io_uring": "used io_uring, whose reads are not seen",
     "libaio": "used libaio, whose reads are not seen",
-    "raw system calls": "read by raw system calls, which are counted but not timed",
+    _RAW: "read by raw system calls, which are counted but not timed",
     "exec without capture": "started a program with an environment without ioprof; its reads are not seen",
     "stdio of unknown size": "read through stdio in a way that hides how many bytes were read",
     PYTHON_PROGRAM: "ran Python without the hooks of ioprof, so that only its reads are seen; start its "
@@ -59,6 +64,7 @@ def capture(trace: Trace) -> Capture:
         overhead_ratio_most=most_ns / busy_ns if most_ns is not None and cost_ns is not None and busy_ns else None,
         overhead_reason=recorded.cost_reason or Reason.COST_UNRESOLVED if cost_ns is None else None,
         native=recorded.native,
+        negligible=tuple(_noted(trace, are_negligible=True)),
     )
 
 
@@ -81,11 +87,8 @@ def not_seen(trace: Trace) -> Iterator[str]:
         why = f" ({hook.why})" if hook.why else ""
         yield f"a hook could not be installed, and what it observes was not recorded: {hook.unobserved}{why}"
     yield from _faults(trace)
-    programs = _not_followed(trace)
-    for process in trace.run.processes:
-        words = set(process.reads.noted if process.reads else ()) - ({"exec without capture"} if programs else set())
-        yield from (f"{_name(process)}: {_NOTED.get(word, word)}" for word in sorted(words))
-    yield from programs
+    yield from _noted(trace, are_negligible=False)
+    yield from _not_followed(trace)
     yield from _stacks(trace)
     yield from _unseen_processes(trace)
     yield from gpu_not_seen(trace, steps(trace))
@@ -171,6 +174,34 @@ def _faults(trace: Trace) -> Iterator[str]:
     if unwatched > _LEAST_FAULT_RATIO * faults:
         seen = f"{unwatched:,} of {faults:,} page faults came after seconds without any"
         yield f"{seen}: how long they took is not known, and counts as 0"
+
+
+def _noted(trace: Trace, are_negligible: bool) -> Iterator[str]:
+    """What the capture library noticed in processes: that of which it missed little, or the rest."""
+    left_out = {"exec without capture"} if _not_followed(trace) else set()
+    is_raw_read = [bool(process.reads and _RAW in process.reads.noted) for process in trace.run.processes]
+    recorded = _recorded_bytes(trace) if any(is_raw_read) else {}
+    for process in trace.run.processes:
+        words = set(process.reads.noted if process.reads else ()) - left_out
+        few = {_RAW} if _reads_few_by_number(process, recorded.get((process.host, process.pid), 0)) else set()
+        yield from (
+            f"{_name(process)}: {_NOTED.get(word, word)}" for word in sorted(words & few if are_negligible else words - few)
+        )
+
+
+def _recorded_bytes(trace: Trace) -> dict[tuple[str | None, int | None], int]:
+    """Bytes of the reads of files that have spans, by host and process."""
+    is_read = (pl.col("kind") == "read") & ~pl.col("source").is_in(["socket", "pipe"]).fill_null(value=False)
+    sums = trace.sums.filter(is_read).group_by(pl.col("host").cast(pl.String), "pid").agg(pl.col("bytes").sum())
+    return {(host, pid): int(count) for host, pid, count in sums.iter_rows()}
+
+
+def _reads_few_by_number(process: ProcessRecord, recorded: int) -> bool:
+    """Whether a process can have read only few bytes by raw system calls: at most what was counted and has no span."""
+    if process.reads is None or process.reads.bytes is None:
+        return False
+    without_span = process.reads.bytes - recorded
+    return without_span < max(_LEAST_RAW_BYTES, _LEAST_RAW_RATIO * process.reads.bytes)
 
 
 def _not_followed(trace: Trace) -> list[str]:

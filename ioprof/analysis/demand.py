@@ -12,7 +12,7 @@ from ioprof.analysis.gpu_windows import observed
 from ioprof.analysis.intervals import Intervals, covered, pack, total, union
 from ioprof.analysis.lineage import Axis
 from ioprof.analysis.loaders import batches, known_samples, samples_in
-from ioprof.analysis.reads import is_access, is_received
+from ioprof.analysis.reads import is_access, is_received, thread_reads
 from ioprof.analysis.selection import COMPUTE, TIMES, WORK, WORKER, Piece, analyse, intervals, of_kind, with_tasks
 from ioprof.analysis.steps import steps
 from ioprof.run_record import Demand, JobKind, Reason
@@ -166,6 +166,8 @@ def demand(
     cores = work_s / samples * rate if work_s and work_s > without_name_s else None
     if found.reads < least_reads:
         return Demand(None, None, rate, basis, num_reads=found.reads, num_devices=devices, cores=cores, reason=Reason.TOO_FEW_READS)
+    if thread_reads(trace).may_change(found.bytes):
+        return Demand(None, None, rate, basis, num_reads=found.reads, num_devices=devices, reason=Reason.READS_OF_THREADS)
     delivered, is_least = _delivered(trace, by_kernel or {})
     per_sample = (found.bytes if delivered is None else delivered) / samples
     wall_s, needed = _made_s(trace), per_sample * rate

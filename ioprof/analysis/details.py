@@ -10,8 +10,8 @@ import polars as pl
 from ioprof.analysis.intervals import Intervals, overlaps, pack, pieces_within, subtract, total, union, union_all
 from ioprof.analysis.lineage import fetchers
 from ioprof.analysis.pipes import sent_files
-from ioprof.analysis.selection import READS, Activity, from_peer, intervals, of_kind, of_work, on_stream, with_worker
-from ioprof.analysis.training_process import in_main_thread, main_threads
+from ioprof.analysis.selection import READS, WORKER, Activity, from_peer, intervals, of_kind, of_work, on_stream, with_worker
+from ioprof.analysis.training_process import for_main_thread, in_main_thread, main_threads
 from ioprof.trace import Trace
 
 NUM_DETAILS: Final = 5
@@ -73,14 +73,15 @@ class Details:
 
     def add(self, spans: pl.DataFrame, exclusive: Sequence[Activity], activities: Sequence[Activity]) -> None:
         """The parts of one rank. `exclusive`: what each cause was charged with; `activities`: all that was going on."""
-        by_main = in_main_thread(spans)
+        spans, by_main = with_worker(spans), in_main_thread(spans)
         fetches_itself = not of_kind(spans, "fetch").filter(by_main).is_empty()
         for activity in exclusive:
             if activity.cause in _OF_FILES and len(activity.times):
                 # While it waits, the main thread receives batches of its workers, unless it fetches them itself.
                 waited = pl.lit(value=True) if fetches_itself else ~by_main | ~from_peer
-                reads = of_kind(spans, *READS).select("start_ns", "end_ns", "kind", "source", "file", "pid", "tid")
-                self._add_files(activity, of_work(reads, activity.cause).filter(by_main if activity.origin == "main" else waited))
+                reads = of_kind(spans, *READS).select("start_ns", "end_ns", "kind", "source", "file", "pid", "tid", WORKER)
+                which = for_main_thread(spans) if activity.origin == "main" else waited
+                self._add_files(activity, of_work(reads, activity.cause).filter(which))
         host, loader, checkpoints, collections, validation, computed = (
             union_all([activity.times for activity in exclusive if activity.cause == cause])
             for cause in ("host", "loader", "checkpoint", "gc", "validation", "compute")

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 _PER_DOUBLING: Final = 24
 """Classes are 3 % wide: the middle of a class is within 1.5 % of what lies in it."""
 NUM_CLASSES: Final = 64 * _PER_DOUBLING
+UNTIMED: Final = 0
+"""The class of 0 and 1 ns. No call is that fast: what is in it was not timed."""
 
 
 def duration_class(nanoseconds: pl.Expr) -> pl.Expr:

@@ -3,16 +3,16 @@
 All of it is found in one pass over the reads, in parts of bounded size.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.duration_classes import quantiles_ns
+from ioprof.analysis.duration_classes import UNTIMED, quantiles_ns
 from ioprof.analysis.queue_depth import DepthOverTime
 from ioprof.analysis.read_sums import IS_CALL, IS_OPEN, IS_READ, PAGE_BYTES, SIZE_STEP, ReadSums
+from ioprof.analysis.reads import CODE
 from ioprof.analysis.storage_bytes import StorageBytes
 from ioprof.run_record import FileReads, ReadGroup, ReadPattern, Reads
 from ioprof.schema import SOURCES
@@ -36,14 +36,12 @@ _LEAST_PART_OF_FILE: Final = 0.5
 _MOST_AMPLIFICATION: Final = 2.0
 _RANDOM_RATIO: Final = 0.5
 
-_CODE: Final = re.compile(r"\.(py|pyc|so(\.[\d.]+)?)$|^/(proc|sys|dev)/|/ioprof-[^/]+/batches-")
-"""Files that a program, or its recording, reads for itself."""
 _MAY_BE_STORAGE: Final = np.array([source in ("storage", "unknown") for source in SOURCES])
 
 
 def of_data(trace: Trace, is_counted: pl.Expr, first_ns: int) -> pl.Expr:
     """Of these reads those of data: not of the job's own code, and nothing before the first step unless it made a batch."""
-    is_code = pl.col("path").str.contains(_CODE.pattern).fill_null(value=False)
+    is_code = pl.col("path").str.contains(CODE.pattern).fill_null(value=False)
     code = trace.files.filter(is_code)["file"].implode()
     return (
         is_counted
@@ -169,14 +167,23 @@ def _read_groups(groups: pl.DataFrame) -> Iterator[ReadGroup]:
             part = of_source if size is None else of_source.filter(pl.col("size_class") == size)
             if part.is_empty():
                 continue
-            counts = part.group_by("time_class").agg(pl.col("accesses").sum()).sort("time_class")
-            quantiles = quantiles_ns(counts["time_class"].to_numpy(), counts["accesses"].to_numpy(), (0.50, 0.95, 0.99))
-            max_s = int(part["max_ns"].to_numpy().max()) / 1e9
-            p50_s, p95_s, p99_s = (min(quantile / 1e9, max_s) for quantile in quantiles)
+            timed = part.filter(pl.col("time_class") != UNTIMED)
+            accesses = int(part["accesses"].sum())
             yield ReadGroup(
-                source, None if size is None else SIZE_STEP**size, int(part["accesses"].sum()), int(part["bytes"].sum()),
-                int(part["took_ns"].sum()) / 1e9, p50_s, p95_s, p99_s, max_s,
+                source, None if size is None else SIZE_STEP**size, accesses, int(part["bytes"].sum()),
+                int(part["took_ns"].sum()) / 1e9, *_times_of(timed), untimed=accesses - int(timed["accesses"].sum()),
             )  # fmt: skip
+
+
+def _times_of(timed: pl.DataFrame) -> tuple[float | None, float | None, float | None, float | None]:
+    """Percentiles 50, 95 and 99, and the greatest, in seconds."""
+    if timed.is_empty():
+        return None, None, None, None
+    counts = timed.group_by("time_class").agg(pl.col("accesses").sum()).sort("time_class")
+    quantiles = quantiles_ns(counts["time_class"].to_numpy(), counts["accesses"].to_numpy(), (0.50, 0.95, 0.99))
+    max_s = int(timed["max_ns"].to_numpy().max()) / 1e9
+    p50_s, p95_s, p99_s = (min(quantile / 1e9, max_s) for quantile in quantiles)
+    return p50_s, p95_s, p99_s, max_s
 
 
 def _named(files: pl.DataFrame, trace: Trace) -> tuple[FileReads, ...]:

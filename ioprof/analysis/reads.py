@@ -1,6 +1,8 @@
 """What was read, where the bytes came from, and how long one read took."""
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,6 +18,10 @@ _Id = tuple[str | None, int | None]
 """Host and process."""
 
 _NUM_SLOWEST: Final = 10
+MOST_UNSURE: Final = 0.05
+"""Of the bytes that made batches, those of which it is not known whether they did, up to which the demand is known."""
+CODE: Final = re.compile(r"\.(py|pyc|so(\.[\d.]+)?)$|^/(proc|sys|dev)/|/ioprof-[^/]+/batches-")
+"""Files that a program, or its recording, reads for itself."""
 _MOST_HELD: Final = 4_000_000
 """Times of accesses that are kept, 8 bytes each, so that they are read once."""
 _SLOW_COLUMNS: Final = ("path", "bytes", "source", "rank", "step", "batch", "offset", "start_ns")
@@ -27,6 +33,7 @@ is_access: Final = pl.col("kind").is_in(["read", "fault"]) & (pl.col("bytes") !=
 """Spans that moved bytes. A read that returned none found the end of a file, or nothing in the page cache."""
 
 _took_ns: Final = pl.col("end_ns") - pl.col("start_ns")
+"""0: not timed, see `Storage.untimed`."""
 
 is_received: Final = pl.col("source").is_in(["socket", "pipe"]).fill_null(False)
 """Spans whose bytes another process sent. What a program such as `cat` read from storage for them is recorded there."""
@@ -48,6 +55,7 @@ class ReadTimes:
         """Look at the next part of the spans."""
         is_counted = part["is_counted"].to_numpy()
         took = (part["end_ns"].to_numpy() - part["start_ns"].to_numpy())[is_counted]
+        took = took[took > 0]
         self._counts += np.bincount(_class_of(took), minlength=len(self._counts))
         if self._num_held <= _MOST_HELD:
             self._held.append(took)
@@ -57,12 +65,17 @@ class ReadTimes:
         least_ns = np.partition(took, -_NUM_SLOWEST)[-_NUM_SLOWEST] if len(took) > _NUM_SLOWEST else took.min()
         if len(self._slowest) == _NUM_SLOWEST:
             least_ns = max(least_ns, self._slowest["took_ns"][-1])
-        slow = part.filter("is_counted", _took_ns >= least_ns).select(*_OF_SLOWEST, took_ns=_took_ns)
+        slow = part.filter("is_counted", _took_ns >= max(least_ns, 1)).select(*_OF_SLOWEST, took_ns=_took_ns)
         if len(slow):
             self._slowest = _in_order(pl.concat([self._slowest, slow], how="vertical_relaxed")).head(_NUM_SLOWEST)
 
+    @property
+    def num_timed(self) -> int:
+        """The reads whose time is known."""
+        return int(self._counts.sum())
+
     def at(self, places: Sequence[int]) -> list[int]:
-        """How many nanoseconds the read at each of these places took, in the order of that; 0 is the fastest.
+        """How many nanoseconds the read at each of these places took, in the order of that; 0 is the fastest that was timed.
 
         Times are counted in classes of 0.4 % first; then those are sorted that are in the class of a place. Also tried: to group by
         the time itself, which took 4 s of CPU time for 2.3 million accesses instead of 1 s.
@@ -73,7 +86,7 @@ class ReadTimes:
         wanted[classes] = True
         held = self._held
         if self._num_held > _MOST_HELD:
-            parts = self._trace.in_parts(lambda spans: spans.filter(self._is_counted).select(took_ns=_took_ns))
+            parts = self._trace.in_parts(lambda spans: spans.filter(self._is_counted, _took_ns > 0).select(took_ns=_took_ns))
             held = [took[wanted[_class_of(took)]] for took in (part["took_ns"].to_numpy() for part in parts)]
         within = [took[wanted[_class_of(took)]] for took in held]
         ordered = np.sort(np.concatenate(within))
@@ -111,6 +124,7 @@ def storage(trace: Trace, times: ReadTimes | None = None) -> Storage:
     sends = _sends_to_a_batch(trace)
     of_batch = every.filter(pl.col("in_batch") | sends)
     others = every.filter(~(pl.col("in_batch") | sends)) if len(of_batch) else every.clear()
+    unsure = thread_reads(trace) if len(of_batch) else ThreadReads()
     counted = of_batch if len(of_batch) else every
     number = int(counted["spans"].sum())
     if not number:
@@ -120,7 +134,8 @@ def storage(trace: Trace, times: ReadTimes | None = None) -> Storage:
     by_source = _bytes_by_source(counted)
     if times is None:
         look(trace, times := ReadTimes(trace))
-    p50, p95, p99 = (took_ns / 1e9 for took_ns in times.at([round(ratio * (number - 1)) for ratio in (0.50, 0.95, 0.99)]))
+    places = [round(ratio * (times.num_timed - 1)) for ratio in (0.50, 0.95, 0.99)]
+    p50, p95, p99 = (took_ns / 1e9 for took_ns in times.at(places)) if times.num_timed else (None, None, None)
     return Storage(
         accesses=number,
         bytes=sum(by_source.values()),
@@ -131,12 +146,49 @@ def storage(trace: Trace, times: ReadTimes | None = None) -> Storage:
         read_p95_s=p95,
         read_p99_s=p99,
         slowest=times.slowest(),
-        other_accesses=int(others["spans"].sum()),
-        other_bytes=int(others["bytes"].sum()),
+        other_accesses=int(others["spans"].sum()) - unsure.accesses,
+        other_bytes=int(others["bytes"].sum()) - unsure.bytes,
+        thread_accesses=unsure.accesses,
+        thread_bytes=unsure.bytes,
         bytes_socket=from_socket,
         bytes_pipe=from_pipe,
         received=_received_files(trace),
+        untimed=number - times.num_timed,
     )
+
+
+@dataclass(frozen=True)
+class ThreadReads:
+    """Reads of which it is not known whether they made batches."""
+
+    accesses: int = 0
+    bytes: int = 0
+
+    def may_change(self, counted: int) -> bool:
+        """Whether they are many beside so many bytes that made batches."""
+        return self.bytes > MOST_UNSURE * counted
+
+
+def thread_reads(trace: Trace) -> ThreadReads:
+    """What threads of training processes read during the steps, other than the main thread and those that make or take batches,
+    where no batch is known for it. It may be data that the loop takes from them without a loader, or be for one of several batches
+    that are made at once; or for something else. Code of programs is left out.
+    """
+    thread = ["host", "pid", "tid"]
+    steps = trace.rows(kinds=["step"])
+    known = trace.rows(kinds=["step", "wait", "fetch"]).select(thread).unique()
+    reads = trace.sums.filter(pl.col("kind").is_in(["read", "fault"]), pl.col("moved"), ~pl.col("in_batch"), ~is_received)
+    theirs = reads.join(steps.select("host", "pid").unique(), on=["host", "pid"], how="semi").select(thread).unique()
+    theirs = theirs.join(known, on=thread, how="anti").drop_nulls()
+    if theirs.is_empty():
+        return ThreadReads()
+    first_ns, last_ns = int(steps["start_ns"].to_numpy().min()), int(steps["end_ns"].to_numpy().max())
+    code = trace.files.filter(pl.col("path").str.contains(CODE.pattern).fill_null(value=False))["file"].implode()
+    is_near = pl.col("start_ns").is_between(first_ns, last_ns) & ~pl.col("file").is_in(code).fill_null(value=False)
+    is_unsure = is_access & ~is_received & pl.col("batch").is_null() & is_near & pl.col("tid").is_in(theirs["tid"].implode())
+    found = trace.found(lambda spans: spans.filter(is_unsure).select(*thread, "bytes"))
+    found = found.join(theirs, on=thread, how="semi")
+    return ThreadReads(len(found), int(found["bytes"].sum()))
 
 
 def counted_reads(trace: Trace) -> pl.Expr:

@@ -114,13 +114,20 @@ def in_order_of_kinds(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_worker(spans: pl.DataFrame) -> pl.DataFrame:
-    """Spans of one rank with the column `worker`, unless they have it: which worker did it, as one number."""
+    """Spans of one rank with the column `worker`, unless they have it: which worker did it, as one number.
+
+    Reads that have a batch are of the thread that fetches, where a training process has one, whichever of its threads made them.
+    """
     if WORKER in spans.columns:
         return spans
     consumers = of_kind(spans, "wait", "step")["pid"].unique()
-    fetchers = of_kind(spans, "fetch").group_by("pid").agg(pl.col("tid").n_unique())
-    workers = fetchers.filter(pl.col("tid") == 1, ~pl.col("pid").is_in(consumers.implode()))["pid"]
+    fetchers = of_kind(spans, "fetch").group_by("pid").agg(pl.col("tid").n_unique(), fetcher=pl.col("tid").first())
+    alone, is_consumer = pl.col("tid") == 1, pl.col("pid").is_in(consumers.implode())
+    workers = fetchers.filter(alone, ~is_consumer)["pid"]
     thread = pl.when(pl.col("pid").is_in(workers.implode())).then(0).otherwise(pl.col("tid").fill_null(-1))
+    for pid, fetcher in fetchers.filter(alone, is_consumer).drop_nulls().select("pid", "fetcher").iter_rows():
+        is_read_for_it = kind_in(READS) & (pl.col("pid") == pid) & pl.col("batch").is_not_null()
+        thread = pl.when(is_read_for_it).then(fetcher).otherwise(thread)
     return spans.with_columns(worker=pl.col("pid").fill_null(-1).cast(pl.Int64) * 2**32 + thread)
 
 

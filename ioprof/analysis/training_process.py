@@ -1,7 +1,8 @@
 """What the training process itself read, decoded and transformed: in its main thread, and in threads that have no batch number.
 
 The main thread is the thread of the rank's `step` spans. While it reads, faults or decodes it does nothing else, so that time is
-charged to that, and not to `host` or to a computation on the CPU that it is part of.
+charged to that, and not to `host` or to a computation on the CPU that it is part of. What other threads read for a batch that it
+makes itself (`ingest/joining.py`) counts as its own: a read in a decode is a read, also where a pool of the decoder makes it.
 
 Other threads of the process work at the same time as the main thread, and no record says when the main thread waits for them.
 Where the rank has a `wait` whose batch no `fetch` made, the wait is divided by what the threads did meanwhile. Where it has no
@@ -18,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pieces_within, subtract, union, union_all
-from ioprof.analysis.selection import READS, WORK, Activity, from_peer, intervals, of_kind, of_work
+from ioprof.analysis.selection import READS, WORK, WORKER, Activity, from_peer, intervals, of_kind, of_work, with_worker
 
 _STAGES: Final = ("decode", "transform", "collate")
 _SHORTEST_WAIT_NS: Final = 1_000_000
@@ -40,6 +41,11 @@ def in_main_thread(spans: pl.DataFrame) -> pl.Expr:
     return _thread().is_in(main_threads(spans).implode())
 
 
+def for_main_thread(spans: pl.DataFrame) -> pl.Expr:
+    """Spans of one rank, with their worker, that its main thread made, and reads of others for a batch that it makes."""
+    return pl.col(WORKER).is_in(main_threads(spans).implode()).fill_null(value=False)
+
+
 def has_processes(spans: pl.DataFrame) -> bool:
     """Whether another process than the one that waits makes batches for this rank."""
     consumers = of_kind(spans, "wait", "step")["pid"].unique()
@@ -51,8 +57,9 @@ def main_thread_work(spans: pl.DataFrame) -> Iterator[Activity]:
 
     What it reads from other processes while it waits for a batch or exchanges gradients is part of that, and is not here.
     """
-    did = of_kind(spans, "gc", "sampler", *READS, *_STAGES).select("start_ns", "end_ns", "kind", "pid", "tid", "source")
-    mine = did.filter(in_main_thread(spans))
+    spans = with_worker(spans)
+    did = of_kind(spans, "gc", "sampler", *READS, *_STAGES).select("start_ns", "end_ns", "kind", "source", WORKER)
+    mine = did.filter(for_main_thread(spans))
     yield Activity("gc", intervals(of_kind(mine, "gc")), "main")
     elsewhere = union(intervals(of_kind(spans, "wait", "comm")))
     for cause in WORK:

@@ -1,7 +1,8 @@
 """Joins spans from different recorders: the batch that a read belongs to, and page faults that were recorded twice."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,16 +12,95 @@ from ioprof.schema import SPAN_COLUMNS
 from ioprof.trace import empty_table
 
 _Array = npt.NDArray[Any]
+Helpers = dict[tuple[str, int], tuple[int, frozenset[int]]]
+"""By host and process of a consumer of batches, the one thread that fetches in it, and the threads that read for that one."""
+MOST_ELSEWHERE: Final = 0.05
+"""Part of the time in which a thread reads that may lie between fetches, if it is one that reads for them."""
+
+
+class HelperIndex:
+    """Finds the threads of a training process that read for the thread which makes and takes its batches, such as those of
+    pyarrow's pools: between the first fetch and the last, at least 95 % of the time in which they read lies in fetches.
+
+    A thread that makes batches ahead, for another one that takes them, fetches nearly all the time, so nothing follows from that.
+    The reads of a process are added in any number of parts; all spans are on the clock of its host.
+    """
+
+    def __init__(self, tables: Iterable[pl.DataFrame]) -> None:
+        spans = _structure(tables)
+        waiting = spans.filter(pl.col("kind") == "wait").select("host", "pid", "tid").unique()
+        fetching = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null(), pl.col("tid").is_not_null())
+        own = fetching.join(waiting, on=["host", "pid"], how="semi")
+        takes = {(str(host), pid, tid) for host, pid, tid in waiting.iter_rows()}
+        self._found: dict[tuple[str, int], _OneFetcher] = {}
+        for (host, pid), part in own.sort("start_ns").partition_by("host", "pid", as_dict=True).items():
+            fetcher = int(part["tid"][0])
+            if part["tid"].n_unique() == 1 and (str(host), pid, fetcher) in takes:
+                known = {tid for of_host, of_pid, tid in takes if (of_host, of_pid) == (str(host), pid)}
+                until = np.maximum.accumulate(part["end_ns"].to_numpy())
+                self._found[str(host), pid] = _OneFetcher(fetcher, known, part["start_ns"].to_numpy(), until)
+
+    def may_have(self, host: str, pid: int, tids: Iterable[int]) -> bool:
+        """Whether one of these threads of a process may be a helper."""
+        fetcher = self._found.get((host, pid))
+        return fetcher is not None and not fetcher.known.issuperset(tids)
+
+    def add(self, spans: pl.DataFrame) -> None:
+        """Add reads and page faults; other spans are ignored, and those that have a batch or whose bytes another process sent."""
+        is_read = pl.col("kind").is_in(["read", "fault"]) & pl.col("batch").is_null() & pl.col("tid").is_not_null()
+        sent = pl.col("source").is_in(["socket", "pipe"]).fill_null(value=False)
+        reads = spans.filter(is_read & ~sent).select(pl.col("host").cast(pl.String), "pid", "tid", "start_ns", "end_ns")
+        for (host, pid), part in reads.partition_by("host", "pid", as_dict=True).items():
+            self.add_reads(host, pid, *(part[name].to_numpy() for name in ("tid", "start_ns", "end_ns")))
+
+    def add_reads(self, host: str, pid: int, tids: _Array, starts: _Array, ends: _Array) -> None:
+        """Add reads of one process that have no batch, and whose bytes no other process sent."""
+        if (fetcher := self._found.get((host, pid))) is not None:
+            for tid in set(np.unique(tids).tolist()) - fetcher.known:
+                fetcher.add(tid, starts[tids == tid], ends[tids == tid])
+
+    def found(self) -> Helpers:
+        """By process; without those that have none."""
+        threads = {process: (fetcher.tid, frozenset(fetcher.helpers())) for process, fetcher in self._found.items()}
+        return {process: found for process, found in threads.items() if found[1]}
+
+
+@dataclass
+class _OneFetcher:
+    """A thread that makes the batches of its own process, and what others read meanwhile."""
+
+    tid: int
+    known: set[int]
+    """It, and others that take batches."""
+    since: _Array
+    until: _Array
+    """When its fetches began, and when all that had begun had ended."""
+    took: dict[int, list[int]] = field(default_factory=dict)
+    """By thread, the nanoseconds that its reads took which began in fetches, and between them; a read counts as one at least."""
+
+    def add(self, tid: int, starts: _Array, ends: _Array) -> None:
+        place = np.searchsorted(self.since, starts, side="right") - 1
+        is_near = (place >= 0) & (starts <= self.until[-1])
+        is_inside = is_near & (starts <= self.until[np.maximum(place, 0)])
+        took = np.maximum(ends - starts, 1)
+        sums = self.took.setdefault(tid, [0, 0])
+        sums[0] += int(took[is_inside].sum())
+        sums[1] += int(took[is_near & ~is_inside].sum())
+
+    def helpers(self) -> Iterator[int]:
+        yield from (
+            tid for tid, (inside, between) in self.took.items() if inside and between <= MOST_ELSEWHERE * (inside + between)
+        )
 
 
 class FetchIndex:
     """The `fetch` spans of all workers, to assign batches to reads of one process at a time, as `assign_batches` does.
 
-    `tables` and the spans are on the clocks of their hosts.
+    `tables` and the spans are on the clocks of their hosts. `helpers` is what `HelperIndex` found.
     """
 
-    def __init__(self, tables: Iterable[pl.DataFrame]) -> None:
-        spans = pl.concat([empty_table(SPAN_COLUMNS), *(table.filter(pl.col("kind").is_in(["fetch", "wait"])) for table in tables)])
+    def __init__(self, tables: Iterable[pl.DataFrame], helpers: Helpers | None = None) -> None:
+        spans, self._helpers = _structure(tables), helpers or {}
         fetching = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null(), pl.col("tid").is_not_null())
         known = fetching.select("host", "pid", _worker_id(spans, fetching), "start_ns", "end_ns", "batch").sort("start_ns")
         self._workers: dict[tuple[str, int], dict[int, tuple[_Array, _Array, _Array]]] = {}
@@ -31,12 +111,17 @@ class FetchIndex:
 
     def assign(self, spans: pl.DataFrame) -> pl.DataFrame:
         """Spans of one process, whose reads that have no batch get that of their fetch."""
-        workers = self._workers.get(spans.select("host", "pid").row(0), {})
+        process = spans.select(pl.col("host").cast(pl.String), "pid").row(0)
+        workers = self._workers.get(process, {})
         orphan = (pl.col("kind").is_in(["open", "read", "fault"]) & pl.col("batch").is_null()).alias("orphan")
         rows: _Array = np.flatnonzero(spans.select(orphan)["orphan"].to_numpy() & bool(workers))
         if not len(rows):
             return spans
         starts, tids = spans["start_ns"].to_numpy()[rows], spans["tid"].fill_null(-1).to_numpy()[rows]
+        if process in self._helpers:
+            fetcher, helpers = self._helpers[process]
+            is_sent = spans.select(_from_peer)["source"].to_numpy()[rows]
+            tids = np.where(np.isin(tids, list(helpers)) & ~is_sent, fetcher, tids)
         batches = np.full(len(spans), -1, np.int64)
         for worker, (since, until, batch) in workers.items():
             mine = np.arange(len(rows)) if worker == 0 else np.flatnonzero(tids == worker)
@@ -48,24 +133,49 @@ class FetchIndex:
         return spans.with_columns(batch=pl.coalesce("batch", found.set(found < 0, None)))
 
 
-def assign_batches(spans: pl.DataFrame) -> pl.DataFrame:
+def assign_batches(spans: pl.DataFrame, helpers: Helpers | None = None) -> pl.DataFrame:
     """Set the batch of reads that have none to that of the `fetch` during which their worker started them.
 
-    A worker is a thread, or a whole process if only one of its threads fetches and it consumes no batches.
+    A worker is a thread, or a whole process if only one of its threads fetches and it consumes no batches. `helpers` is what
+    `HelperIndex` found; None: these spans are all that there are, and show it.
     """
+    if helpers is None:
+        index = HelperIndex([spans])
+        index.add(spans)
+        helpers = index.found()
     fetching = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null(), pl.col("tid").is_not_null())
     orphan = pl.col("kind").is_in(["open", "read", "fault"]) & pl.col("batch").is_null()
     if fetching.is_empty() or spans.filter(orphan).is_empty():
         return spans
     worker = ["host", "pid", "worker"]
-    worker_id = _worker_id(spans, fetching)
+    worker_id, of_helpers = _worker_id(spans, fetching), _for_others(helpers)
     fetches = fetching.select(*worker[:2], worker_id, "start_ns", until="end_ns", fetched="batch").sort("start_ns")
     orphans = (
-        spans.select("kind", "batch", *worker[:2], worker_id, "start_ns").with_row_index("row").filter(orphan).sort("start_ns")
+        spans.with_columns(of_helpers)
+        .select("kind", "batch", *worker[:2], worker_id, "start_ns")
+        .with_row_index("row")
+        .filter(orphan)
+        .sort("start_ns")
     )
     joined = orphans.join_asof(fetches, on="start_ns", by=worker, strategy="backward", check_sortedness=False)
     found = joined.filter(pl.col("start_ns") <= pl.col("until"))
     return spans.with_columns(spans["batch"].scatter(found["row"], found["fetched"]))
+
+
+_from_peer: Final = pl.col("source").is_in(["socket", "pipe"]).fill_null(value=False)
+
+
+def _structure(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat([empty_table(SPAN_COLUMNS), *(table.filter(pl.col("kind").is_in(["fetch", "wait"])) for table in tables)])
+
+
+def _for_others(helpers: Helpers) -> pl.Expr:
+    """The thread that a span counts for: of a helper that which fetches."""
+    tid = pl.col("tid")
+    for (host, pid), (fetcher, threads) in helpers.items():
+        is_helper = (pl.col("host").cast(pl.String) == host) & (pl.col("pid") == pid) & pl.col("tid").is_in(sorted(threads))
+        tid = pl.when(is_helper & ~_from_peer).then(pl.lit(fetcher, pl.Int32)).otherwise(tid)
+    return tid.alias("tid")
 
 
 def _worker_id(spans: pl.DataFrame, fetching: pl.DataFrame) -> pl.Expr:

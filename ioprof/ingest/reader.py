@@ -24,7 +24,7 @@ from ioprof.ingest.clock_messages import read_clock_messages
 from ioprof.ingest.clock_offset import Clock
 from ioprof.ingest.collectives import add_collectives
 from ioprof.ingest.job_window import JobWindow, in_window, without_begun_steps
-from ioprof.ingest.joining import FetchIndex, assign_batches, drop_duplicate_faults
+from ioprof.ingest.joining import FetchIndex, HelperIndex, Helpers, assign_batches, drop_duplicate_faults
 from ioprof.ingest.killed_workers import killed_workers
 from ioprof.ingest.kineto import add_windows
 from ioprof.ingest.numbering import Numbering
@@ -37,6 +37,7 @@ from ioprof.ingest.rings import (
     hold,
     open_capture,
     processes_of,
+    reads_without_batch,
     storage_reads,
     survey,
 )
@@ -82,7 +83,8 @@ class Spool:
         sidecar = read_sidecar_files(folder, self._processes, self._numbering)
         if window is not None:
             sidecar = _in_window(sidecar, window.since_ns)
-        self._fetches = FetchIndex(capture.held for capture in whole)
+        helpers = _helpers(whole, sidecar)
+        self._fetches = FetchIndex((capture.held for capture in whole), helpers)
         held = [(capture.host, capture.held) for capture in whole] + sidecar.spans
         tables = held + [(each.host, each.spans) for each in sidecar.collectives]
         anchors = best_anchors([(capture.host, capture.anchor) for capture in whole] + sidecar.anchors)
@@ -94,7 +96,7 @@ class Spool:
         self._alignment = ClockAlignment(clocks, tables, starts, messages)
         facts = self._facts(folder, run, sidecar, captures)
         aligned = [self._alignment.align(host, table) for host, table in held]
-        table = assign_batches(drop_duplicate_faults(pl.concat([empty_table(SPAN_COLUMNS), *aligned])))
+        table = assign_batches(drop_duplicate_faults(pl.concat([empty_table(SPAN_COLUMNS), *aligned])), helpers)
         counters, stacks = (self._alignment.align_counters(sampled) for sampled in (sidecar.counters, sidecar.stacks))
         found = add_windows(Trace(facts, table, self._numbering.files_table(), counters, stacks), folder)
         collectives = [replace(each, spans=self._alignment.align(each.host, each.spans)) for each in sidecar.collectives]
@@ -180,6 +182,20 @@ class Spool:
             capture=recorded,
             failures=(*run.failures, *killed_workers(described)),
         )
+
+
+def _helpers(whole: list[Capture], sidecar: SidecarData) -> Helpers:
+    """See `HelperIndex`. Files are read for that only of processes that make their own batches and in which other threads read."""
+    found = HelperIndex(capture.held for capture in whole)
+    for capture in whole:
+        pid = int(capture.header["pid"])
+        if found.may_have(capture.host, pid, capture.tids):
+            found.add(capture.held)
+            for tids, starts, ends in reads_without_batch(capture):
+                found.add_reads(capture.host, pid, tids, starts, ends)
+    for _, spans in sidecar.spans:
+        found.add(spans)
+    return found.found()
 
 
 def _in_window(sidecar: SidecarData, since_ns: int | None) -> SidecarData:

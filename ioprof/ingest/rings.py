@@ -32,6 +32,7 @@ _KINDS: Final = pl.Series(KINDS, dtype=_SERIES["kind"])
 _SOURCES: Final = pl.Series(SOURCES, dtype=_SERIES["source"])
 _IS_DENSE: Final = np.array([False, *(kind in DENSE_KINDS and kind != "fault" for kind in KINDS), *[False] * (255 - len(KINDS))])
 """By the number of a kind, whether its spans are read in blocks. Faults are not, since what they fetched depends on all of them."""
+_IS_READ: Final = np.array([number == KINDS.index("read") + 1 for number in range(256)])
 
 _Array = npt.NDArray[Any]
 
@@ -47,6 +48,8 @@ class Capture:
     """Its spans, except for those that `dense_spans` reads."""
     num_spans: int = 0
     """All of them."""
+    tids: set[int] = field(default_factory=set)
+    """The threads that wrote spans."""
     storage_places: list[tuple[int, int]] = field(default_factory=list)
     """The blocks of the file that have reads from storage."""
     first_ns: int | None = None
@@ -227,6 +230,8 @@ def survey(capture: Capture) -> Survey:
                 block = _in_window(capture, block, capture.sums)
                 if len(block.records):
                     _add_times(capture, block)
+                    is_first = np.append(True, block.tids[1:] != block.tids[:-1])
+                    capture.tids.update(block.tids[is_first].tolist())
                     capture.files.count(block.records["file"])
                     capture.names.count(block.records["name"])
                     if _is_storage_read(block).any():
@@ -297,6 +302,22 @@ def storage_reads(capture: Capture) -> Iterator[_Array]:
             if (block := read_block(file, place, buffers, capture.headers, Counter())) is not None:
                 block = _in_window(capture, block)
                 yield block.records[_is_storage_read(block)]
+
+
+def reads_without_batch(capture: Capture) -> Iterator[tuple[_Array, _Array, _Array]]:
+    """Thread, start and end of the reads in a capture file that was surveyed which have no batch, and whose bytes no other process
+    sent; in blocks.
+    """
+    buffers = Buffers()
+    sent = [SOURCES.index(source) + 1 for source in ("socket", "pipe")]
+    for place in dense_places(capture):
+        with open(capture.path, "rb") as file:
+            block = read_block(file, place, buffers, capture.headers, Counter(), _IS_READ)
+        if block is not None:
+            block = _in_window(capture, block)
+            records = block.records
+            chosen = (records["batch"] < 0) & ~np.isin(records["source"], sent)
+            yield block.tids[chosen], records["start_ns"][chosen], records["end_ns"][chosen]
 
 
 def _is_storage_read(block: Spans) -> _Array:

@@ -5,7 +5,7 @@ from typing import Final
 
 from ioprof.analysis.evidence import shortened
 from ioprof.report.units import amount, clean, count, duration, percent, rate
-from ioprof.run_record import FileReads, Findings, LoaderTime, QueueDepth, RankSkew, Summary, Trend, Waiting, WorkersTime
+from ioprof.run_record import FileReads, Findings, LoaderTime, QueueDepth, RankSkew, ReadGroup, Summary, Trend, Waiting, WorkersTime
 
 _LEAST_PART: Final = 0.01
 _MOST_NAMED: Final = 4
@@ -69,8 +69,7 @@ def _waits(found: Waiting) -> str:
 def _reads(found: Findings) -> Iterator[Line]:
     whole = [group for group in found.reads.groups if group.least_bytes is None]
     if len(whole) > 1:
-        parts = [f"{group.source.replace('_', ' ')} p50 {duration(group.p50_s)}, p99 {duration(group.p99_s)}" for group in whole]
-        yield "by source", "; ".join(parts), "measured"
+        yield "by source", "; ".join(map(_of_source, whole)), "measured"
     spent_s = sum(group.seconds for group in whole)
     if spent_s and found.reads.files and found.reads.files[0].seconds >= _LEAST_FILE_SHARE * spent_s:
         yield "slow files", _files(found.reads.files, spent_s), "measured"
@@ -90,6 +89,11 @@ def _files(files: Sequence[FileReads], spent_s: float) -> str:
             f"slowest {duration(entry.max_s)}{at})"
         )
     return "; ".join(parts)
+
+
+def _of_source(group: ReadGroup) -> str:
+    times = "not timed" if group.p50_s is None else f"p50 {duration(group.p50_s)}, p99 {duration(group.p99_s)}"
+    return f"{group.source.replace('_', ' ')} {times}"
 
 
 def _depth(found: QueueDepth) -> str:

@@ -19,6 +19,7 @@ COMPLETE: Final = "complete"
 _LEAST_PHASE_SHARE: Final = 0.01  # of the job, for a phase that is named
 _MOST_DEVICES: Final = 4  # in a report; summary.json has all
 _MOST_LIBRARIES: Final = 4
+_LEAST_UNTIMED: Final = 0.05  # of the accesses, from which on it is said that they have no time
 _LEAST_RESIDUAL: Final = 0.02  # of a step, for a part of the residual that is named
 _MOST_STAGES: Final = 8
 _OVERLAP_NAMES: Final = {"h2d": "copies to the device", "storage": "reads", "decode": "decode", "communication": "exchange"}
@@ -318,10 +319,16 @@ def _storage(summary: Summary) -> Iterator[Statement]:
     sources = (storage.bytes_from_storage, storage.bytes_from_cache, storage.bytes_unknown)
     names = ("storage", "page cache", "unknown")
     split = ", ".join(f"{share}% {name}" for share, name in zip(shares(sources), names, strict=True)) if sum(sources) else "no byte"
-    others = f"; {amount(storage.other_bytes)} more were read for other purposes" if storage.other_bytes else ""
+    unsure = "by threads of the training process, and whether for batches is not known"
+    others = f"; {amount(storage.thread_bytes)} more were read {unsure}" if storage.thread_bytes else ""
+    others += f"; {amount(storage.other_bytes)} more were read for other purposes" if storage.other_bytes else ""
     yield Statement("storage", f"{count(storage.accesses)} accesses, {amount(storage.bytes)}: {split}{others}", "measured")
+    if storage.read_p50_s is None:
+        yield Statement("one read", "not known: of no access the time is known")
+        return
     text = f"p50 {duration(storage.read_p50_s)}, p95 {duration(storage.read_p95_s)}, p99 {duration(storage.read_p99_s)}"
-    yield Statement("one read", text, "measured")
+    rest = f" of the {percent(1 - storage.untimed / storage.accesses)} of the accesses that have a time of their own"
+    yield Statement("one read", f"{text}{rest if storage.untimed >= _LEAST_UNTIMED * storage.accesses else ''}", "measured")
 
 
 def _devices(summary: Summary) -> Iterator[Statement]:

@@ -47,7 +47,7 @@ class WorkersTime(Record, frozen=True):
 
 
 class ReadGroup(Record, frozen=True):
-    """Reads that have something in common. Percentiles are within 2 %."""
+    """Reads that have something in common. Percentiles are within 2 %; null: none was timed."""
 
     source: str
     """One of `ioprof.schema.SOURCES`."""
@@ -57,10 +57,12 @@ class ReadGroup(Record, frozen=True):
     bytes: int
     seconds: float
     """Summed over threads."""
-    p50_s: float
-    p95_s: float
-    p99_s: float
-    max_s: float
+    p50_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+    max_s: float | None
+    untimed: int = 0
+    """Of `accesses`, those that are not in the percentiles, see `Storage.untimed`."""
 
 
 class FileReads(Record, frozen=True):

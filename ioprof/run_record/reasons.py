@@ -42,6 +42,7 @@ class Reason(StrEnum):
     NO_DEVICE_RATE = "no_device_rate"
     NO_BATCH_SIZE = "no_batch_size"
     TOO_FEW_READS = "too_few_reads"
+    READS_OF_THREADS = "reads_of_threads"
     BY_MODE = "by_mode"
     NCCL_PLUGIN_OF_JOB = "nccl_plugin_of_job"
     NCCL_SWITCHED_OFF = "nccl_switched_off"
@@ -96,6 +97,7 @@ _TEXTS: Final = {
     Reason.NO_DEVICE_RATE: "the devices' rate is not known, since no computation was recorded",
     Reason.NO_BATCH_SIZE: "the devices' rate in samples is not known, since no loader told how many samples a step takes",
     Reason.TOO_FEW_READS: "too few reads made batches to say what others would need",
+    Reason.READS_OF_THREADS: "threads of the training process read data during its steps, and whether for batches is not known",
     Reason.MAY_BE_HIDDEN: "the accelerator's computation was not recorded, and may have hidden part of this",
     Reason.WITHOUT_LOCK_WAITS: "waits for the interpreter lock meanwhile are in host",
     Reason.BY_MODE: "derived from the model's mode: forward passes in evaluation mode without gradients, with no loader",

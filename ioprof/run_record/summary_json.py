@@ -276,6 +276,10 @@ class Storage(Record, frozen=True):
     other_accesses: int = 0
     """Reads that made no batch: libraries, start-up, checkpoints."""
     other_bytes: int = 0
+    thread_accesses: int = 0
+    """Reads by threads of the training process during its steps, of which it is not known whether they made batches; neither in
+    `accesses` nor in `other_accesses`."""
+    thread_bytes: int = 0
     devices: tuple[Delivery, ...] = ()
     """What the job read from, most bytes first; empty for a run that did not record it."""
     stalls: tuple[Stalls, ...] = ()
@@ -286,6 +290,10 @@ class Storage(Record, frozen=True):
     """The same from pipes. What the writing program read from storage, if it is of the job, is in `bytes`."""
     received: tuple[ReceivedFiles, ...] = ()
     """By peer and process, most bytes first."""
+    untimed: int = 0
+    """Of `accesses`, those without a time of their own, which are not in the percentiles: what the page cache had of a call that
+    waited for storage, page faults of which only the end is known, asynchronous reads. Percentiles are null if that is all of
+    them."""
 
 
 class Demand(Record, frozen=True):
@@ -361,6 +369,8 @@ class Capture(Record, frozen=True):
     time spent waiting for them counts as loader, host or compute."""
     mapped_bytes_imports: int | None = None
     """Of `mapped_bytes_untimed`, bytes of shared libraries: they came while modules were imported. Null: not known."""
+    negligible: tuple[str, ...] = ()
+    """Sentences like those in `not_seen`, of reads whose bytes are too few to matter. Reports leave them out."""
 
 
 class CpuEvidence(Record, frozen=True):

@@ -98,6 +98,9 @@ def _bytes(summary: Summary) -> Html:
     ]
     every = "batches of all epochs" if epochs else "batches"
     rows.append((every, count(found.accesses), *map(amount, total), _sources(total, max(sum(total), 1))))
+    if found.thread_accesses:
+        text = f"{amount(found.thread_bytes)}: by threads of the training process"
+        rows.append(("batches or not", count(found.thread_accesses), MISSING, MISSING, MISSING, text))
     if found.other_accesses:
         text = f"{amount(found.other_bytes)}: libraries, start-up, checkpoints"
         rows.append(("anything else", count(found.other_accesses), MISSING, MISSING, MISSING, text))
@@ -261,7 +264,7 @@ def _file_row(entry: FileReads, total_s: float) -> tuple[str, ...]:
         _path(entry.path),
         count(entry.accesses),
         amount(entry.bytes),
-        duration(entry.max_s),
+        duration(entry.max_s or None),
     )
 
 
