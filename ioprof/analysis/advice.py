@@ -1,45 +1,21 @@
 """What to change for each bound, with the number that it is based on."""
 
-from collections.abc import Callable, Iterator
-from pathlib import PurePosixPath
+from collections.abc import Callable
 from typing import Final
 
 from ioprof.analysis.details import EPOCH_END, OPTIMIZER, SAMPLER, WORKER_GC, WORKER_START
 from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text, shortened
+from ioprof.analysis.own_advice import PEERS, Lines, decode_less, ms, of_line, own_advice
 from ioprof.analysis.provable import can_pin
 from ioprof.analysis.queue_advice import lacks_shards, more_workers, waiting_workers
 from ioprof.analysis.read_patterns import SMALL_READS
-from ioprof.run_record import Advice, CauseDetail, CodeShare, JobChange, JobKind, NoGain, Reason
+from ioprof.run_record import Advice, CauseDetail, JobChange, JobKind, NoGain, Reason
 from ioprof.schema import COLLECTED_AT, CORE_WAIT
 
-OWN_MEANING: Final = {
-    "storage": "reads from storage",
-    "page_cache": "reads served from memory",
-    "decode": "decoding",
-    "transform": "transforming samples",
-    "collate": "collating samples",
-    "loader": "its sampler",
-}
-
-_TOKENS: Final = "Tokenize the text once before training, and store the tokens"
-_PACKED: Final = "Store the data uncompressed, or compressed by a method that decompresses faster"
-_TABLES: Final = "Store the data in a form that needs less parsing, in chunks or files as large as what a sample needs"
-_SHORTER: Final = "Decode less for each sample (a shorter part, reached by a seek, or stored smaller), or use a faster decoder"
-_DECODE_LESS: Final = {
-    ("tokenizers.", "transformers."): _TOKENS,
-    ("zlib.", "gzip.", "bz2", "lzma.", "compression.", "zstandard.", "lz4."): _PACKED,
-    ("numpy.", "h5py.", "zarr.", "pyarrow.", "pandas.", "polars.", "safetensors.", "torch."): _TABLES,
-    ("cv2.VideoCapture", "av.", "torchcodec.", "torchvision.io.video", "soundfile.", "torchaudio."): _SHORTER,
-}
-"""What makes decoding cheaper, by the first letters of the decoder's name; a name that is not here is of an image."""
-_PEERS: Final = ("tcp://", "unix:", "unix socket of ", "pipe:", "pipe from ")
-"""How the names of sockets and pipes begin, which have no data to copy."""
 _SHORTEST_READ_S: Final = 1e-4
 """Half of the reads were served from memory if their median is below that: then it says nothing of those that were waited for."""
 _MOSTLY_OWN: Final = 0.5
 """Part of a stage that is in lines of the job's own Python, from which on a library's part of it is not what to change."""
-_LEAST_IDLE_CORES: Final = 0.5
-"""Cores that were idle on average, from which on more threads are advised."""
 _UNEQUAL_STAGES: Final = 1.25
 """Time that a stage of a pipeline computes over the mean of the others, from which on the model should be divided anew."""
 _LARGE_BUBBLES: Final = 0.1
@@ -48,72 +24,11 @@ _LARGE_BUBBLES: Final = 0.1
 
 def advice_for(evidence: Evidence, bound: str, *, is_own: bool) -> list[Advice]:
     """What to change, best first; `is_own`: the training process itself reads and decodes."""
-    found = _own_advice(evidence, bound) if is_own else _ADVICE[bound](evidence)
+    found = own_advice(evidence, bound) if is_own else _ADVICE[bound](evidence)
     return [Advice(entry, cause=bound) if isinstance(entry, str) else entry for entry in found]
 
 
-_Lines = Iterator[str | Advice]
-"""What to change. A text alone makes the bound cost less by an amount that is not known: of its gain only the most is predicted."""
-
-
-def _own_advice(evidence: Evidence, bound: str) -> _Lines:
-    """What to change where the training process itself reads and decodes."""
-    if evidence.is_by_threads(bound):
-        yield from _of_threads(evidence, bound)
-        return
-    spent = f"a step spends {_ms(evidence.seconds_per_step(bound))} on {OWN_MEANING[bound]} in the training process itself"
-    detail = evidence.largest_detail(bound) if bound in ("storage", "page_cache") else None
-    name = shortened(detail.name) if detail else "the data"
-    if ".so" in PurePosixPath(name).name:
-        yield f"Copy the environment of {name} to node-local storage before the job starts: {spent}, where its pages are first used"
-        return
-    if detail and detail.name.startswith(_PEERS):
-        yield (
-            f"Receive from {name} in other threads or processes, ahead of the step that uses it, or ask for more at once: a step "
-            f"waits {_ms(evidence.seconds_per_step(bound))} for what others send to the training process itself"
-        )
-        return
-    if bound == "storage":
-        yield f"Copy {name} to node-local storage, or read it once before the job starts if memory can hold it: {spent}"
-    where = "in the loader's workers" if evidence.has_loader else "in other processes or threads"
-    work = f"Read {name}" if bound in ("storage", "page_cache") else "Do this work"
-    yield f"{work} {where}, ahead of the step that uses it: {spent}"
-
-
-def _of_threads(evidence: Evidence, bound: str) -> _Lines:
-    """What to change where threads of the training process read and decode, and its loop waits for them."""
-    detail, line = evidence.largest_detail(bound, LEAST_NAMED_RATIO), evidence.largest_line(bound)
-    is_read = bound in ("storage", "page_cache")
-    name, where = shortened(detail.name) if detail and is_read else "the data", f" at {line_text(line)}" if line else ""
-    spent = (
-        f"threads of the training process spend {_ms(evidence.seconds_per_step(bound))} a step on {OWN_MEANING[bound]} while the "
-        "loop waits for them"
-    )
-    if is_read and detail and detail.name.startswith(_PEERS):
-        yield f"Receive from {name} in more threads or processes, or ask for more at once: {spent}"
-        return
-    if bound == "storage":
-        yield f"Copy {name} to node-local storage, or read it once before the job starts if memory can hold it: {spent}"
-    less = "Read less for each sample" if is_read else "Do less for each sample"
-    if bound == "decode":
-        less = _decode_less(detail) or "Decode less for each sample (fewer images, or smaller ones), or use a faster decoder"
-    text = f"{less}{where}: {spent}"
-    yield _of_line(evidence, text, bound, line) if line else text
-    who = "processes" if evidence.lock_holder else "threads, or among processes if it holds Python's interpreter lock"
-    cpu = evidence.cpu
-    idle_cores = (cpu.idle_ratio or 0.0) * (cpu.cores or 0) if cpu and not cpu.limits else 0.0
-    if bound == "storage":
-        yield f"Divide this work among more {who}, if storage serves more reads at a time: {spent}"
-    elif idle_cores >= _LEAST_IDLE_CORES:
-        yield f"Divide this work among more {who} ({idle_cores:.1f} cores were idle on average): {spent}"
-
-
-def _decode_less(detail: CauseDetail | None) -> str | None:
-    """What makes decoding by this decoder cheaper; None: it is of images, or not known."""
-    return next((advice for names, advice in _DECODE_LESS.items() if detail and detail.name.startswith(names)), None)
-
-
-def _compute(evidence: Evidence) -> _Lines:
+def _compute(evidence: Evidence) -> Lines:
     rest = f"everything but compute took {1 - (evidence.charged['compute'].share or 0.0):.1%} of the steps' time"
     change = JobChange(speeds={"compute": 2.0})
     detail = evidence.largest_detail("compute")
@@ -126,12 +41,12 @@ def _compute(evidence: Evidence) -> _Lines:
     yield Advice(f"Use a faster model or device, here one that is twice as fast: {rest}", cause="compute", change=change)
 
 
-def _storage(evidence: Evidence) -> _Lines:
+def _storage(evidence: Evidence) -> Lines:
     seen, need, dataset = evidence.storage, evidence.demand, evidence.dataset
     detail, is_foreign = evidence.largest_detail("storage", LEAST_NAMED_RATIO), evidence.run.job_kind is not JobKind.BUILT_IN
     name = shortened(detail.name) if detail else "the data"
     is_sent = seen.bytes_socket + seen.bytes_pipe > seen.bytes_from_storage + seen.bytes_unknown
-    if is_sent and (detail is None or detail.name.startswith(_PEERS)):
+    if is_sent and (detail is None or detail.name.startswith(PEERS)):
         yield from _received(evidence, name)
         return
     for pattern in evidence.patterns:
@@ -141,7 +56,7 @@ def _storage(evidence: Evidence) -> _Lines:
         rest_s = sum(other.seconds for other in evidence.files) - file.seconds
         yield Advice(
             f"Copy {shortened(file.path)} to faster storage, or keep it in memory: {file.accesses:,} reads of this one file took "
-            f"{file.seconds:,.2f} s, the slowest {_ms(file.max_s)}; {_waits(evidence)}",
+            f"{file.seconds:,.2f} s, the slowest {ms(file.max_s)}; {_waits(evidence)}",
             cause="storage",
             change=JobChange(speeds={"storage": 1 + file.seconds / rest_s if rest_s else None}),
         )
@@ -155,7 +70,7 @@ def _storage(evidence: Evidence) -> _Lines:
         by = "more shards, and as many workers" if lacks_shards(evidence) else evidence.options.workers_name
         yield (
             f"Read more at a time ({by}, or threads that read ahead): {depth.mean:.1f} reads "
-            f"from storage were in progress at a time, {_ms(depth.latency_s)} each; storage is bound by latency, so more reads "
+            f"from storage were in progress at a time, {ms(depth.latency_s)} each; storage is bound by latency, so more reads "
             "at a time get more, also where all cores are in use"
         )
     if need.bytes_per_s and need.reads_per_s and seen.accesses and evidence.wall_s:
@@ -183,18 +98,18 @@ def _storage(evidence: Evidence) -> _Lines:
         fits = f", and memory ({memory / 1e9:,.1f} GB) holds it after the first epoch" if memory and size < 0.8 * memory else ""
         yield f"Copy the dataset ({size / 1e9:,.2f} GB) to node-local storage before the job starts{fits}"
     if depth is None or depth.bound is None:
-        took = f", which takes {_ms(seen.read_p50_s)} (p50)" if (seen.read_p50_s or 0.0) >= _SHORTEST_READ_S else ""
+        took = f", which takes {ms(seen.read_p50_s)} (p50)" if (seen.read_p50_s or 0.0) >= _SHORTEST_READ_S else ""
         yield from _if_latency(more_workers(evidence, f"each waits for one read at a time{took}"))
 
 
-def _received(evidence: Evidence, name: str) -> _Lines:
+def _received(evidence: Evidence, name: str) -> Lines:
     """Of data that others send."""
     waits = f"{_waits(evidence)} that others send"
     yield f"Receive {name} in several streams at once, or copy it to local storage first: {waits}"
     yield from _if_latency(more_workers(evidence, waits), "what sends it", "not known")
 
 
-def _if_latency(found: _Lines, who: str = "storage", how: str = "not known; ioprof probe measures it") -> _Lines:
+def _if_latency(found: Lines, who: str = "storage", how: str = "not known; ioprof probe measures it") -> Lines:
     """Advice that holds if storage serves more readers at the same latency, where the reads do not show whether it does."""
     for each in found:
         text = each if isinstance(each, str) else each.action
@@ -206,30 +121,30 @@ def _if_latency(found: _Lines, who: str = "storage", how: str = "not known; iopr
 
 
 def _waits(evidence: Evidence) -> str:
-    return f"a step waits {_ms(evidence.seconds_per_step('storage'))} for data"
+    return f"a step waits {ms(evidence.seconds_per_step('storage'))} for data"
 
 
-def _page_cache(evidence: Evidence) -> _Lines:
+def _page_cache(evidence: Evidence) -> Lines:
     seen = evidence.storage
     if seen.accesses:
-        each = "" if seen.read_p50_s is None else f", {_ms(seen.read_p50_s)} each (p50)"
+        each = "" if seen.read_p50_s is None else f", {ms(seen.read_p50_s)} each (p50)"
         smaller = "; images stored smaller (ioprof convert ... --image rgb256) are read faster" if evidence.stores_originals else ""
         yield (
             f"Read fewer bytes per sample: {seen.accesses:,} reads were served from memory, "
             f"{seen.bytes / seen.accesses / 1e3:,.0f} kB on average{each}{smaller}"
         )
-    yield from more_workers(evidence, f"a step waits {_ms(evidence.seconds_per_step('page_cache'))} for reads from memory")
+    yield from more_workers(evidence, f"a step waits {ms(evidence.seconds_per_step('page_cache'))} for reads from memory")
 
 
-def _decode(evidence: Evidence) -> _Lines:
+def _decode(evidence: Evidence) -> Lines:
     run, samples = evidence.run, evidence.fetched.samples
     sample_s = evidence.fetched.decode_ns / 1e9 / samples if samples and evidence.fetched.decode_ns else None
     step_s = evidence.seconds_per_step("decode")
     detail = evidence.largest_detail("decode", LEAST_NAMED_RATIO)
-    other = _decode_less(detail)
+    other = decode_less(detail)
     sample = "sample" if other else "image"
     who = "worker" if run.config.workers else "core"
-    cost = f"decoding one {sample} takes {_ms(sample_s)} of a {who}" if sample_s else f"a step waits {_ms(step_s)} for decoding"
+    cost = f"decoding one {sample} takes {ms(sample_s)} of a {who}" if sample_s else f"a step waits {ms(step_s)} for decoding"
     if run.config.decode in ("full", "pillow") and evidence.stores_originals:
         yield f"Decode only the crop of each image (--decode roi instead of {run.config.decode}): {cost}"
     yield from more_workers(evidence, cost)
@@ -248,41 +163,41 @@ def _decode(evidence: Evidence) -> _Lines:
         yield Advice(more, cause="decode", costs="larger nodes, or more of them")
 
 
-def _transform(evidence: Evidence) -> _Lines:
+def _transform(evidence: Evidence) -> Lines:
     line = evidence.largest_line("transform")
-    spent = f"a step waits {_ms(evidence.seconds_per_step('transform'))} for transforms"
+    spent = f"a step waits {ms(evidence.seconds_per_step('transform'))} for transforms"
     if line:
         spent += f", {evidence.part_of(line)} at {line_text(line)}"
     yield from more_workers(evidence, spent)
     name = f"the transform at {line_text(line)}" if line else "the transforms"
     text = f"Make {name} faster, or store their result: {spent}"
-    yield _of_line(evidence, text, "transform", line) if line else text
+    yield of_line(evidence, text, "transform", line) if line else text
     if evidence.stores_originals:
         yield f"Store the images resized (ioprof convert imagenet SRC DST --image rgb256): {spent}"
 
 
-def _collate(evidence: Evidence) -> _Lines:
-    spent = f"a step waits {_ms(evidence.seconds_per_step('collate'))} for collating{_batch(evidence)}"
+def _collate(evidence: Evidence) -> Lines:
+    spent = f"a step waits {ms(evidence.seconds_per_step('collate'))} for collating{_batch(evidence)}"
     line = evidence.largest_line("collate")
     if line and line.library is None:  # its own Python, and no copy of samples by a library
         takes = f"it takes {evidence.part_of(line)}{evidence.of_function(line)}"
         text = f"Make what collates faster at {line_text(line)}, or do it once before training: {takes}"
-        yield _of_line(evidence, text, "collate", line)
+        yield of_line(evidence, text, "collate", line)
     if evidence.own_ratio("collate") < _MOSTLY_OWN:
         yield f"Write samples directly into the batch's memory instead of stacking them afterwards: {spent}"
     yield from more_workers(evidence, spent)
 
 
-def _delivery(evidence: Evidence) -> _Lines:
-    waits = f"the rank waits {_ms(evidence.seconds_per_step('delivery'))} a step for batches that are made and on their way"
+def _delivery(evidence: Evidence) -> Lines:
+    waits = f"the rank waits {ms(evidence.seconds_per_step('delivery'))} a step for batches that are made and on their way"
     yield (
         f"Send less per batch, in fewer tensors (uint8 instead of float32, one tensor instead of many, no Python objects): {waits}"
         f"{_batch(evidence)}"
     )
 
 
-def _loader(evidence: Evidence) -> _Lines:
-    spent = f"a step waits {_ms(evidence.seconds_per_step('loader'))} for worker time that no read, decode or transform covers"
+def _loader(evidence: Evidence) -> Lines:
+    spent = f"a step waits {ms(evidence.seconds_per_step('loader'))} for worker time that no read, decode or transform covers"
     if evidence.most_work_is_unnamed:
         spent = f"that is {evidence.charged['loader'].workers_share or 0.0:.1%} of the workers' time"
     detail, line = evidence.largest_detail("loader", LEAST_NAMED_RATIO), evidence.largest_line("loader")
@@ -320,7 +235,7 @@ def _loader(evidence: Evidence) -> _Lines:
         more = []
     if line:
         takes = f"it takes {evidence.part_of(line)}{evidence.of_function(line)}"
-        yield _of_line(evidence, f"Make {line_text(line)} faster, or do it once before training: {takes}", "loader", line)
+        yield of_line(evidence, f"Make {line_text(line)} faster, or do it once before training: {takes}", "loader", line)
     if not evidence.run.reads_captured:
         yield Advice(f"Record the reads as well: {spent}, and reads were not captured", no_gain=NoGain.OF_RECORDING)
     if evidence.warmup_ratio.get("loader", 0.0) >= 0.5 and evidence.steps.warmup and not evidence.most_work_is_unnamed:
@@ -337,7 +252,7 @@ def _loader(evidence: Evidence) -> _Lines:
         yield f"Do less in the dataset's own code, for each sample or once per worker: {spent}"
 
 
-def _h2d(evidence: Evidence) -> _Lines:
+def _h2d(evidence: Evidence) -> Lines:
     found, copies = evidence.overlap["h2d"], evidence.charged["h2d"]
     if copies.reason_code is Reason.INCLUDES_PAGEABLE_COPIES:
         change = JobChange(pin_memory=True) if can_pin(evidence.run) else None
@@ -355,12 +270,12 @@ def _h2d(evidence: Evidence) -> _Lines:
     hidden = f"{found.hidden_ratio:.0%} of the copies are" if found.hidden_ratio is not None else "too few copies are"
     yield (
         f"Copy from pinned memory on a stream of its own, one batch ahead: {hidden} hidden behind compute, "
-        f"and a step waits {_ms(evidence.seconds_per_step('h2d'))} for copies"
+        f"and a step waits {ms(evidence.seconds_per_step('h2d'))} for copies"
     )
 
 
-def _exchange(evidence: Evidence) -> _Lines:
-    spent = f"a step waits {_ms(evidence.seconds_per_step('exchange'))} for the gradient exchange"
+def _exchange(evidence: Evidence) -> Lines:
+    spent = f"a step waits {ms(evidence.seconds_per_step('exchange'))} for the gradient exchange"
     if sums := evidence.small_sums:
         yield Advice(
             "Sum all gradients by one all_reduce of a flat tensor, or let DistributedDataParallel do so: a step makes "
@@ -376,7 +291,7 @@ def _exchange(evidence: Evidence) -> _Lines:
         yield from _straggler(evidence)
 
 
-def _straggler(evidence: Evidence) -> _Lines:
+def _straggler(evidence: Evidence) -> Lines:
     of_stages = tuple(_stages(evidence)) if evidence.run.config.parallel == "pipeline" else ()
     yield from of_stages
     waited_s = evidence.waited_for_s
@@ -393,7 +308,7 @@ def _straggler(evidence: Evidence) -> _Lines:
     )
 
 
-def _stages(evidence: Evidence) -> _Lines:
+def _stages(evidence: Evidence) -> Lines:
     """Of a pipeline: stages of unequal time, or few microbatches."""
     stages, parts = evidence.run.config.stages, evidence.run.config.microbatches
     computed_s = {row.rank: row.compute_s for row in evidence.steps.per_rank if row.compute_s}
@@ -414,7 +329,7 @@ def _stages(evidence: Evidence) -> _Lines:
         )
 
 
-def _validation(evidence: Evidence) -> _Lines:
+def _validation(evidence: Evidence) -> Lines:
     detail = evidence.largest_detail("validation")
     most = f", {detail.share:.1%} of the time for {detail.name}" if detail else ""
     if line := evidence.largest_line("validation"):
@@ -424,26 +339,24 @@ def _validation(evidence: Evidence) -> _Lines:
     yield f"Validate less often, or on fewer batches: {what} took {share:.1%} of the steps' time{most}"
 
 
-def _checkpoint(evidence: Evidence) -> _Lines:
+def _checkpoint(evidence: Evidence) -> Lines:
     line = evidence.largest_line("checkpoint")
     where = f", {evidence.part_of(line)} at {line_text(line)}" if line else ""
-    spent = f"a step spends {_ms(evidence.seconds_per_step('checkpoint'))} in writing them (mean over all steps){where}"
+    spent = f"a step spends {ms(evidence.seconds_per_step('checkpoint'))} in writing them (mean over all steps){where}"
     spent += evidence.after_steps("checkpoint")
     yield f"Write checkpoints less often, to faster storage, or while training goes on: {spent}"
 
 
-def _gc(evidence: Evidence) -> _Lines:
-    spent = f"a step spends {_ms(evidence.seconds_per_step('gc'))} in Python's garbage collector"
+def _gc(evidence: Evidence) -> Lines:
+    spent = f"a step spends {ms(evidence.seconds_per_step('gc'))} in Python's garbage collector"
     detail = evidence.largest_detail("gc")
     if detail and detail.name.startswith(COLLECTED_AT):
         yield f"Call gc.collect() less often (now: {detail.name.removeprefix(COLLECTED_AT)}): {spent}"
     yield f"Call gc.freeze() before the first step, or collect between epochs only (gc.disable(), gc.collect()): {spent}"
 
 
-def _host(evidence: Evidence) -> _Lines:
-    spent = (
-        f"a step spends {_ms(evidence.seconds_per_step('host'))} in the ranks' own Python between waiting, copying and computing"
-    )
+def _host(evidence: Evidence) -> Lines:
+    spent = f"a step spends {ms(evidence.seconds_per_step('host'))} in the ranks' own Python between waiting, copying and computing"
     detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
     if detail and detail.name == CORE_WAIT:
         yield Advice(
@@ -468,21 +381,16 @@ def _host(evidence: Evidence) -> _Lines:
             f"Make what {line_text(waiting)} waits for faster, or ask for it earlier: the rank waits there for another process or "
             f"thread, in {waiting.library}, {evidence.part_of(waiting)}"
         )
-        yield _of_line(evidence, text, "host", waiting)
+        yield of_line(evidence, text, "host", waiting)
     elif line and not (detail and detail.seconds > line.seconds):
         takes = f"it takes {evidence.part_of(line)}{evidence.of_function(line)}"
         text = f"Do less at {line_text(line)}, or not in every step: {takes}; {spent}"
-        yield _of_line(evidence, text, "host", line)
+        yield of_line(evidence, text, "host", line)
     elif detail:
         text = f"Do less in {detail.name}, or not in every step: it takes {detail.share:.1%} of the steps' time; {spent}"
         yield _of_detail(evidence, text, "host", detail)
     else:
         yield Advice(f"Put ioprof.span around the parts of the training loop: {spent}", no_gain=NoGain.OF_RECORDING)
-
-
-def _of_line(evidence: Evidence, text: str, cause: str, line: CodeShare) -> Advice:
-    """Advice that makes a line of code take less: no more of the cause than its function takes."""
-    return Advice(text, cause=cause, part=evidence.most_of_cause(cause, line))
 
 
 def _of_detail(evidence: Evidence, text: str, cause: str, detail: CauseDetail) -> Advice:
@@ -505,11 +413,7 @@ def _rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e6:,.1f} MB/s"
 
 
-def _ms(seconds: float | None) -> str:
-    return "an unknown time" if seconds is None else f"{seconds * 1e3:,.2f} ms"
-
-
-_ADVICE: Final[dict[str, Callable[[Evidence], _Lines]]] = {
+_ADVICE: Final[dict[str, Callable[[Evidence], Lines]]] = {
     "compute": _compute,
     "exchange": _exchange,
     "straggler": _straggler,

@@ -96,10 +96,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         small_sums=small_sums(trace),
         longest_batch_s=int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,
     )
-    if evidence.most_work_is_unnamed:
-        unnamed_ns = work.total_ns - sum(work.stages.values())
-        code = (*code, *worker_lines(found.unnamed_samples, unnamed_ns / 1e9))
-        evidence = replace(evidence, code=code)
+    evidence = _with_worker_lines(evidence, work, found.unnamed_samples)
     later, complete = _later(trace, charged, evidence, work, received), with_storage_bytes(capture(trace), storage_bytes(trace))
     answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)
     return Summary(
@@ -112,16 +109,24 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         capture=complete,
         clocks=Clocks(trace.run.clocks.method or "unknown", _not_negative(trace.run.clocks.uncertainty_ns)),
         ledger=whole,
-        unexplained_ratio=_unexplained_ratio(charged, code),
+        unexplained_ratio=_unexplained_ratio(charged, evidence.code),
         verdict=with_phase(with_cpu_limit(with_doubt(answer, complete, steps, fetched_in_steps(trace)), cpu, run), evidence, whole),
         cpu=cpu,
         ceilings=limits,
-        unexplained=code,
+        unexplained=evidence.code,
         collectives=collective_sources(trace),
         findings=more,
         prediction=predicted_epochs(trace),
         whole_job=run.whole_job,
     )
+
+
+def _with_worker_lines(evidence: Evidence, work: Making, samples: pl.DataFrame) -> Evidence:
+    """The evidence, with the lines of what workers do that has no name, where that is most of their work."""
+    if not evidence.most_work_is_unnamed:
+        return evidence
+    unnamed_ns = work.total_ns - sum(work.stages.values())
+    return replace(evidence, code=(*evidence.code, *worker_lines(samples, unnamed_ns / 1e9)))
 
 
 def _look_at_reads(trace: Trace, received: pl.DataFrame) -> tuple[Finding, ReadTimes]:

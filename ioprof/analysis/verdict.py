@@ -3,11 +3,12 @@
 from collections.abc import Collection
 from typing import Final
 
-from ioprof.analysis.advice import OWN_MEANING, advice_for
+from ioprof.analysis.advice import advice_for
 from ioprof.analysis.doubts import with_doubts
 from ioprof.analysis.evidence import IDLE_RATIO, MOSTLY_ONE, Evidence, line_text
 from ioprof.analysis.job_verdict import with_loading_rank
 from ioprof.analysis.lineage import LEAVES
+from ioprof.analysis.own_advice import OWN_MEANING
 from ioprof.analysis.queue_advice import deeper_queue
 from ioprof.run_record import Advice, NoGain, RunRecord, Verdict
 from ioprof.schema import PYTHON_PROGRAM
