@@ -5,9 +5,12 @@ from collections import Counter
 from functools import cached_property
 from typing import Any
 
+from ioprof.schema import CAUSES
 from ioprof.trace import Trace
 
 Row = dict[str, Any]
+Key = tuple[int, str]
+"""Step and name of a collective."""
 
 READS = ("open", "read", "fault")
 OWN = ("gc", "storage", "page_cache", "decode", "transform", "collate", "loader")
@@ -42,21 +45,71 @@ class Oracle:
         return {key: Counter(self.cause(key[0], at) for at in range(*window)) for key, window in self._steps.items()}
 
     def straggler_wait_ns(self) -> dict[int, dict[str, int]]:
-        """Late rank to its activity to nanoseconds that others waited for it. An instant of two steps of a rank counts once."""
+        """Late rank to cause to nanoseconds that others waited for it. An instant of two steps of a rank counts once."""
         found: dict[int, Counter[str]] = {}
+        shared: Counter[tuple[int, int, Key]] = Counter()
         for rank, at in {(rank, at) for (rank, _), window in self._steps.items() for at in range(*window)}:
             if self._charge(rank, at) == "peers":
-                late = self._first_cause(rank, at)
-                found.setdefault(late, Counter())[self.cause(late, at)] += 1
-        return {late: dict(causes) for late, causes in found.items()}
+                key, late = self._waits_for(rank, at)
+                if self._charge(late, at) != "peers" and self._excess(rank, late, key) is not None:
+                    shared[rank, late, key] += 1
+                else:
+                    late = self._first_cause(rank, at)
+                    found.setdefault(late, Counter())[self.cause(late, at)] += 1
+        for (rank, late, key), waited in shared.items():
+            more = self._excess(rank, late, key) or {}
+            total, before, reached = sum(more.values()), 0, 0
+            for cause in CAUSES:  # of fractions of nanoseconds those of the earlier causes are rounded first
+                reached += more.get(cause, 0)
+                until = round(waited * (reached / total))
+                found.setdefault(late, Counter())[cause] += until - before
+                before = until
+        return {late: {cause: ns for cause, ns in causes.items() if ns} for late, causes in found.items()}
+
+    def _excess(self, rank: int, late: int, key: Key) -> dict[str, int] | None:
+        """By cause how much longer the late rank needed since both left their last meeting, where it needed longer."""
+        met = self._meeting(rank, late, key)
+        if met is None:
+            return None
+        more: Counter[str] = Counter()
+        for sign, who in ((1, late), (-1, rank)):
+            left = self._leaving(who, met)
+            more["exchange"] += sign * left
+            for at in range(left, self._arrival(who, key)):
+                more[self.cause(who, at)] += sign
+        assert sum(more.values()) == self._arrival(late, key) - self._arrival(rank, key)
+        return {cause: ns for cause, ns in more.items() if ns > 0}
+
+    def _meeting(self, rank: int, late: int, key: Key) -> Key | None:
+        """The last collective that both had left before either arrived at this one, in which both were together and stopped."""
+        met = []
+        for other in {(row["step"], row["name"]) for row in self._of("comm", rank)} & {
+            (row["step"], row["name"]) for row in self._of("comm", late)
+        }:
+            left = [self._leaving(who, other) for who in (rank, late)]
+            together = min(left) >= max(self._arrival(who, other) for who in (rank, late))
+            before = max(left) <= min(self._arrival(who, key) for who in (rank, late))
+            if together and before and all(self._stops(who, other) for who in (rank, late)):
+                met.append((max(left), min(left), other))
+        return max(met)[-1] if met else None
+
+    def _stops(self, rank: int, key: Key) -> bool:
+        left = self._leaving(rank, key)
+        return left <= self._arrival(rank, key) or self._charge(rank, left - 1) in ("transfer", "peers")
+
+    def _arrival(self, rank: int, key: Key) -> int:
+        return min(row["start_ns"] for row in self._of("comm", rank) if (row["step"], row["name"]) == key)
+
+    def _leaving(self, rank: int, key: Key) -> int:
+        return max(row["end_ns"] for row in self._of("comm", rank) if (row["step"], row["name"]) == key)
 
     def _first_cause(self, rank: int, instant: int) -> int:
         """Follow late ranks that wait themselves to one that does not; if there is none, the rank that `rank` waits for."""
-        passed, late = {rank}, self._late_rank(rank, instant)
+        passed, late = {rank}, self._waits_for(rank, instant)[1]
         while late not in passed and self._charge(late, instant) == "peers":
             passed.add(late)
-            late = self._late_rank(late, instant)
-        return late if late not in passed else self._late_rank(rank, instant)
+            late = self._waits_for(late, instant)[1]
+        return late if late not in passed else self._waits_for(rank, instant)[1]
 
     def cause(self, rank: int, instant: int) -> str:
         """The cause that an instant is charged to."""
@@ -170,15 +223,17 @@ class Oracle:
                 arrived[other["rank"]] = min(arrived.get(other["rank"], other["start_ns"]), other["start_ns"])
         return arrived
 
-    def _late_rank(self, rank: int, instant: int) -> int:
-        """The rank that a rank waits for: the last to arrive (of several the lowest), if the rank itself arrived first."""
+    def _waits_for(self, rank: int, instant: int) -> tuple[Key, int]:
+        """The collective in which a rank waits if it arrived first, and for whom: the last to arrive (of several the lowest)."""
         waits = []
         for row in self._of("comm", rank):
             arrived = self._arrivals(row)
             last = max(arrived.values())
             if arrived[rank] <= instant < last:
-                waits.append((arrived[rank], min(other for other, at in arrived.items() if at == last)))
-        return min(waits)[1]
+                late = min(other for other, at in arrived.items() if at == last)
+                waits.append((arrived[rank], late, last, (row["step"], row["name"])))
+        _, late, _, key = min(waits)
+        return key, late
 
     def _of(self, kind: str, rank: int | None = None) -> list[Row]:
         return self._by_kind.get((kind, rank), [])

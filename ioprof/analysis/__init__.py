@@ -7,7 +7,8 @@ Modules, from the bottom up:
     steps.py                  the steps of every rank
     blocked_sends.py          finished batches that come late because a worker reads
     lineage.py                what each wait for a batch was for
-    stragglers.py             collectives across ranks: the last to arrive, and what it did meanwhile
+    lateness.py               what made a rank late: its time since it met another rank, less that rank's
+    stragglers.py             collectives across ranks: the last to arrive, and what made it late
     gpu_windows.py            the times in which GPUs were recorded
     unmeasured.py             which causes are null, and why
     blame.py                  all of it: what each step's time is charged to

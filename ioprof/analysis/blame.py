@@ -19,7 +19,8 @@ Of the time that a cause has by this, the part in which the main thread waited f
 of stacks say how much that is, see `interpreter_lock`.
 
 Straggler wait comes after the rank's own wait for a batch, because a rank whose own next batch is missing would be idle even if all
-other ranks had arrived. So `straggler` of a rank says what others cost it, and the straggler's own causes say why.
+other ranks had arrived. So `straggler` of a rank says what others cost it, and what the straggler spent more time on says why, see
+`lateness`.
 """
 
 from collections import Counter
@@ -36,6 +37,7 @@ from ioprof.analysis.details import Details, host_places
 from ioprof.analysis.gpu_windows import observed
 from ioprof.analysis.interpreter_lock import DETAIL, LockWaits
 from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack, partition, subtract, total, union, union_all
+from ioprof.analysis.lateness import BetweenCollectives
 from ioprof.analysis.selection import (
     COMPUTE,
     COPIES,
@@ -50,7 +52,18 @@ from ioprof.analysis.selection import (
     pieces_by_rank,
 )
 from ioprof.analysis.steps import steps
-from ioprof.analysis.stragglers import COLLECTIVE, Classes, Doing, Waited, Waits, arrivals, exchange, late_windows, straggler_waits
+from ioprof.analysis.stragglers import (
+    COLLECTIVE,
+    Classes,
+    Doing,
+    Waited,
+    Waits,
+    arrivals,
+    exchange,
+    late_windows,
+    numbered,
+    straggler_waits,
+)
 from ioprof.analysis.training_process import in_main_thread, main_thread_work, unrecorded_waits
 from ioprof.analysis.unmeasured import unmeasured
 from ioprof.analysis.validation import validations
@@ -69,8 +82,7 @@ class Charges:
     steps: pl.DataFrame
     """What `blame` returns."""
     straggler_wait_ns: dict[int, dict[str, int]]
-    """The time of `straggler`: the straggler to what that rank was doing to nanoseconds, summed over the ranks that waited.
-    `compute` here means that the straggler had more to compute, or began later."""
+    """The time of `straggler`: the straggler to what made it late to nanoseconds, summed over the ranks that waited."""
     details: Details
     """Named parts of the causes."""
     own_ns: dict[str, int] = field(default_factory=dict)
@@ -81,6 +93,9 @@ class Charges:
     """Part of `host` in which threads of the training process read or decoded, and did not seem to be waited for."""
     lock_ns: dict[str, int] = field(default_factory=dict)
     """Nanoseconds by cause that were waits for the interpreter's lock, and that `host` has instead."""
+    computed_meanwhile_ns: dict[int, int] = field(default_factory=dict)
+    """Part of `compute` in `straggler_wait_ns`: the straggler computed while others waited, and it is not known whether it computed
+    more than they did, or began later."""
     by_tasks: bool = False
     """What counts as threads of the training process are tasks of Ray Data, in processes of their own."""
 
@@ -95,7 +110,7 @@ def blame(trace: Trace) -> pl.DataFrame:
 
 
 def charges(trace: Trace) -> Charges:
-    """`blame`, and what stragglers did while others waited for them."""
+    """`blame`, and what made stragglers late."""
     found = Charging(trace)
     analyse(trace, found)
     return found.charges()
@@ -127,10 +142,13 @@ class Charging:
         self._charged = np.zeros((len(self._table), len(CAUSES)), np.int64)
         lengths = (self._table["end_ns"] - self._table["start_ns"]).to_numpy()
         self._charged[self._seen, CAUSES.index("host")] = lengths[self._seen]  # where a rank has nothing else
-        arrived = arrivals(trace) if arrived is None else arrived
+        arrived = numbered(arrivals(trace) if arrived is None else arrived)
         self._no_arrivals = arrived.clear()
         self._arrived = {rank: part for (rank,), part in arrived.partition_by("rank", as_dict=True).items()}
         self._late = {rank: late_windows(arrived, rank) for rank in arrived["late_rank"].unique().to_list()}
+        waits = arrived.filter(~pl.col("is_message"), pl.col("complete_ns") > pl.col("own_ns"))
+        self._compared = {*waits["rank"], *waits["late_rank"]}
+        self._between: dict[int, BetweenCollectives] = {}
         self._waited: list[Waited] = []
         self._waited_outside: list[Waited] = []
         self._doing: dict[int, list[Doing]] = {}
@@ -153,6 +171,8 @@ class Charging:
         exclusive = [activity._replace(times=times) for activity, times in zip(activities, pieces, strict=True)]
         exclusive.append(Activity("host", host))
         self._charged[rows] += _charge(windows, exclusive)
+        if (between := self._between.get(piece.rank)) is not None:
+            between.add(piece, windows, activities, exclusive)
         if self._listener is not None:
             by_threads = _instants([each for each in exclusive if each.origin == "threads"], self._listener.causes)
             self._listener.add(piece.rank, piece.spans, _instants(exclusive, self._listener.causes), by_threads)
@@ -181,7 +201,11 @@ class Charging:
         if self._trace.run.job_kind is not JobKind.RAY:  # whose spans in pieces are not those of the trace
             self.sendings[rank] = self._sending
         self._places = host_places(self._whole.filter(pl.col("rank") == rank))
-        self._waits = Waits(self._arrived.get(rank, self._no_arrivals), rank)
+        arrived = self._arrived.get(rank, self._no_arrivals)
+        self._waits = Waits(arrived, rank)
+        if rank in self._compared:
+            unseen = intervals(self._table[np.flatnonzero(~self._seen & (self._table["rank"].to_numpy() == rank))])
+            self._between[rank] = BetweenCollectives(arrived.filter(~pl.col("is_message")), unseen)
         self._charged[self._rows] = 0
 
     def charges(self) -> Charges:
@@ -193,12 +217,14 @@ class Charging:
                 instants = _instants([host], self._listener.causes)
                 self._listener.add(rank, self._trace.structure.clear(), instants, _instants([], self._listener.causes))
         lock_ns = self._move_lock_waits()
-        found = self._waited, self._waited_outside, self._doing
-        stragglers = straggler_waits(*found)
-        self._details.add_stragglers(stragglers, straggler_waits(*found, bubbles=True))
+        found = self._waited, self._waited_outside, self._doing, self._between, self._trace.run.uncertainty_ns
+        waits, bubbles = straggler_waits(*found), straggler_waits(*found, bubbles=True)
+        stragglers = waits.total
+        computed_ns = {rank: causes["compute"] for rank, causes in waits.meanwhile.items() if "compute" in causes}
+        self._details.add_stragglers(stragglers, bubbles.total)
         table = _with_causes(self._table, self._charged, self._missing, self._seen)
         own_ns, derived_ns, by_tasks = dict(+self._own_ns), dict(+self._derived_ns), self._trace.run.job_kind is JobKind.RAY
-        return Charges(table, stragglers, self._details, own_ns, derived_ns, self._threads_ns, lock_ns, by_tasks)
+        return Charges(table, stragglers, self._details, own_ns, derived_ns, self._threads_ns, lock_ns, computed_ns, by_tasks)
 
     def _move_lock_waits(self) -> dict[str, int]:
         """Charge the waits for the interpreter's lock to `host`, and return what they were charged to before."""

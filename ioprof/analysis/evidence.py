@@ -126,6 +126,8 @@ class Evidence:
     """The job's loaders, most waiting first."""
     small_sums: SmallSums | None = None
     """All-reduces that the job makes for each parameter, or the like."""
+    computed_meanwhile_s: dict[int, float] = field(default_factory=dict)
+    """See `Charges.computed_meanwhile_ns`."""
     longest_batch_s: float = 0.0
     """The longest time in which a batch was made."""
 
@@ -151,18 +153,20 @@ class Evidence:
 
     @property
     def straggler_wait(self) -> dict[str, float]:
-        """Share of the steps' time that ranks waited for stragglers, by what those did, or by what had delayed them.
+        """Share of the steps' time that ranks waited for stragglers, by what made those late.
 
-        A straggler that computes has either more to compute, which `straggler` names best, or has begun later than the others.
+        A straggler that had more to compute is named best by `straggler`. One that computed while others waited may have begun later
+        than they: then what had delayed it counts.
         """
         total_s = sum(entry.seconds or 0.0 for entry in self.charged.values())
         found: dict[str, float] = {}
         for rank, causes in self.steps.straggler_wait_s.items():
             for cause, waited_s in causes.items():
-                parts = self._delays_of(int(rank), waited_s) if cause == "compute" else {cause: 1.0}
-                for part, ratio in parts.items():
+                delayed_s = self.computed_meanwhile_s.get(int(rank), 0.0)
+                parts_s = self._delays_of(int(rank), delayed_s) if cause == "compute" else {cause: waited_s}
+                for part, part_s in parts_s.items():
                     if part not in EXCHANGE and total_s:
-                        found[part] = found.get(part, 0.0) + ratio * waited_s / total_s
+                        found[part] = found.get(part, 0.0) + part_s / total_s
         return found
 
     @property
@@ -172,8 +176,8 @@ class Evidence:
         return dict(sorted(waited.items(), key=lambda entry: -entry[1]))
 
     def _delays_of(self, rank: int, waited_s: float) -> dict[str, float]:
-        """What makes a rank start to compute later than others: its own causes outside compute and exchange, as shares of the
-        seconds that all others waited for its computation. A cause delays each of the others by no more than its own time.
+        """What makes a rank start to compute later than others: its own causes outside compute and exchange, as seconds of those that
+        all others waited for its computation. A cause delays each of the others by no more than its own time.
 
         Nothing if it computes longer than the others do: then its load is uneven.
         """
@@ -183,7 +187,7 @@ class Evidence:
             return {}
         own = {cause: rows[rank].seconds(cause) or 0.0 for cause in CAUSES if cause not in ("compute", *EXCHANGE)}
         most_s = max(sum(own.values()), waited_s / max(len(rows) - 1, 1))
-        return {cause: seconds / most_s for cause, seconds in own.items()} if most_s else {}
+        return {cause: waited_s * seconds / most_s for cause, seconds in own.items()} if most_s else {}
 
     @property
     def shares(self) -> dict[str, float]:

@@ -194,9 +194,9 @@ class Steps(Record, frozen=True):
     """All causes in the order of `ioprof.schema.CAUSES`."""
     per_rank: tuple[RankTime, ...]
     straggler_wait_s: dict[str, dict[str, float]] = field(default_factory=dict, name="behind_peers")
-    """The time of the cause `straggler`, in seconds summed over the ranks that waited: number of the straggler to what that rank
-    was doing meanwhile, e.g. `{"1": {"decode": 0.8}}`. `compute` there: it had more to compute, or began later. High: look at
-    that rank, not at the network. Empty: no rank waited for another."""
+    """The time of the cause `straggler`, in seconds summed over the ranks that waited: number of the straggler to what made
+    it late, e.g. `{"1": {"decode": 0.8}}`: what it spent more time on than the rank that waited since the two met last, or, where
+    that is not known, what it did meanwhile. High: look at that rank, not at the network. Empty: no rank waited for another."""
 
 
 class Delivery(Record, frozen=True):

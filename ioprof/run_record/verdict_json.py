@@ -92,7 +92,7 @@ class Verdict(Record, frozen=True):
     bound_by: str | None
     """`compute` if the accelerators were idle for less than 10 % of the time; else the greatest cause after it, where all causes of
     waiting for a batch count as one, which is named for the stage that takes most of the workers' time. Waiting for a straggler
-    counts as what that rank did meanwhile, or as what delayed it (`Steps.straggler_wait_s`). Null: no step."""
+    counts as what made that rank late (`Steps.straggler_wait_s`), except for `compute`, which stays `straggler`. Null: no step."""
     text: str
     advice: tuple[Advice, ...] = ()
     doubts: tuple[Doubt, ...] = ()

@@ -65,4 +65,15 @@ CASES = (
             ("slow_first_rank", 0, "a first rank whose samples take 20 ms longer, and whose buffers others wait for"),
         )
     ),
+    Case(
+        name="ranks that average their models every eight steps, one with samples that take 20 ms longer in the first two",
+        program=_PROGRAM,
+        arguments=("local_sgd", 48, 0),
+        launcher=_TWO,
+        bound_by="loader",
+        says=("Loader-bound", "rank 1, which the others waited for"),
+        names=("rank 1: loader",),
+        most_unexplained=1.0,  # of that rank, whose lines of code are named
+        num_cores=2,
+    ),
 )

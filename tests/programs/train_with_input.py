@@ -1,6 +1,7 @@
 """Trains a small model on the CPU whose input has one fault, and prints the seconds of its loop.
 
-train_with_input.py FAULT STEPS WORKERS     FAULT is one of `FAULTS`. Several ranks exchange gradients by gloo.
+train_with_input.py FAULT STEPS WORKERS     FAULT is one of `FAULTS`. Several ranks exchange gradients by gloo, or, for `local_sgd`, train
+alone and average their models every `AVERAGE_EVERY` steps.
 """
 
 import os
@@ -13,12 +14,15 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
 FAULTS = ("collate", "slow_sample", "slow_worker", "large_messages", "large_tensors", "slow_rank", "slow_first_rank", "few_workers",
-          "small_prefetch")  # fmt: skip
+          "small_prefetch", "local_sgd")  # fmt: skip
 BATCH = 4
 EVERY = 60
 """Of so many samples one is slow, for `slow_sample`."""
-STEP_S = 0.06
-"""A step of `small_prefetch`: its workers make a batch in 0.4 s / `BURST` on average, which is less on any machine."""
+AVERAGE_EVERY, SLOW_STEPS = 8, 2
+"""Steps, for `local_sgd`: between two averages, and at the begin of these those of rank 1 that are slow."""
+STEPS_S = {"small_prefetch": 0.06, "local_sgd": 0.03}
+"""A step of `small_prefetch`: its workers make a batch in 0.4 s / `BURST` on average, which is less on any machine. The other steps of
+`local_sgd` take longer than its slow samples do."""
 ROWS = 100
 """How often the rows of a batch of `small_prefetch` are in it, so that a pass takes some 1 ms."""
 BURST = 12
@@ -41,6 +45,8 @@ class Samples(Dataset[object]):
         if self.fault == "slow_worker":
             time.sleep(0.02 if info is not None and info.id == 1 else 0.001)
         if (self.fault, self.rank) in (("slow_rank", 1), ("slow_first_rank", 0)):
+            time.sleep(0.02)
+        if (self.fault, self.rank) == ("local_sgd", 1) and number // BATCH % AVERAGE_EVERY < SLOW_STEPS:
             time.sleep(0.02)
         if self.fault == "few_workers":
             time.sleep(0.02)
@@ -69,6 +75,14 @@ def train_for(seconds: float, model: nn.Module, batch: torch.Tensor) -> None:
     loss.backward()
 
 
+@torch.no_grad()
+def average(model: nn.Module) -> None:
+    """Give all ranks the mean of their models."""
+    for parameter in model.parameters():
+        torch.distributed.all_reduce(parameter)
+        parameter /= torch.distributed.get_world_size()
+
+
 def main() -> None:
     """Train."""
     fault, steps, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -81,7 +95,8 @@ def main() -> None:
         model = nn.Sequential(nn.BatchNorm1d(256), model)
     if ranks > 1:
         torch.distributed.init_process_group("gloo")
-        model = nn.parallel.DistributedDataParallel(model)
+        if fault != "local_sgd":
+            model = nn.parallel.DistributedDataParallel(model)
     optimizer = Descent(model.parameters(), 1e-4)
     is_whole = fault in ("large_messages", "large_tensors")
     dataset = Samples(fault, steps if is_whole else steps * BATCH, rank)
@@ -90,12 +105,14 @@ def main() -> None:
     loader = DataLoader(
         dataset, None if is_whole else BATCH, num_workers=workers, collate_fn=collate, prefetch_factor=prefetch if workers else None
     )
-    least = STEP_S if fault == "small_prefetch" else 0.0
+    least = STEPS_S.get(fault, 0.0)
     began = time.perf_counter()
-    for batch in loader:
+    for number, batch in enumerate(loader, start=1):
         optimizer.zero_grad()
         train_for(least, model, torch.zeros(BATCH, 256) if is_whole else batch)
         optimizer.step()
+        if fault == "local_sgd" and number % AVERAGE_EVERY == 0:
+            average(model)
     print(f"{time.perf_counter() - began:.3f}")
     if ranks > 1:
         torch.distributed.destroy_process_group()

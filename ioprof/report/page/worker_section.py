@@ -115,7 +115,7 @@ def _rank_row(entry: RankTime) -> tuple[str, ...]:
 
 
 def _waits(summary: Summary) -> Html | None:
-    """Which rank the others waited for, and what that rank did."""
+    """Which rank the others waited for, and what made that rank late."""
     waits = summary.steps.straggler_wait_s
     if not waits:
         return None
@@ -124,5 +124,5 @@ def _waits(summary: Summary) -> Html | None:
         greatest = sorted(found.items(), key=lambda each: -each[1])[:4]
         said = ", ".join(f"{what} {duration(value)}" for what, value in greatest)
         rows.append((f"rank {rank}", duration(sum(found.values())), said))
-    headings = ("slower rank", "others waited", "what it did meanwhile")
+    headings = ("slower rank", "others waited", "what made it late")
     return join(element("h3", "Waiting for a slower rank"), table(headings, rows, frozenset({1})))
