@@ -286,11 +286,11 @@ def test_only_the_best_source_of_ranks_counts(sources: list[int], ranks: list[in
     assert ranks == trace_from(tmp_path, a=one, b=two).spans["rank"].to_list()
 
 
-@pytest.mark.parametrize(("consumes", "other_thread"), [(False, 3), (True, None)])
+@pytest.mark.parametrize(("consumes", "other_thread"), [(False, 3), (True, 3)])
 def test_a_read_belongs_to_the_batch_that_its_worker_was_fetching(consumes: bool, other_thread: int | None, tmp_path: Path) -> None:
     """The library does not know batches; a read that started during a `fetch` of its thread belongs to that batch.
 
-    The same holds for other threads of a process that only fetches, but not for a process that consumes batches.
+    The same holds for other threads of a process that only fetches, and of one that takes its own if they read only meanwhile.
     """
     fetch, wait = KINDS.index("fetch") + 1, KINDS.index("wait") + 1
     fetches = [record(kind=fetch, start_ns=10, end_ns=20, batch=3), record(kind=fetch, start_ns=20, end_ns=30, batch=4)]

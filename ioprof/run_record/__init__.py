@@ -3,7 +3,7 @@
 record.py         how records are read from JSON of any origin, and written back without loss
 run_json.py       run.json: `RunRecord`, with the parts in job_json.py, loader_json.py and capture_json.py
 whole_job_json.py what is known of all of a job whose run is its last minutes
-summary_json.py   summary.json: `Summary` and its parts, with verdict_json.py; summary_upgrade.py reads those of schema 1
+summary_json.py   summary.json: `Summary`, with verdict_json.py and storage_json.py; summary_upgrade.py reads those of schema 1
 reasons.py        codes for why something is missing or failed, and the sentence of each
 json_schema.py    docs/run.schema.json and docs/summary.schema.json, derived from the types
 """
@@ -78,6 +78,7 @@ from ioprof.run_record.run_json import (
     RunRecord,
     UsedStorage,
 )
+from ioprof.run_record.storage_json import Delivery, ReceivedFiles, SlowRead, Stalls, Storage
 from ioprof.run_record.summary_json import (
     Capture,
     CauseDetail,
@@ -85,16 +86,11 @@ from ioprof.run_record.summary_json import (
     Clocks,
     CodeShare,
     CpuEvidence,
-    Delivery,
     Demand,
     Overlap,
     RankTime,
-    ReceivedFiles,
     RunSummary,
-    SlowRead,
-    Stalls,
     Steps,
-    Storage,
     Summary,
     Throughput,
 )
