@@ -139,9 +139,8 @@ def test_a_rank_is_late_by_what_it_did_more_and_not_by_what_it_did_last() -> Non
 
 def test_where_it_is_not_known_when_ranks_met_it_counts_what_the_late_one_did() -> None:
     """The first collective of a job, or the first that is known."""
-    drawing = "\n".join(
-        line.replace(" 00", " ..", 1) if line.strip().startswith("comm") else line for line in LOCAL_SGD.splitlines()
-    )
+    lines = LOCAL_SGD.splitlines()
+    drawing = "\n".join(line.replace(" 00", " ..", 1) if line.strip().startswith("comm") else line for line in lines)
     assert {1: {"compute": 40, "decode": 10}} == charges(timeline(drawing)).straggler_wait_ns
 
 

@@ -155,8 +155,8 @@ class Evidence:
     def straggler_wait(self) -> dict[str, float]:
         """Share of the steps' time that ranks waited for stragglers, by what made those late.
 
-        A straggler that had more to compute is named best by `straggler`. One that computed while others waited may have begun later
-        than they: then what had delayed it counts.
+        A straggler that had more to compute is named best by `straggler`. One that computed while others waited may have begun
+        later than they: then what had delayed it counts.
         """
         total_s = sum(entry.seconds or 0.0 for entry in self.charged.values())
         found: dict[str, float] = {}
@@ -176,8 +176,8 @@ class Evidence:
         return dict(sorted(waited.items(), key=lambda entry: -entry[1]))
 
     def _delays_of(self, rank: int, waited_s: float) -> dict[str, float]:
-        """What makes a rank start to compute later than others: its own causes outside compute and exchange, as seconds of those that
-        all others waited for its computation. A cause delays each of the others by no more than its own time.
+        """What makes a rank start to compute later than others: its own causes outside compute and exchange, as seconds of those
+        that all others waited for its computation. A cause delays each of the others by no more than its own time.
 
         Nothing if it computes longer than the others do: then its load is uneven.
         """

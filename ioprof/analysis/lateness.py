@@ -10,8 +10,8 @@ What the late rank did while the other one waited is no reason: where ranks meet
 other one has made before.
 
 A meeting is a collective in which both were at the same time, and in which both stopped: the last instant of each one's span was
-charged to `exchange` or `straggler`. A collective that runs beside a computation, such as that of the first gradients, stops no rank:
-one that is ahead stays ahead. A message between two ranks is no meeting, since its sender goes on.
+charged to `exchange` or `straggler`. A collective that runs beside a computation, such as that of the first gradients, stops no
+rank: one that is ahead stays ahead. A message between two ranks is no meeting, since its sender goes on.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ _UNSEEN: Final = len(CAUSES)
 
 
 class BetweenCollectives:
-    """What a rank's time was charged to between the instants at which it arrived at collectives and left them, within steps or not."""
+    """What a rank's time was charged to between the instants at which it arrived at collectives and left them, in steps or not."""
 
     def __init__(self, arrived: pl.DataFrame, unseen: Intervals) -> None:
         """`arrived`: the rank's rows of `arrivals` that are no messages, with the number of each `collective`."""
@@ -78,8 +78,8 @@ class BetweenCollectives:
 def excess(
     waiting: BetweenCollectives, late: BetweenCollectives, collectives: NDArray[np.int64], uncertainty_ns: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """For each of these collectives at which one rank waited for the other: whether it is known when they met before, and the excess
-    of the late rank in nanoseconds by cause, in the order of `CAUSES`.
+    """For each of these collectives at which one rank waited for the other: whether it is known when they met before, and the
+    excess of the late rank in nanoseconds by cause, in the order of `CAUSES`.
     """
     both, mine, theirs = np.intersect1d(waiting.collectives, late.collectives, assume_unique=True, return_indices=True)
     left, left_late = waiting.left_ns[mine], late.left_ns[theirs]
@@ -106,4 +106,5 @@ def shared_out(waited_ns: NDArray[np.int64], excess_ns: NDArray[np.int64]) -> ND
     """Each time in the proportions of the positive excess by cause in its row, in whole numbers that sum to it exactly."""
     reached = np.cumsum(np.maximum(excess_ns, 0), axis=1)
     shares = np.rint(waited_ns[:, None] * (reached / reached[:, -1:])).astype(np.int64)
-    return np.diff(shares, axis=1, prepend=0)
+    found: NDArray[np.int64] = np.diff(shares, axis=1, prepend=0)
+    return found

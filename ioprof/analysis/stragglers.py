@@ -4,9 +4,9 @@ A collective is all `comm` spans of one step and name. Until the last rank, the 
 gradients are transferred. The wait itself does not say why the straggler is late, so that time is divided by what the straggler
 spent more time on than the rank that waited, since the two met last, see `lateness`.
 
-Where it is not known when they met, that time is divided by what the straggler did at the same instants. So is the time in which the
-straggler waited for another rank itself, in a step or not: what that one did counts then. Where that leads to ranks which wait for
-each other, the chain has no end: then the first late rank is named, with `straggler` as what it did.
+Where it is not known when they met, that time is divided by what the straggler did at the same instants. So is the time in which
+the straggler waited for another rank itself, in a step or not: what that one did counts then. Where that leads to ranks which wait
+for each other, the chain has no end: then the first late rank is named, with `straggler` as what it did.
 
 A message between two ranks is a collective of two, whose `offset` is the sender. The sender arrives when it hands the message over,
 and goes on; it waits for the receiver only in a later span of that name, if there is one. A stage of a pipeline that waits for the
@@ -109,8 +109,8 @@ class Waits:
         low = int(np.searchsorted(self._reached, piece.start_ns, side="right"))
         high = int(np.searchsorted(self._starts, piece.end_ns, side="left"))
         place, found = pieces_within(pack(self._starts[low:high], self._ends[low:high]), charged)
-        of_waits = (each[low:high][place] for each in (self._late, self._is_message, self._collective))
-        return Waited(self._rank, *of_waits, found)
+        late, collective = (each[low:high][place] for each in (self._late, self._collective))
+        return Waited(self._rank, late, self._is_message[low:high][place], collective, found)
 
 
 class Waited(NamedTuple):
@@ -218,8 +218,8 @@ def _by_excess(
 def _to_first_causes(
     late: NDArray[np.int64], times: Intervals, own: Mapping[int, Sequence[Waited]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Intervals]:
-    """The same instants, where a late rank waited for another one with that rank instead: the last of such a chain; and for each its
-    place in `times`, or -1 where the rank has changed.
+    """The same instants, where a late rank waited for another one with that rank instead: the last of such a chain; and for each
+    its place in `times`, or -1 where the rank has changed.
 
     An instant whose chain has no end keeps its late rank.
     """
@@ -245,8 +245,8 @@ def _to_first_causes(
         source = np.full(len(late), -1)
     else:
         done.append((given, np.full(len(given), -1), times))
-    ranks, sources, found = zip(*done, strict=True)
-    return np.concatenate(ranks).astype(np.int64), np.concatenate(sources), np.concatenate(found)
+    of_ranks, places, found = (np.concatenate(column) for column in zip(*done, strict=True))
+    return of_ranks.astype(np.int64), places, found
 
 
 def _without(windows: Intervals, drop: Intervals) -> tuple[NDArray[np.int64], Intervals]:

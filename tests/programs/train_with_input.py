@@ -1,7 +1,7 @@
 """Trains a small model on the CPU whose input has one fault, and prints the seconds of its loop.
 
-train_with_input.py FAULT STEPS WORKERS     FAULT is one of `FAULTS`. Several ranks exchange gradients by gloo, or, for `local_sgd`, train
-alone and average their models every `AVERAGE_EVERY` steps.
+train_with_input.py FAULT STEPS WORKERS     FAULT is one of `FAULTS`. Several ranks exchange gradients by gloo, or, for
+`local_sgd`, train alone and average their models every `AVERAGE_EVERY` steps.
 """
 
 import os
@@ -21,8 +21,8 @@ EVERY = 60
 AVERAGE_EVERY, SLOW_STEPS = 8, 2
 """Steps, for `local_sgd`: between two averages, and at the begin of these those of rank 1 that are slow."""
 STEPS_S = {"small_prefetch": 0.06, "local_sgd": 0.03}
-"""A step of `small_prefetch`: its workers make a batch in 0.4 s / `BURST` on average, which is less on any machine. The other steps of
-`local_sgd` take longer than its slow samples do."""
+"""A step of `small_prefetch`: its workers make a batch in 0.4 s / `BURST` on average, which is less on any machine. The other
+steps of `local_sgd` take longer than its slow samples do."""
 ROWS = 100
 """How often the rows of a batch of `small_prefetch` are in it, so that a pass takes some 1 ms."""
 BURST = 12
