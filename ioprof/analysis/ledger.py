@@ -39,7 +39,7 @@ SHOWN: Final = (
 )  # fmt: skip
 """In the order in which reports show them: about that of time."""
 
-_KINDS: Final = ("wait", "step", "checkpoint", "phase")
+_KINDS: Final = ("wait", "step", "checkpoint", "validate", "phase")
 
 
 def phases(trace: Trace) -> pl.DataFrame:
@@ -64,7 +64,7 @@ def ledger(trace: Trace) -> Ledger:
 
 def after_steps(trace: Trace) -> dict[str, float]:
     """Seconds of checkpoints and of validations after a rank's last step, which are in no step: the mean over ranks with steps."""
-    spans = trace.rows(pl.col("rank").is_not_null(), kinds=(*_KINDS, "validate"))
+    spans = trace.rows(pl.col("rank").is_not_null(), kinds=_KINDS)
     found = dict.fromkeys(("checkpoint", "validation"), 0)
     ranks = spans.filter(pl.col("kind") == "step")["rank"].unique().to_list()
     for rank in ranks:
