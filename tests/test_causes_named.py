@@ -8,13 +8,15 @@ from faults.agreement import contradictions
 from pipeline_simulator import Pipeline
 from timeline import timeline
 
+from ioprof.analysis import summary as summary_module
 from ioprof.analysis.blame import charges
 from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD
 from ioprof.analysis.run import Run
+from ioprof.analysis.storage_bytes import with_doubt
 from ioprof.analysis.summary import summarise
 from ioprof.replay.summary import with_gains
 from ioprof.report.page.answer import headline
-from ioprof.run_record import Summary, Verdict
+from ioprof.run_record import CpuEvidence, Doubt, Summary, Verdict
 from ioprof.trace import Trace
 
 MS: Final = 1_000_000
@@ -77,6 +79,29 @@ def test_other_large_causes_are_advised_on() -> None:
     verdict = summarise(timeline(drawing, **CPU)).verdict
     assert "decode" == verdict.bound_by
     assert "checkpoint" == [each.cause for each in verdict.advice if each.cause][-1]
+
+
+@pytest.mark.parametrize(("megabytes", "is_unsure"), [(0.9, False), (2.0, False), (4.0, True)])
+def test_bytes_without_a_time_are_a_doubt_where_they_may_be_the_bound(megabytes: float, is_unsure: bool) -> None:
+    """Of a job that computes for 95 % of its 10 s: at 5 MB/s, 2 MB take 4 % of that, 4 MB 8 %."""
+    summary = summarise(timeline("step 00000000000000000000\ncompute 0000000000000000000.", **CPU))
+    causes = tuple(entry.replace(seconds=None if entry.share is None else 10 * entry.share) for entry in summary.steps.causes)
+    counts = {"storage_bytes_kernel": int(megabytes * 1e6), "mapped_bytes_untimed": int(megabytes * 1e6), "mapped_bytes_imports": 0}
+    found = with_doubt(summary.verdict, summary.capture.replace(**counts), summary.steps.replace(causes=causes))
+    assert ("compute", is_unsure) == (found.bound_by, Doubt.UNTIMED in found.doubts)
+
+
+@pytest.mark.parametrize(("ratio", "is_left"), [(0.02, True), (0.13, False)])
+def test_a_loader_is_not_to_be_left_as_it_is_where_ranks_wait_for_cores(
+    ratio: float, is_left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What workers compute takes cores from a model on the CPU."""
+    monkeypatch.setattr(summary_module, "cpu_evidence", lambda trace: CpuEvidence(rank_run_delay_ratio=ratio))
+    drawing = "step 00000000000000000000\nwait 0...................\nfetch w0 0\ndecode w0 #\ncompute main .0000000000000000000"
+    verdict = summarise(timeline(drawing, **CPU)).verdict
+    assert "compute" == verdict.bound_by
+    assert is_left is ("Leave the input pipeline as it is" in verdict.text)
+    assert is_left is not ("waited for a core for 13%" in verdict.text)
 
 
 def test_a_headline_says_what_the_verdict_says() -> None:

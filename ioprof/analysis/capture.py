@@ -7,6 +7,7 @@ import polars as pl
 
 from ioprof.analysis.collectives import collectives_not_seen
 from ioprof.analysis.gpu_windows import gpu_not_seen, window_cost_ns
+from ioprof.analysis.selection import from_peer
 from ioprof.analysis.steps import steps
 from ioprof.analysis.unmeasured import unknown_read_ratio
 from ioprof.run_record import Capture, ProcessRecord, ReadCounters, Reason
@@ -20,6 +21,7 @@ _LEAST_RAW_BYTES: Final = 1_000_000
 Allocators and torch read their settings in /proc and /sys so: 50 bytes to 2 kB."""
 _LEAST_RAW_RATIO: Final = 0.01
 _RAW: Final = "raw system calls"
+_UNPREPARED: Final = "exec without capture"
 _HIDDEN: Final = (
     "nothing was recorded of {} ({}), for which the folder of the recording was not there, as in a container with a /tmp of its "
     "own; type: TMPDIR=FOLDER ioprof record ..., with a folder that has the same path in there and can be written"
@@ -31,7 +33,7 @@ _NOTED: Final = {
     "io_uring": "used io_uring, whose reads are not seen",
     "libaio": "used libaio, whose reads are not seen",
     _RAW: "read by raw system calls, which are counted but not timed",
-    "exec without capture": "started a program with an environment without ioprof; its reads are not seen",
+    _UNPREPARED: "started a program with an environment without ioprof; its reads are not seen",
     "stdio of unknown size": "read through stdio in a way that hides how many bytes were read",
     PYTHON_PROGRAM: "ran Python without the hooks of ioprof, so that only its reads are seen; start its "
     "script with python instead of a frozen program, or call ioprof.instrument.autostart.start() where it begins",
@@ -178,9 +180,9 @@ def _faults(trace: Trace) -> Iterator[str]:
 
 def _noted(trace: Trace, are_negligible: bool) -> Iterator[str]:
     """What the capture library noticed in processes: that of which it missed little, or the rest."""
-    left_out = {"exec without capture"} if _not_followed(trace) else set()
-    is_raw_read = [bool(process.reads and _RAW in process.reads.noted) for process in trace.run.processes]
-    recorded = _recorded_bytes(trace) if any(is_raw_read) else {}
+    noted = {word for process in trace.run.processes if process.reads for word in process.reads.noted}
+    left_out = {_UNPREPARED} if _UNPREPARED in noted and _not_followed(trace) else set()
+    recorded = _recorded_bytes(trace) if _RAW in noted else {}
     for process in trace.run.processes:
         words = set(process.reads.noted if process.reads else ()) - left_out
         few = {_RAW} if _reads_few_by_number(process, recorded.get((process.host, process.pid), 0)) else set()
@@ -191,8 +193,11 @@ def _noted(trace: Trace, are_negligible: bool) -> Iterator[str]:
 
 def _recorded_bytes(trace: Trace) -> dict[tuple[str | None, int | None], int]:
     """Bytes of the reads of files that have spans, by host and process."""
-    is_read = (pl.col("kind") == "read") & ~pl.col("source").is_in(["socket", "pipe"]).fill_null(value=False)
-    sums = trace.sums.filter(is_read).group_by(pl.col("host").cast(pl.String), "pid").agg(pl.col("bytes").sum())
+    sums = (
+        trace.sums.filter(pl.col("kind") == "read", ~from_peer)
+        .group_by(pl.col("host").cast(pl.String), "pid")
+        .agg(pl.col("bytes").sum())
+    )
     return {(host, pid): int(count) for host, pid, count in sums.iter_rows()}
 
 

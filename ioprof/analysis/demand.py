@@ -12,7 +12,7 @@ from ioprof.analysis.gpu_windows import observed
 from ioprof.analysis.intervals import Intervals, covered, pack, total, union
 from ioprof.analysis.lineage import Axis
 from ioprof.analysis.loaders import batches, known_samples, samples_in
-from ioprof.analysis.reads import is_access, is_received, thread_reads
+from ioprof.analysis.reads import ThreadReads, is_access, is_received, thread_reads
 from ioprof.analysis.selection import COMPUTE, TIMES, WORK, WORKER, Piece, analyse, intervals, of_kind, with_tasks
 from ioprof.analysis.steps import steps
 from ioprof.run_record import Demand, JobKind, Reason
@@ -140,6 +140,7 @@ def demand(
     received: pl.DataFrame | None = None,
     least_reads: int = LEAST_READS,
     made_ns: int | None = None,
+    unsure: ThreadReads | None = None,
 ) -> Demand:
     """Mean bytes and reads per sample, times the rate at which the devices themselves can go.
 
@@ -153,7 +154,7 @@ def demand(
 
     `found` is `fetched(trace)`, `computed_ns` what `Computing` counts, `making` the stages of `workers_time.making(trace)`,
     `made_ns` its whole time, and `by_kernel` the bytes that the kernel fetched by process, imports aside; `received` is
-    `loaders.batches(trace)`. What is not given is not known, or made here.
+    `loaders.batches(trace)`, `unsure` is `thread_reads(trace)`. What is not given is not known, or made here.
     """
     found = fetched(trace) if found is None else found
     rate = device_rate(trace, computed_ns, received)
@@ -166,7 +167,7 @@ def demand(
     cores = work_s / samples * rate if work_s and work_s > without_name_s else None
     if found.reads < least_reads:
         return Demand(None, None, rate, basis, num_reads=found.reads, num_devices=devices, cores=cores, reason=Reason.TOO_FEW_READS)
-    if thread_reads(trace).may_change(found.bytes):
+    if (thread_reads(trace) if unsure is None else unsure).may_change(found.bytes):
         return Demand(None, None, rate, basis, num_reads=found.reads, num_devices=devices, reason=Reason.READS_OF_THREADS)
     delivered, is_least = _delivered(trace, by_kernel or {})
     per_sample = (found.bytes if delivered is None else delivered) / samples

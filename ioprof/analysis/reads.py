@@ -110,10 +110,10 @@ def _in_order(reads: pl.DataFrame) -> pl.DataFrame:
     return reads.sort("took_ns", *_TIES, descending=[True, *(False for _ in _TIES)], nulls_last=True)
 
 
-def storage(trace: Trace, times: ReadTimes | None = None) -> Storage:
+def storage(trace: Trace, times: ReadTimes | None = None, unsure: "ThreadReads | None" = None) -> Storage:
     """Accesses, bytes by source, percentiles of one read's time, and the slowest reads, over all processes of the run.
 
-    `times`, if given, has looked at all spans.
+    `times`, if given, has looked at all spans; `unsure` is `thread_reads(trace)`, and is made here if it is not given.
 
     Only those that made batches, if any did: reads of Python's libraries by a hundred processes say nothing of the dataset.
     Programs that a worker reads through a pipe make batches, too; what comes through the pipe is counted apart.
@@ -124,7 +124,7 @@ def storage(trace: Trace, times: ReadTimes | None = None) -> Storage:
     sends = _sends_to_a_batch(trace)
     of_batch = every.filter(pl.col("in_batch") | sends)
     others = every.filter(~(pl.col("in_batch") | sends)) if len(of_batch) else every.clear()
-    unsure = thread_reads(trace) if len(of_batch) else ThreadReads()
+    unsure = (unsure or thread_reads(trace)) if len(of_batch) else ThreadReads()
     counted = of_batch if len(of_batch) else every
     number = int(counted["spans"].sum())
     if not number:

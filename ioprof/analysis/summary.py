@@ -27,7 +27,7 @@ from ioprof.analysis.ledger import after_steps, ledger
 from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.loaders import batches, samples_in
 from ioprof.analysis.provable import changes_text
-from ioprof.analysis.reads import ReadTimes, storage
+from ioprof.analysis.reads import ReadTimes, storage, thread_reads
 from ioprof.analysis.selection import COMPUTE, kind_in, look
 from ioprof.analysis.stacks import unexplained, worker_lines
 from ioprof.analysis.steps import warmup
@@ -64,15 +64,15 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     """The summary of a run, complete or not; the same for the same trace. `found` is `totals(trace)`, if known already."""
     found = totals(trace) if found is None else found
     charged, made, hidden = found.charged, found.fetched, found.overlaps
-    table, work, received = charged.steps, found.work, batches(trace)
+    table, work, received, unsure = charged.steps, found.work, batches(trace), thread_reads(trace)
     by_kernel = {process: counts.kernel - counts.during_imports for process, counts in by_process(trace).items()}
     with ThreadPoolExecutor(1) as threads:
         looking = threads.submit(_look_at_reads, trace, received)  # at all spans, which needs no interpreter
-        need = demand(trace, made, found.computed_ns, work.stages, by_kernel, received, made_ns=work.total_ns)
+        need = demand(trace, made, found.computed_ns, work.stages, by_kernel, received, made_ns=work.total_ns, unsure=unsure)
         code, whole, limits = unexplained(trace, charged, found.samples), ledger(trace), ceilings(trace, found.sendings)
         steps, cpu = _steps(trace, charged, work), cpu_evidence(trace)
         finding, times = looking.result()
-    run, more, seen = _with_device(trace), finding.findings(table, work, found.arrived), storage(trace, times)
+    run, more, seen = _with_device(trace), finding.findings(table, work, found.arrived), storage(trace, times, unsure)
     evidence = Evidence(
         run,
         steps,

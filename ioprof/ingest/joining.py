@@ -14,6 +14,7 @@ from ioprof.trace import empty_table
 _Array = npt.NDArray[Any]
 Helpers = dict[tuple[str, int], tuple[int, frozenset[int]]]
 """By host and process of a consumer of batches, the one thread that fetches in it, and the threads that read for that one."""
+_from_peer: Final = pl.col("source").is_in(["socket", "pipe"]).fill_null(value=False)
 MOST_ELSEWHERE: Final = 0.05
 """Part of the time in which a thread reads that may lie between fetches, if it is one that reads for them."""
 
@@ -48,8 +49,7 @@ class HelperIndex:
     def add(self, spans: pl.DataFrame) -> None:
         """Add reads and page faults; other spans are ignored, and those that have a batch or whose bytes another process sent."""
         is_read = pl.col("kind").is_in(["read", "fault"]) & pl.col("batch").is_null() & pl.col("tid").is_not_null()
-        sent = pl.col("source").is_in(["socket", "pipe"]).fill_null(value=False)
-        reads = spans.filter(is_read & ~sent).select(pl.col("host").cast(pl.String), "pid", "tid", "start_ns", "end_ns")
+        reads = spans.filter(is_read & ~_from_peer).select(pl.col("host").cast(pl.String), "pid", "tid", "start_ns", "end_ns")
         for (host, pid), part in reads.partition_by("host", "pid", as_dict=True).items():
             self.add_reads(host, pid, *(part[name].to_numpy() for name in ("tid", "start_ns", "end_ns")))
 
@@ -160,9 +160,6 @@ def assign_batches(spans: pl.DataFrame, helpers: Helpers | None = None) -> pl.Da
     joined = orphans.join_asof(fetches, on="start_ns", by=worker, strategy="backward", check_sortedness=False)
     found = joined.filter(pl.col("start_ns") <= pl.col("until"))
     return spans.with_columns(spans["batch"].scatter(found["row"], found["fetched"]))
-
-
-_from_peer: Final = pl.col("source").is_in(["socket", "pipe"]).fill_null(value=False)
 
 
 def _structure(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
