@@ -41,7 +41,7 @@ test: $(INSTALLED)  ## run the tests; what this machine cannot test is skipped, 
 
 test-gpu:  ## run the tests that need a GPU, under the machine's own python3 and its torch
 	python3 setup.py -q build_ext --inplace
-	python3 -m pytest -c tests/gpu/pytest.ini --rootdir=. tests/gpu $(TEST_ARGS)
+	PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) python3 -m pytest -c tests/gpu/pytest.ini --rootdir=. tests/gpu $(TEST_ARGS)
 
 check: $(INSTALLED)  ## lint, format, types, and the project's own rules
 	$(BIN)/ruff check .
