@@ -4,12 +4,17 @@ from typing import Any
 
 import polars as pl
 import pytest
+from faults.agreement import printed
 from timeline import TICK_NS, charged, timeline
 
 from ioprof.analysis.blame import blame
 from ioprof.analysis.demand import demand
 from ioprof.analysis.overlap import overlap
+from ioprof.analysis.run import Run
 from ioprof.analysis.summary import summarise
+from ioprof.report.brief import brief_text
+from ioprof.report.page.stalls import named_cause
+from ioprof.report.views import longest_steps
 from ioprof.schema import CAUSES
 
 DRAWING = """
@@ -112,3 +117,28 @@ def test_pageable_copies_are_named() -> None:
     assert (
         None is next(e for e in summarise(timeline(drawing.replace("pageable", "pinned"))).steps.causes if e.cause == "h2d").reason
     )
+
+
+def test_what_was_queued_before_a_validation_is_computation() -> None:
+    """A loop that runs ahead begins to validate while the device still computes earlier steps."""
+    queued = timeline("step 000011111112222\nvalidate ....1111.......\nkernel .0000011.1....2")
+    assert {"compute": 3, "validation": 2, "host": 2} == {
+        cause: ticks for cause, ticks in charged(blame(queued))[0, 1].items() if ticks
+    }
+    waited = timeline("step 000011111112222\nvalidate ....1111.......\nkernel .000..11.1....2")
+    assert {"compute": 1, "validation": 4, "host": 2} == {
+        cause: ticks for cause, ticks in charged(blame(waited))[0, 1].items() if ticks
+    }
+
+
+def test_nothing_is_said_of_a_step_that_was_not_recorded() -> None:
+    """The step in which a window ended is not the slowest of the job: ioprof itself delayed it."""
+    drawing = "step 000111222222222333344445555\nkernel .00.11................."
+    run = Run.of(timeline(drawing, capture=gpu((0, 1, 0, 6))))
+    longest = longest_steps(run.steps, 9)
+    assert [3, 4, 5, 0, 1] == sorted(longest["step"], key=lambda step: (step < 3, step))
+    assert [None] * 3 == longest.filter(pl.col("step") > 2)["cause"].to_list()
+    assert [-1] * 4 == named_cause(run.steps)["cause"].to_list()[2:]
+    text = printed(brief_text(run.summary, run.steps))
+    assert "step 3 of rank 0" in text
+    assert "GPU not recorded" in text

@@ -31,12 +31,11 @@ from ioprof.errors import CaptureError
 from ioprof.instrument.endings import call_at_end
 from ioprof.instrument.host import host
 from ioprof.instrument.span import emit
+from ioprof.schema import WINDOW_SPAN
 
 DEFAULT_WINDOW: Final = "2s/30s"
 """Two of every thirty seconds: a step recorded by Kineto can take twice its time, see `ioprof/README.md`."""
 META_SCHEMA: Final = "ioprof.gpu/1"
-WINDOW_SPAN: Final = "ioprof: gpu window"
-"""Name of the spans of kind `user` during which this module blocked the job."""
 QUIET: Final = {"KINETO_LOG_LEVEL": "6"}
 """Prevents Kineto from writing two lines to stderr for each window; read when torch is imported, so it must be set before."""
 
