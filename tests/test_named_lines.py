@@ -146,7 +146,7 @@ def test_choosing_an_epoch_stays_if_workers_are_kept() -> None:
     )
     none = np.zeros(2)
     program = Program(
-        (Op.START, Op.TAKE), (0, 0), np.array([3.0, 0.0]), np.zeros((2, len(OWN))), none, none, none, none, none, none
+        (Op.START, Op.TAKE), (0, 0), np.array([3.0, 0.0]), np.zeros((2, len(OWN))), none, none, none, none, none, none, none
     )
     found = with_choices(program, waits, spans)
     assert [2.0, 0.0] == found.spent_s.tolist()

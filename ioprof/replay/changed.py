@@ -133,8 +133,9 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
 
 
 def _scaled_rank(rank: Rank, own: Seconds, factors: Mapping[str, float]) -> Rank:
-    program = rank.program
-    after = program.after_s * own
+    program, compute = rank.program, OWN.index("compute")
+    after, hidden = program.after_s * own, program.hidden_s * own[OWN.index("host")]
+    after[:, compute] = np.maximum(after[:, compute], np.minimum(hidden, program.after_s[:, compute]))
     ratio = after.sum(1) / np.maximum(program.after_s.sum(1), 1e-12)
     alone = np.full(len(program), -1, np.int64)
     waits = factors.get("straggler", 1.0) > 0
@@ -150,6 +151,7 @@ def _scaled_rank(rank: Rank, own: Seconds, factors: Mapping[str, float]) -> Rank
         transfer_s=program.transfer_s * own[OWN.index("exchange")],
         device_step=program.device_step if waits else alone,
         optimizer_s=program.optimizer_s * own[OWN.index("compute")],
+        hidden_s=hidden,
     )
     return replace(rank, program=scaled)
 
@@ -337,6 +339,7 @@ def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
         transfer_s=program.transfer_s[rows],
         device_step=_numbered(program.device_step[rows]),
         optimizer_s=np.array(optimizer),
+        hidden_s=np.minimum(program.hidden_s[rows], np.array(after)[:, OWN.index("compute")]),
     )
     return replace(rank, iterations=iterations, program=changed_program)
 
@@ -452,6 +455,7 @@ def resampled(pipeline: Pipeline, seed: int) -> Pipeline:
             device_s=program.device_s[rows],
             transfer_s=program.transfer_s[rows],
             optimizer_s=program.optimizer_s[rows],
+            hidden_s=program.hidden_s[rows],
         )
         ranks.append(replace(rank, iterations=iterations, program=program))
     return replace(pipeline, ranks=tuple(ranks))

@@ -82,7 +82,7 @@ def pipeline(trace: Trace) -> Pipeline:
     # Others first use the cores that the job may not use.
     spare = {host.name or "": (host.online_cpus or 0) - cores[host.name or ""] for host in trace.run.hosts}
     used = {host: max(0.0, each.cores - max(0.0, spare.get(host, 0.0))) for host, each in beside.items()}
-    return with_depth(trace, with_others(without_windows(trace, whole), used))
+    return with_depth(trace, with_others(without_windows(trace, whole, own), used))
 
 
 def _with_common_collectives(ranks: list[Rank]) -> tuple[Rank, ...]:
@@ -258,6 +258,7 @@ def _with_start(program: Program, spent_s: float) -> Program:
         transfer_s=np.concatenate(([0.0], program.transfer_s)),
         device_step=np.concatenate(([-1], program.device_step)),
         optimizer_s=np.concatenate(([0.0], program.optimizer_s)),
+        hidden_s=np.concatenate(([0.0], program.hidden_s)),
     )
 
 
@@ -485,4 +486,4 @@ def _program(
     after[:, OWN.index("straggler")] = 0.0
     none, alone = np.zeros(len(ops)), np.full(len(ops), -1, np.int64)
     of_optimizer = covered(windows, intersect(causes["compute"], optimizer)) / 1e9
-    return Program(ops, of_visit, spent, after / 1e9, arrive, step, none, none, alone, of_optimizer), last
+    return Program(ops, of_visit, spent, after / 1e9, arrive, step, none, none, alone, of_optimizer, none), last
