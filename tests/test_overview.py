@@ -13,7 +13,6 @@ from repository import NATIVE, PROGRAMS
 from timeline import timeline
 
 from ioprof.analysis.run import Run
-from ioprof.analysis.steps import steps
 from ioprof.report.page import overview as module
 from ioprof.report.page.classes import CLASSES
 from ioprof.report.page.overview import Overview, overview
@@ -52,7 +51,8 @@ def test_waits_for_the_device_are_in_the_lane_of_the_loop() -> None:
         kernel  ..000000..
         sync    ....0000..
     """)
-    found = tracks_of(trace, steps(trace))
+    run = Run.of(trace)
+    found = tracks_of(run.trace, run.steps)
     lanes = dict(found.table.select("kind", "track").rows())
     assert lanes["wait"] == lanes["sync"] != lanes["kernel"]
     names = {CLASSES[number].name for number in found.table.filter(kind="sync")["class"]}
