@@ -17,7 +17,7 @@ also wait where memory is given back (cuMemFree: "may perform implicit synchroni
 where memory is got, only that.
 """
 
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -49,6 +49,7 @@ _CALLS: Final = {
     "launch": r"^(?:cuda|cu|hip)(?:\w*Launch|Memset|EventRecord|StreamWaitEvent)",
 }
 """The first that fits a name counts."""
+_ALWAYS: Final = ("wait", "blocking copy", "free")
 _MOST_TID: Final = 1 << 22  # PID_MAX_LIMIT of Linux
 
 
@@ -60,15 +61,12 @@ def wall_waits(events: Events, window: Window) -> pl.DataFrame:
     calls = calls.with_columns(wall_ns=pl.col("ts") + base_ns, until_ns=pl.col("ts") + pl.col("dur") + base_ns)
     names = calls.select(pl.col("name").unique()).with_columns(plain=pl.col("name").cast(pl.String).str.replace(_VERSION, ""))
     what = pl.coalesce(pl.when(pl.col("plain").str.contains(pattern)).then(pl.lit(what)) for what, pattern in _CALLS.items())
-    named = calls.join(names.with_columns(what=what), on="name", how="left", maintain_order="left")
-    waits = _waits(named.drop_nulls("what"), _Work(events, base_ns))
-    tids = _tids(calls, window)
-    return waits.select(
-        "wall_ns",
-        "until_ns",
-        pl.col("plain").alias("name"),
-        tid=pl.col("thread").replace_strict(tids, default=None, return_dtype=pl.Int64),
-    )
+    may_wait = pl.col("what").is_in(_ALWAYS) | (pl.col("dur") >= FULL_QUEUE_CALL_NS)
+    named = calls.join(names.with_columns(what=what).drop_nulls("what"), on="name", maintain_order="left").filter(may_wait)
+    waits = _waits(named, _Work(events, base_ns))
+    tids = _tids(calls, waits["thread"].unique(), window)
+    tid = pl.col("thread").replace_strict(tids, default=None, return_dtype=pl.Int64)
+    return waits.select("wall_ns", "until_ns", pl.col("plain").alias("name"), tid=tid)
 
 
 class _Work:
@@ -106,7 +104,7 @@ def _waits(calls: pl.DataFrame, work: _Work) -> pl.DataFrame:
     until = pl.when(what == "free").then(freed_at).otherwise("until_ns")
     is_full = (dur >= FULL_QUEUE_CALL_NS) & (unfinished >= FULL_QUEUE)
     waited = (
-        pl.when(what.is_in(["wait", "blocking copy", "free"])).then(pl.lit(value=True))
+        pl.when(what.is_in(_ALWAYS)).then(pl.lit(value=True))
         .when(what == "copy").then((dur >= LONG_CALL_NS) | is_full)
         .otherwise((dur >= pl.when(what == "graph").then(LONG_GRAPH_NS).otherwise(LONG_CALL_NS)) & (unfinished >= 1) | is_full)
     )  # fmt: skip
@@ -114,23 +112,20 @@ def _waits(calls: pl.DataFrame, work: _Work) -> pl.DataFrame:
     return found.filter(pl.col("until_ns") > pl.col("wall_ns"))
 
 
-def _tids(calls: pl.DataFrame, window: Window) -> dict[int, int | None]:
-    """The system thread id of each thread in the file; None: not known.
+def _tids(calls: pl.DataFrame, threads: pl.Series, window: Window) -> dict[int, int | None]:
+    """The system thread ids of threads in the file, by their numbers there; None: not known.
 
     A thread that Python does not know, and that made no call while the thread of the steps made one, is taken as that: it is one of
     autograd, and the thread of the steps waits for it in `backward()`.
     """
-    by_number = {cast(int, number): found for (number,), found in calls.drop_nulls("thread").group_by("thread")}
-    known = {number: window.threads[abs(number)] for number in by_number if abs(number) in window.threads}
-    if window.loop_tid in by_number:
-        known[window.loop_tid] = window.loop_tid
-    own = [found for number, found in by_number.items() if known.get(number, -1) == window.loop_tid]
+    known = window.threads | ({window.loop_tid: window.loop_tid} if window.loop_tid is not None else {})
+    of_loop = [sign * number for number, tid in known.items() if tid == window.loop_tid for sign in (1, -1)]
+    own = calls.filter(pl.col("thread").is_in(of_loop))
     tids: dict[int, int | None] = {}
-    for number, found in by_number.items():
-        if number not in known and own and not any(_overlap(each, found) for each in own):
+    for number in threads.drop_nulls().to_list():
+        tids[number] = known.get(abs(number), number if 0 < number <= _MOST_TID else None)
+        if abs(number) not in known and len(own) and not _overlap(own, calls.filter(pl.col("thread") == number)):
             tids[number] = window.loop_tid
-        else:
-            tids[number] = known.get(number, number if 0 < number <= _MOST_TID else None)
     return tids
 
 
