@@ -16,17 +16,18 @@ DATASET_SCHEMA: Final = "ioprof.dataset/1"
 KINDS: Final = (
     "step", "wait", "fetch", "open", "read", "fault", "decode", "transform", "collate", "deliver",
     "h2d", "d2h", "kernel", "compute", "comm", "checkpoint", "stage", "validate", "user",
-    "gc", "sampler", "phase",
+    "gc", "sampler", "phase", "sync",
 )  # fmt: skip
 """What a span can be. The number of a kind in a capture record is its place here plus one; 0 is a string record.
 
 `user` is a span that the user's own code opened with a name of its own, or ioprof's own `CORE_WAIT`; it is shown and never
 charged. `gc` is a collection of Python's garbage collector, `sampler` the time in which a loader's sampler chose the samples of a
-batch (its name is that of the loader), and `phase` a part of the whole job, such as its imports. New kinds are appended, since
-their places are in capture files.
+batch (its name is that of the loader), and `phase` a part of the whole job, such as its imports. `sync` is a call of the GPU's
+runtime in which a thread of the host waited for the device (its name is that of the call); it is shown and never charged. New
+kinds are appended, since their places are in capture files.
 """
 
-DENSE_KINDS: Final = ("open", "read", "fault", "decode", "transform", "collate", "h2d", "d2h", "kernel", "compute")
+DENSE_KINDS: Final = ("open", "read", "fault", "decode", "transform", "collate", "h2d", "d2h", "kernel", "compute", "sync")
 """Kinds of which a run may have any number: they are read in pieces. Of the others there are a few per step or batch, and all are
 held in memory."""
 

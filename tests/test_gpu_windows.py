@@ -1,11 +1,15 @@
 """What is said of a job whose GPU was recorded in windows: what lies outside of them is not known, and is not called waiting."""
 
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 import pytest
 from faults.agreement import printed
-from timeline import TICK_NS, charged, timeline
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import traces
+from timeline import TICK_NS, charged, pid, timeline
 
 from ioprof.analysis.blame import blame
 from ioprof.analysis.demand import demand
@@ -15,7 +19,8 @@ from ioprof.analysis.summary import summarise
 from ioprof.report.brief import brief_text
 from ioprof.report.page.stalls import named_cause
 from ioprof.report.views import longest_steps
-from ioprof.schema import CAUSES
+from ioprof.schema import CAUSES, SPAN_COLUMNS
+from ioprof.trace import Trace, table_schema
 
 DRAWING = """
     step            00000 11111 22222 33333
@@ -39,6 +44,29 @@ def test_kernels_are_compute_wherever_they_come_from() -> None:
     kineto, own = timeline(DRAWING), timeline(DRAWING.replace("kernel ", "compute"))
     assert blame(own).rows() == blame(kineto).rows()
     assert {"loader": 1, "h2d": 1, "compute": 3} == {cause: ticks for cause, ticks in charged(blame(kineto))[0, 2].items() if ticks}
+
+
+@settings(max_examples=60, deadline=None)
+@given(trace=traces(), data=st.data())
+def test_waits_for_the_device_change_no_cause(trace: Trace, data: st.DataObject) -> None:
+    """Spans of kind `sync` say what the host did; what a step waited for is what the device did meanwhile."""
+    last_ns = max([60, *trace.spans["end_ns"].to_list()])
+    rows = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        start_ns = data.draw(st.integers(0, last_ns - 1))
+        rank = data.draw(st.sampled_from(trace.ranks or [0]))
+        tid = data.draw(st.sampled_from([pid(rank), pid(rank) + 7, None]))
+        end_ns = data.draw(st.integers(start_ns, last_ns))
+        rows.append({"start_ns": start_ns, "end_ns": end_ns, "kind": "sync", "rank": rank, "pid": pid(rank), "tid": tid, "step": 0})
+    waits = pl.DataFrame([{**dict.fromkeys(SPAN_COLUMNS), **row} for row in rows], schema=table_schema(SPAN_COLUMNS))
+    host = trace.spans["host"].drop_nulls().unique().to_list()
+    waits = waits.with_columns(host=pl.lit(host[0] if host else None, trace.spans.schema["host"]))
+    with_waits = replace(trace, spans=pl.concat([trace.spans, waits]).sort("start_ns", maintain_order=True))
+    assert blame(trace).rows() == blame(with_waits).rows()
+    without, found = summarise(trace), summarise(with_waits)
+    assert without.steps == found.steps
+    assert without.verdict == found.verdict
+    assert without.overlap == found.overlap
 
 
 def test_steps_outside_of_the_windows_are_charged_to_nothing() -> None:
