@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from test_gpu_windows import gpu
 from timeline import timeline
 
+from ioprof.replay.changes import Change
 from ioprof.replay.gains import gains
 from ioprof.replay.pace import measured
 from ioprof.replay.pipeline import OWN
+from ioprof.replay.prediction import whatif
 from ioprof.replay.recorded import pipeline
 from ioprof.replay.windows import as_recorded
 from ioprof.schema import WINDOW_SPAN
@@ -83,3 +85,16 @@ def test_rows_keep_their_length(seed: int) -> None:
     noted = [OWN.index(cause) for cause in ("validation", "checkpoint")]
     assert np.array_equal(found[:, noted], after[:, noted])
     assert as_recorded(after, trains, np.zeros(20, np.bool_)) is after
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 9), st.sampled_from([1.25, 2.0, 8.0]))
+def test_a_faster_device_waits_for_the_loop(own: int, speed: float) -> None:
+    """A loop that needs `own` ticks of ten to launch the next step is the next bound; unless it is not known that it does."""
+    bars = "".join(DIGITS[step] * 10 for step in range(STEPS))
+    drawing = f"step {bars}\nkernel {bars}\nsync {('.' * own + '#' * (10 - own)) * STEPS}"
+    for loop_waited_ns, left in ((1, own), (None, 0)):
+        capture = gpu((0, STEPS - 1, 0, 10 * STEPS), loop_waited_ns=loop_waited_ns)
+        found = whatif(timeline(drawing, capture=capture), Change(speeds={"compute": speed}))
+        assert found.baseline_error == pytest.approx(0, abs=1e-6)
+        assert 10 / found.speedup == pytest.approx(max(left, 10 / speed), abs=1e-6)

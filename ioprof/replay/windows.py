@@ -32,14 +32,17 @@ def without_windows(trace: Trace, recorded: Pipeline, causes: Mapping[int, Mappi
         return recorded
     blocked = trace.rows(pl.col("name").cast(pl.String) == WINDOW_SPAN, kinds=["user"])
     marked = trace.rows(pl.col("rank").is_not_null(), kinds=["validate"])
-    waits = trace.rows(pl.col("rank").is_not_null(), kinds=["sync"])
+    loops = trace.rows(pl.col("rank").is_not_null(), kinds=["step"]).select("rank", "tid").unique()
+    waits = trace.rows(pl.col("rank").is_not_null(), kinds=["sync"]).join(loops, on=["rank", "tid"], how="semi")
+    is_known = {window.rank for window in trace.run.capture.gpu.windows if window.loop_waited_ns is not None}
 
     def changed(rank: Rank) -> Rank:
         recorded = recorded_times(trace, rank.rank)
         if recorded is None or not len(rank.program):
             return rank
         times = (union(intervals(each.filter(pl.col("rank") == rank.rank))) for each in (blocked, marked, waits))
-        return _of_rank(rank, recorded, causes[rank.rank]["compute"], *times)
+        found = _of_rank(rank, recorded, causes[rank.rank]["compute"], *times)
+        return found if rank.rank in is_known else replace(found, program=replace(found.program, hidden_s=rank.program.hidden_s))
 
     return replace(recorded, ranks=tuple(map(changed, recorded.ranks)))
 
@@ -55,13 +58,13 @@ def _of_rank(rank: Rank, recorded: Intervals, computed: Intervals, blocked: Inte
     after = _without_queue(after, is_seen, covered(rows, marked) / 1e9)
     after[:, host] = np.maximum(0.0, after[:, host] - covered(rows, blocked) / 1e9)
     after = as_recorded(after, trains, is_seen)
-    hidden = _hidden(after[:, OWN.index("compute")], covered(rows, subtract(computed, waits)) / 1e9, is_seen) if len(waits) else 0.0
+    hidden = _hidden(after[:, OWN.index("compute")], covered(rows, subtract(computed, waits)) / 1e9, is_seen)
     until = np.concatenate((rank.taken_ns, [rank.end_ns]))
     moved = until - covered(pack(np.full(len(until), rank.begin_ns), until), blocked)
     arrive = np.minimum(program.arrive_s, after.sum(1))
     return replace(
         rank,
-        program=replace(program, after_s=after, arrive_s=arrive, hidden_s=program.hidden_s + hidden),
+        program=replace(program, after_s=after, arrive_s=arrive, hidden_s=hidden),
         taken_ns=moved[:-1],
         end_ns=int(moved[-1]),
     )
