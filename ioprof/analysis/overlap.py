@@ -13,22 +13,27 @@ from ioprof.run_record import Overlap, Reason
 from ioprof.trace import Trace
 
 _ACTIVITIES: Final[dict[str, Callable[[pl.DataFrame], pl.DataFrame]]] = {
-    "h2d": lambda spans: of_kind(spans, *COPIES),
+    "h2d": lambda spans: of_kind(spans, "h2d"),
+    "d2h": lambda spans: of_kind(spans, "d2h"),
     "storage": lambda spans: of_work(spans, "storage"),
     "decode": lambda spans: of_kind(spans, "decode"),
     "communication": lambda spans: of_kind(spans, "comm"),
 }
 _ABSENT: Final = {
     "h2d": Reason.NO_COPY_OCCURRED,
+    "d2h": Reason.NO_COPY_OCCURRED,
     "storage": Reason.NO_STORAGE_READ,
     "decode": Reason.NO_DECODE,
     "communication": Reason.NO_EXCHANGE_OCCURRED,
 }
 
+_CAUSES: Final = {"d2h": "h2d", "communication": "exchange"}
+"""The causes of activities that are not called as those."""
+
 
 def overlap(trace: Trace) -> dict[str, Overlap]:
-    """For `h2d`, `storage`, `decode`, `communication`: the time during which at least one such span of a rank or of its workers was
-    open, and how much of it that rank's accelerator computed, summed over ranks.
+    """For `h2d`, `d2h`, `storage`, `decode`, `communication`: the time during which at least one such span of a rank or of its
+    workers was open, and how much of it that rank's accelerator computed, summed over ranks.
 
     `storage` is every read that did not provably come from the page cache. `communication` includes straggler wait.
     Where the GPU was recorded in windows, only these are looked at.
@@ -67,7 +72,7 @@ class Overlaps:
 
 def _overlap(name: str, open_ns: int, hidden_ns: int, basis: str, missing: Mapping[str, Reason]) -> Overlap:
     if not open_ns:
-        reason = missing.get("exchange" if name == "communication" else name, _ABSENT[name])
+        reason = missing.get(_CAUSES.get(name, name), _ABSENT[name])
         return Overlap(None, None, None, "unknown", reason.text, reason)
     if "compute" in missing:
         return Overlap(open_ns / 1e9, None, None, "measured", missing["compute"].text, missing["compute"])
