@@ -21,22 +21,18 @@ _ACTIVITIES: Final[dict[str, Callable[[pl.DataFrame], pl.DataFrame]]] = {
 }
 _ABSENT: Final = {
     "h2d": Reason.NO_COPY_OCCURRED,
-    "d2h": Reason.NO_COPY_OCCURRED,
     "storage": Reason.NO_STORAGE_READ,
     "decode": Reason.NO_DECODE,
     "communication": Reason.NO_EXCHANGE_OCCURRED,
 }
-
-_CAUSES: Final = {"d2h": "h2d", "communication": "exchange"}
-"""The causes of activities that are not called as those."""
 
 
 def overlap(trace: Trace) -> dict[str, Overlap]:
     """For `h2d`, `d2h`, `storage`, `decode`, `communication`: the time during which at least one such span of a rank or of its
     workers was open, and how much of it that rank's accelerator computed, summed over ranks.
 
-    `storage` is every read that did not provably come from the page cache. `communication` includes straggler wait.
-    Where the GPU was recorded in windows, only these are looked at.
+    There is a `d2h` only where copies to the host were recorded. `storage` is every read that did not provably come from the page
+    cache. `communication` includes straggler wait. Where the GPU was recorded in windows, only these are looked at.
     """
     found = Overlaps(trace)
     analyse(trace, found)
@@ -67,12 +63,13 @@ class Overlaps:
     def by_activity(self) -> dict[str, Overlap]:
         """What `overlap` returns."""
         missing, basis = unmeasured(self._trace), self._trace.run.device_basis
-        return {name: _overlap(name, self._open_ns[name], self._hidden_ns[name], basis, missing) for name in _ACTIVITIES}
+        names = [name for name in _ACTIVITIES if name != "d2h" or self._open_ns[name]]
+        return {name: _overlap(name, self._open_ns[name], self._hidden_ns[name], basis, missing) for name in names}
 
 
 def _overlap(name: str, open_ns: int, hidden_ns: int, basis: str, missing: Mapping[str, Reason]) -> Overlap:
     if not open_ns:
-        reason = missing.get(_CAUSES.get(name, name), _ABSENT[name])
+        reason = missing.get("exchange" if name == "communication" else name, _ABSENT[name])
         return Overlap(None, None, None, "unknown", reason.text, reason)
     if "compute" in missing:
         return Overlap(open_ns / 1e9, None, None, "measured", missing["compute"].text, missing["compute"])

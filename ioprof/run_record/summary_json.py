@@ -367,8 +367,8 @@ class Summary(Record, frozen=True):
     throughput: Throughput
     steps: Steps
     overlap: dict[str, Overlap]
-    """Keys `h2d`, `d2h`, `storage`, `decode`, `communication`. In older runs without `d2h` the copies of both directions are
-    in `h2d`."""
+    """Keys `h2d`, `storage`, `decode`, `communication`, and `d2h` where copies to the host were recorded, which are in `h2d` in
+    older runs."""
     storage: Storage
     demand: Demand
     capture: Capture
