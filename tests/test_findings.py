@@ -250,6 +250,89 @@ def test_page_faults_at_random_places_want_no_readahead() -> None:
     assert "MADV_RANDOM" in pattern.remedy
 
 
+MB = 1_000_000
+
+
+def fetching(*reads: tuple[str, int, int, str], fetched: int, imports: int = 0) -> Trace:
+    """A rank without a loader: reads of a file, at a millisecond, of so many bytes, from a source; and what its calls fetched.
+
+    Its steps begin at 10 ms. `imports`: bytes that the kernel fetched while modules were imported.
+    """
+    drawn = timeline("step 0\nphase name=x 0\nread main 0")
+    made = {kind: drawn.spans.filter(pl.col("kind") == kind).row(0, named=True) for kind in ("step", "phase", "read")}
+    steps = [made["step"] | {"step": number, "start_ns": (10 + number) * MS, "end_ns": (11 + number) * MS} for number in range(9)]
+    phase = made["phase"] | {"name": "import torch", "start_ns": 0, "end_ns": 5 * MS, "bytes": imports}
+    names = list(dict.fromkeys(path for path, *_ in reads))
+    of_files = [
+        made["read"] | {
+            "file": names.index(path), "start_ns": at * MS, "end_ns": at * MS + 1000, "bytes": size, "source": source, "step": None,
+            "batch": None,
+        }
+        for path, at, size, source in reads
+    ]  # fmt: skip
+    counts = {"fetched_bytes": fetched, "io_read_bytes": fetched, "mapped_bytes": imports}
+    processes = [{"host": "node1", "pid": made["step"]["pid"], "rank": 0, "role": "rank", "reads": counts}]
+    trace = timeline("step 0", capture={"reads": True}, processes=processes)
+    files = pl.DataFrame({"file": range(len(names)), "path": names}, schema_overrides={"file": trace.files.schema["file"]})
+    files = trace.files.clear().join(files, how="full", on=["file", "path"], coalesce=True).select(trace.files.columns)
+    return Trace(trace.run, pl.DataFrame([*steps, phase, *of_files], schema=drawn.spans.schema), files)
+
+
+DATA = [("/data/a", 11 + number % 8, 100_000, "storage") for number in range(100)]
+"""10 MB."""
+INSTALLED = "/venv/lib/python3.12/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("reads", "fetched", "imports", "said"),
+    [
+        pytest.param(DATA, 100 * MB, 0, "100 MB were fetched during calls that asked for 10 MB", id="ranges of data"),
+        pytest.param(DATA, 10 * MB, 0, None, id="data without readahead"),
+        pytest.param(DATA, 100 * MB, 90 * MB, None, id="most of it by imports"),
+        pytest.param([*DATA, ("/data/index", 8, 95 * MB, "storage")], 105 * MB, 0, None, id="an index before the first step"),
+        pytest.param(
+            [*DATA, ("/data/index", 8, 95 * MB, "page_cache")], 100 * MB, 0, "100 MB were fetched", id="an index in memory"
+        ),
+        pytest.param([(f"{INSTALLED}/x.dist-info/METADATA", 12, 900, "storage")], 100 * MB, 0, None, id="installed files alone"),
+        pytest.param([*DATA, (f"{INSTALLED}/y.json", 12, 80 * MB, "storage")], 100 * MB, 0, None, id="installed files beside data"),
+    ],
+)
+def test_what_was_fetched_for_data_is_compared_with_what_data_was_asked_for(
+    reads: list[tuple[str, int, int, str]], fetched: int, imports: int, said: str | None
+) -> None:
+    """Not what the process fetched for its imports, its index or its installed files, of which no advice is given."""
+    told = [pattern.seen for pattern in found(fetching(*reads, fetched=fetched, imports=imports)).reads.patterns]
+    assert ([] if said is None else [said]) == [text[: len(said or "")] for text in told]
+
+
+@pytest.mark.parametrize(
+    ("path", "is_data"),
+    [
+        ("/data/a", True),
+        ("/data/lib/python/a", True),
+        (f"{INSTALLED}/tabulate-0.10.0.dist-info/METADATA", False),
+        (f"{INSTALLED}/pandas/x.json", False),
+        ("/usr/share/zoneinfo/UTC", False),
+        ("/etc/localtime", False),
+        ("/proc/self/maps", False),
+        ("/job/train.py", False),
+    ],
+)
+def test_slow_files_are_of_data(path: str, is_data: bool) -> None:
+    """Files of the Python installation and of the system are no data where they made no batch."""
+    told = found(fetching((path, 12, 1000, "storage"), fetched=0)).reads.files
+    assert ([path] if is_data else []) == [file.path for file in told]
+
+
+def test_installed_files_that_make_batches_are_data() -> None:
+    """Such as the examples that a package has; but not what says what is installed."""
+    paths = [f"{INSTALLED}/sklearn/datasets/digits.csv", f"{INSTALLED}/x.dist-info/METADATA", "/data/a"]
+    trace = reading([1.0] * 300, [1000] * 300)
+    files = trace.files.with_columns(path=pl.col("file").replace_strict(dict(enumerate(paths)), return_dtype=pl.String))
+    told = found(Trace(trace.run, trace.spans, files)).reads.files
+    assert {paths[0], paths[2]} == {file.path for file in told}
+
+
 # ------------------------------------------------------------------------------------------------ waits and epochs
 
 

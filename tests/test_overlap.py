@@ -29,7 +29,8 @@ def test_hidden_is_what_lies_under_compute() -> None:
     found = {name: (entry.total_s, entry.hidden_s) for name, entry in overlap(timeline(DRAWING)).items()}
     ns = 1e-9
     assert found == {
-        "h2d": pytest.approx((70 * ns, 30 * ns)),
+        "h2d": pytest.approx((50 * ns, 30 * ns)),
+        "d2h": pytest.approx((20 * ns, 0.0)),
         "storage": pytest.approx((60 * ns, 20 * ns)),
         "decode": pytest.approx((30 * ns, 10 * ns)),
         "communication": pytest.approx((30 * ns, 10 * ns)),

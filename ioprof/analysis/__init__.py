@@ -10,6 +10,7 @@ Modules, from the bottom up:
     lateness.py               what made a rank late: its time since it met another rank, less that rank's
     stragglers.py             collectives across ranks: the last to arrive, and what made it late
     gpu_windows.py            the times in which GPUs were recorded
+    launches.py, copies.py    waiting for kernel launches; bytes that were copied to and from devices
     unmeasured.py             which causes are null, and why
     blame.py                  all of it: what each step's time is charged to
     overlap.py, reads.py      what compute hid; what was read

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from ioprof.analysis.details import EPOCH_END, OPTIMIZER, SAMPLER, WORKER_GC, WORKER_START
+from ioprof.analysis.details import EPOCH_END, FROM_PAGEABLE, LAUNCHES, OPTIMIZER, SAMPLER, TO_HOST, WORKER_GC, WORKER_START
 from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text, shortened
 from ioprof.analysis.own_advice import PEERS, Lines, decode_less, ms, of_line, own_advice
 from ioprof.analysis.provable import can_pin
@@ -18,6 +18,8 @@ _MOSTLY_OWN: Final = 0.5
 """Part of a stage that is in lines of the job's own Python, from which on a library's part of it is not what to change."""
 _UNEQUAL_STAGES: Final = 1.25
 """Time that a stage of a pipeline computes over the mean of the others, from which on the model should be divided anew."""
+_LEAST_OF_COPIES: Final = 0.1
+"""Part of the exposed copies that have one direction, from which on something is advised for it."""
 _LARGE_BUBBLES: Final = 0.1
 """Share of the time of a pipeline of equal stages, from which on more microbatches are asked for."""
 
@@ -253,6 +255,33 @@ def _loader(evidence: Evidence) -> Lines:
 
 
 def _h2d(evidence: Evidence) -> Lines:
+    to_host = evidence.copies_ratio(TO_HOST) or 0.0
+    if evidence.copies_to_host:
+        yield from _to_host(evidence, to_host)
+    if to_host < 1 - _LEAST_OF_COPIES:
+        yield from _to_device(evidence)
+    if not evidence.copies_to_host and to_host >= _LEAST_OF_COPIES:
+        yield from _to_host(evidence, to_host)
+
+
+def _to_host(evidence: Evidence, part: float) -> Lines:
+    """Of results that are copied from the device to the host, which are this part of the exposed copies."""
+    line = evidence.largest_line("h2d") if evidence.copies_to_host else None
+    where = f" at {line_text(line)}" if line else ""
+    copied = f"{evidence.copied_per_step.get('d2h', 0.0) / 1e6:,.1f} MB"
+    waits = f"a step waits {ms(part * evidence.seconds_per_step('h2d'))} for {copied} from the device"
+    less = f"Copy results to the host less often{where}, or reduce them on the device first (a mean or an argmax there)"
+    yield Advice(f"{less}: {waits}", cause="h2d", part=part)
+    pageable = [detail for detail in evidence.charged["h2d"].details if detail.name == TO_HOST + FROM_PAGEABLE]
+    if pageable:
+        text = (
+            "Copy results into page-locked memory that is kept (torch.empty(..., pin_memory=True).copy_(..., non_blocking=True)), "
+            f"and read them a step later: copies to pageable memory are slower, and the loop waits for each; {waits}"
+        )
+        yield _of_detail(evidence, text, "h2d", pageable[0])
+
+
+def _to_device(evidence: Evidence) -> Lines:
     found, copies = evidence.overlap["h2d"], evidence.charged["h2d"]
     if copies.reason_code is Reason.INCLUDES_PAGEABLE_COPIES:
         change = JobChange(pin_memory=True) if can_pin(evidence.run) else None
@@ -366,6 +395,9 @@ def _host(evidence: Evidence) -> Lines:
             no_gain=NoGain.NOT_MODELLED,
         )
         detail = None
+    launching = evidence.launching
+    if detail and detail.name == LAUNCHES:
+        detail = None
     if holder := evidence.lock_holder:
         name, waited = holder
         where = f", at {line_text(line)}," if line and line.seconds >= LEAST_NAMED_RATIO * waited.seconds else ""
@@ -376,6 +408,13 @@ def _host(evidence: Evidence) -> Lines:
             predicted_speedup=1 / (1 - waited.share) if waited.share < 1 else None,
             is_bound=True,
         )
+    elif launching:
+        where = f", most of them at {line_text(line)}" if line else ""
+        text = (
+            'Launch fewer kernels (CUDA graphs, as by torch.compile(mode="reduce-overhead"); larger batches; an optimizer with '
+            f"fused=True): the device waited for launches for {launching.share:.1%} of the time, {evidence.kernels}{where}"
+        )
+        yield _of_detail(evidence, text, "host", launching)
     elif (waiting := evidence.waiting_line) and not (detail and detail.seconds > waiting.seconds):
         text = (
             f"Make what {line_text(waiting)} waits for faster, or ask for it earlier: the rank waits there for another process or "

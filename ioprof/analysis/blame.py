@@ -34,11 +34,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis import lineage
-from ioprof.analysis.details import Details, host_places
+from ioprof.analysis.details import LAUNCHES, Details, host_places
 from ioprof.analysis.gpu_windows import observed
 from ioprof.analysis.interpreter_lock import DETAIL, LockWaits
 from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack, partition, subtract, total, union, union_all
 from ioprof.analysis.lateness import BetweenCollectives
+from ioprof.analysis.launches import Launches, LaunchWaits
 from ioprof.analysis.selection import (
     COMPUTE,
     COPIES,
@@ -97,6 +98,8 @@ class Charges:
     computed_meanwhile_ns: dict[int, int] = field(default_factory=dict)
     """Part of `compute` in `straggler_wait_ns`: the straggler computed while others waited, and it is not known whether it computed
     more than they did, or began later."""
+    launches: Launches | None = None
+    """How kernels were launched; None: none was recorded."""
     by_tasks: bool = False
     """What counts as threads of the training process are tasks of Ray Data, in processes of their own."""
 
@@ -156,7 +159,7 @@ class Charging:
         self._details = Details()
         self._whole = _whole_loops(trace)
         self._own_ns, self._derived_ns, self._threads_ns = Counter[str](), Counter[str](), 0
-        self._lock = LockWaits(trace)
+        self._lock, self._launches = LockWaits(trace), LaunchWaits(trace, self._table.filter(pl.Series(self._seen)))
         self.sendings: dict[int, lineage.Sending] = {}
         """What `lineage.sending_of` finds of ranks, as far as it was looked for."""
 
@@ -187,6 +190,7 @@ class Charging:
         self._threads_ns += total(overlaps(unused, host))
         self._details.add(piece.spans, exclusive, activities)
         self._details.add_places(host, self._places)
+        self._launches.add(piece, host)
         waiting = union_all([activity.times for activity in exclusive if activity.cause == "straggler"])
         self._waited.append(self._waits.charged(piece, waiting))
         when_late = self._late.get(piece.rank, EMPTY)
@@ -223,9 +227,14 @@ class Charging:
         stragglers = waits.total
         computed_ns = {rank: causes["compute"] for rank, causes in waits.meanwhile.items() if "compute" in causes}
         self._details.add_stragglers(stragglers, bubbles.total)
+        launches = self._launches.found()
+        if launches is not None:
+            self._details.add_named("host", LAUNCHES, launches.waited_ns, self._launches.unnamed_ns)
         table = _with_causes(self._table, self._charged, self._missing, self._seen)
         own_ns, derived_ns, by_tasks = dict(+self._own_ns), dict(+self._derived_ns), self._trace.run.job_kind is JobKind.RAY
-        return Charges(table, stragglers, self._details, own_ns, derived_ns, self._threads_ns, lock_ns, computed_ns, by_tasks)
+        return Charges(
+            table, stragglers, self._details, own_ns, derived_ns, self._threads_ns, lock_ns, computed_ns, launches, by_tasks
+        )
 
     def _move_lock_waits(self) -> dict[str, int]:
         """Charge the waits for the interpreter's lock to `host`, and return what they were charged to before."""

@@ -1,16 +1,28 @@
 """Named parts of causes: which files, peers, ranks, spans and stages their time went to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final
 
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.intervals import Intervals, overlaps, pack, pieces_within, subtract, total, union, union_all
+from ioprof.analysis.gpu_windows import PAGEABLE
+from ioprof.analysis.intervals import EMPTY, Intervals, overlaps, pack, pieces_within, subtract, total, union, union_all
 from ioprof.analysis.lineage import fetchers
 from ioprof.analysis.pipes import sent_files
-from ioprof.analysis.selection import READS, WORKER, Activity, from_peer, intervals, of_kind, of_work, on_stream, with_worker
+from ioprof.analysis.selection import (
+    COPIES,
+    READS,
+    WORKER,
+    Activity,
+    from_peer,
+    intervals,
+    of_kind,
+    of_work,
+    on_stream,
+    with_worker,
+)
 from ioprof.analysis.training_process import for_main_thread, in_main_thread, main_threads
 from ioprof.trace import Trace
 
@@ -30,6 +42,11 @@ PLACES: Final = (BEFORE_FORWARD, AFTER_COMPUTE)
 _WAIT_NAMES: Final = {"start": WORKER_START, "end": EPOCH_END}
 """What a wait is called that is for no batch, by the name of its span."""
 _SPAN_NAMES: Final = {"sampler": SAMPLER, "gc": WORKER_GC}
+LAUNCHES: Final = "waiting for kernel launches"
+TO_DEVICE: Final = "host to device"
+TO_HOST: Final = "device to host"
+FROM_PAGEABLE: Final = ", pageable memory"
+"""The end of the name of copies from or to memory that is not page-locked."""
 OPTIMIZER: Final = "optimizer"
 _PASSES: Final = {"forward": "forward pass", "backward": "backward pass", "optimizer": OPTIMIZER}
 """What computations on the CPU are called, by the names of their spans, see `hooks/compute.py`."""
@@ -43,6 +60,16 @@ def starting(spans: pl.DataFrame) -> pl.DataFrame:
     worker = pl.col("pid").cast(pl.Int64) * 2**32 + pl.col("thread")
     waits = fetchers(spans).with_columns(worker=worker).join(first, on="worker").filter(pl.col("start_ns") < pl.col("until"))
     return waits.select("start_ns", end_ns=pl.min_horizontal("end_ns", "until"), name=pl.lit(WORKER_START))
+
+
+def with_directions(copies: pl.DataFrame) -> pl.DataFrame:
+    """Copies, named by their direction and by whether the host's memory was pageable. Those to the device have no name where it is
+    not known from what memory they came, as with an emulated one.
+    """
+    memory = pl.col("name").cast(pl.String)
+    way = pl.when(pl.col("kind") == "d2h").then(pl.lit(TO_HOST)).when(memory.is_not_null()).then(pl.lit(TO_DEVICE))
+    end = pl.when(memory == PAGEABLE).then(pl.lit(FROM_PAGEABLE)).otherwise(pl.lit(""))
+    return copies.with_columns(name=way + end)
 
 
 def host_places(spans: pl.DataFrame) -> dict[str, Intervals]:
@@ -107,12 +134,14 @@ class Details:
         self._add_spans("checkpoint", checkpoints, of_kind(spans, "checkpoint").filter(by_main))
         self._add_spans("gc", collections, of_kind(spans, "gc").filter(by_main))
         self._add_validation(validation, activities)
+        copied = union_all([EMPTY, *(activity.times for activity in exclusive if activity.cause == "h2d")])
+        self._add_spans("h2d", copied, with_directions(of_kind(spans, *COPIES)))
 
-    def add_named(self, cause: str, name: str, took_ns: int) -> None:
-        """Time of a part of a cause that is known by other means than spans."""
+    def add_named(self, cause: str, name: str, took_ns: int, explained_ns: int | None = None) -> None:
+        """Time of a part of a cause that is known by other means than spans. `explained_ns`: what of it no span names; else all."""
         self._add(cause, name, took_ns)
-        if took_ns:
-            self.explained_ns[cause] = self.explained_ns.get(cause, 0) + took_ns
+        if explained_ns := took_ns if explained_ns is None else explained_ns:
+            self.explained_ns[cause] = self.explained_ns.get(cause, 0) + explained_ns
 
     def add_places(self, host: Intervals, places: Mapping[str, Intervals]) -> None:
         """The parts of `host` at these places of the steps."""
@@ -126,6 +155,10 @@ class Details:
                 what, bubble_ns = f"rank {rank}: {cause.replace('_', ' ')}", bubbles_ns.get(rank, {}).get(cause, 0)
                 self._add("straggler", f"bubble, {what}", bubble_ns)
                 self._add("straggler", what, waited_ns - bubble_ns)
+
+    def named_ns(self, cause: str, names: Collection[str]) -> int:
+        """Time of these named parts of a cause."""
+        return sum(self._named.get(cause, {}).get(name, 0) for name in names)
 
     def of_cause(self, cause: str, charged_ns: int, trace: Trace) -> list[tuple[str, int]]:
         """The largest parts of a cause and their nanoseconds. Of files that are many and small their folders."""

@@ -9,9 +9,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from ioprof.analysis.demand import Fetched
-from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, EPOCH_END, PLACES, SAMPLER, WORKER_START
+from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, EPOCH_END, LAUNCHES, PLACES, SAMPLER, TO_HOST, WORKER_START
 from ioprof.analysis.exchange_rate import SmallSums
 from ioprof.analysis.interpreter_lock import thread_in
+from ioprof.analysis.launches import Launches
 from ioprof.analysis.options import JobOptions, options_of
 from ioprof.analysis.stacks import OF_BATCHES, WORKERS
 from ioprof.run_record import (
@@ -54,6 +55,8 @@ _PLACES: Final = {BEFORE_FORWARD: ", most of it before the forward pass", AFTER_
 
 LEAST_NAMED_RATIO: Final = 0.3
 """Part of a cause from which on a file, a span or a line of code is named as its reason."""
+_MOSTLY_LAUNCHES: Final = 0.5
+"""Part of `host` that is waiting for kernel launches, from which on that is what to change, and no line of code."""
 LEAST_BUSY_RATIO: Final = 0.9
 """Part of the steps' time in which workers fetch from which on they are called busy."""
 _LEAST_WITHOUT_NAME: Final = 0.75
@@ -64,6 +67,8 @@ _MOSTLY_OWN: Final = 1.1
 """Waits for a stage over the workers' own time for it, above which other threads did it."""
 _MOSTLY_BY_THREADS: Final = 0.5
 """Part of what the training process itself spent on a cause, from which on its threads are spoken of instead."""
+_MOSTLY_TO_HOST: Final = 0.5
+"""Part of the exposed copies from which on they are said to be from the device to the host."""
 _MUCH_MORE: Final = 1.2
 """Time of all lines of a function over that of one of them, from which on the function's is told too."""
 _WAITING: Final = {
@@ -124,6 +129,10 @@ class Evidence:
     """Files that took most of the time of reading."""
     loaders: tuple[LoaderTime, ...] = ()
     """The job's loaders, most waiting first."""
+    launches: Launches | None = None
+    """How kernels were launched; None: none was recorded."""
+    copied_per_step: dict[str, float] = field(default_factory=dict)
+    """See `copies.copied_per_step`."""
     small_sums: SmallSums | None = None
     """All-reduces that the job makes for each parameter, or the like."""
     computed_meanwhile_s: dict[int, float] = field(default_factory=dict)
@@ -314,6 +323,28 @@ class Evidence:
         return (name, detail) if name and detail else None
 
     @property
+    def launching(self) -> CauseDetail | None:
+        """The waiting for kernel launches, if it is the largest part of `host`. The lines of code are where they are launched."""
+        found = self.largest_detail("host", LEAST_NAMED_RATIO)
+        if found is None or found.name != LAUNCHES or self.launches is None:
+            return None
+        line = self.largest_line("host")
+        is_most = found.seconds >= _MOSTLY_LAUNCHES * (self.charged["host"].seconds or 0.0)
+        return found if is_most or line is None or line.seconds < found.seconds else None
+
+    def copies_ratio(self, direction: str) -> float | None:
+        """The part of the exposed copies that have this direction, 0 to 1; null: what they were is not known."""
+        copies = self.charged.get("h2d")
+        if copies is None or not copies.seconds or not copies.details:
+            return None
+        return min(1.0, sum(part.seconds for part in copies.details if part.name.startswith(direction)) / copies.seconds)
+
+    @property
+    def copies_to_host(self) -> bool:
+        """Whether most of the exposed copies are of results, from the device to the host."""
+        return (self.copies_ratio(TO_HOST) or 0.0) >= _MOSTLY_TO_HOST
+
+    @property
     def waiting_line(self) -> CodeShare | None:
         """The line at which the ranks' own Python mostly waits for another thread or process that no hook follows."""
         line = self.largest_line("host")
@@ -348,12 +379,23 @@ class Evidence:
         """The largest part of a cause, as a clause: a file, a span, or a line of code. Empty: none that is large enough."""
         detail = self.largest_detail(cause, LEAST_NAMED_RATIO)
         line = self.largest_line(cause)
+        if detail and cause == "h2d":  # its direction is told already
+            return f", {line.share or 0.0:.1%} at {line_text(line)}" if line else ""
+        if detail and detail.name == LAUNCHES:
+            most = f", {detail.share:.1%} to {LAUNCHES} ({self.kernels})" if self.launching else ""
+            return most + (f", {line.share or 0.0:.1%} at {line_text(line)}{self.of_function(line)}" if line else "")
         if line and line.cause == WORKERS and (not detail or detail.name in (WORKER_START, EPOCH_END)):
             return f", {self.part_of(line)} at {line_text(line)}"
         if line and (not detail or cause in ("transform", "validation")):
             return f", {line.share or 0.0:.1%} at {line_text(line)}{self.of_function(line)}"
         within = f" ({line_text(line)})" if line and detail and not (detail.name == SAMPLER and not self.sampler_line) else ""
         return f", {detail.share:.1%} on {shortened(detail.name)}{within}" if detail else ""
+
+    @property
+    def kernels(self) -> str:
+        """The kernels of a step, in words: `2,432 kernels a step, median 2.1 us`."""
+        found = self.launches
+        return f"{found.per_step:,.0f} kernels a step, median {found.median_s * 1e6:,.1f} µs" if found else ""
 
     @property
     def slow_file(self) -> FileReads | None:

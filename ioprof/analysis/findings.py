@@ -8,7 +8,7 @@ from ioprof.analysis.read_patterns import ReadPatterns, of_data
 from ioprof.analysis.reads import counted_reads
 from ioprof.analysis.selection import look
 from ioprof.analysis.skew import skew
-from ioprof.analysis.storage_bytes import storage_bytes
+from ioprof.analysis.storage_bytes import by_process
 from ioprof.analysis.stragglers import arrivals
 from ioprof.analysis.variation import epochs, steps_bounds, trend, waiting
 from ioprof.analysis.workers_time import Making, workers_time
@@ -45,5 +45,5 @@ class Finding:
         has_all = whole_job is None or not whole_job.is_part  # else the first of its epochs is none that is known
         over_epochs = trend(charged, self._of_batch, self.reads.of_epochs()) if has_all else None
         late = skew(arrived, trace.run.uncertainty_ns)
-        found = self.reads.found(made.total_ns, storage_bytes(trace))
+        found = self.reads.found(made.total_ns, by_process(trace))
         return Findings(loaders(received), workers_time(made), found, waiting(received), over_epochs, late)

@@ -13,7 +13,8 @@ from ioprof.run_record import Overlap, Reason
 from ioprof.trace import Trace
 
 _ACTIVITIES: Final[dict[str, Callable[[pl.DataFrame], pl.DataFrame]]] = {
-    "h2d": lambda spans: of_kind(spans, *COPIES),
+    "h2d": lambda spans: of_kind(spans, "h2d"),
+    "d2h": lambda spans: of_kind(spans, "d2h"),
     "storage": lambda spans: of_work(spans, "storage"),
     "decode": lambda spans: of_kind(spans, "decode"),
     "communication": lambda spans: of_kind(spans, "comm"),
@@ -27,11 +28,11 @@ _ABSENT: Final = {
 
 
 def overlap(trace: Trace) -> dict[str, Overlap]:
-    """For `h2d`, `storage`, `decode`, `communication`: the time during which at least one such span of a rank or of its workers was
-    open, and how much of it that rank's accelerator computed, summed over ranks.
+    """For `h2d`, `d2h`, `storage`, `decode`, `communication`: the time during which at least one such span of a rank or of its
+    workers was open, and how much of it that rank's accelerator computed, summed over ranks.
 
-    `storage` is every read that did not provably come from the page cache. `communication` includes straggler wait.
-    Where the GPU was recorded in windows, only these are looked at.
+    There is a `d2h` only where copies to the host were recorded. `storage` is every read that did not provably come from the page
+    cache. `communication` includes straggler wait. Where the GPU was recorded in windows, only these are looked at.
     """
     found = Overlaps(trace)
     analyse(trace, found)
@@ -62,7 +63,8 @@ class Overlaps:
     def by_activity(self) -> dict[str, Overlap]:
         """What `overlap` returns."""
         missing, basis = unmeasured(self._trace), self._trace.run.device_basis
-        return {name: _overlap(name, self._open_ns[name], self._hidden_ns[name], basis, missing) for name in _ACTIVITIES}
+        names = [name for name in _ACTIVITIES if name != "d2h" or self._open_ns[name]]
+        return {name: _overlap(name, self._open_ns[name], self._hidden_ns[name], basis, missing) for name in names}
 
 
 def _overlap(name: str, open_ns: int, hidden_ns: int, basis: str, missing: Mapping[str, Reason]) -> Overlap:

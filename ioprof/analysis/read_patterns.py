@@ -3,7 +3,7 @@
 All of it is found in one pass over the reads, in parts of bounded size.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -12,8 +12,8 @@ import polars as pl
 from ioprof.analysis.duration_classes import UNTIMED, quantiles_ns
 from ioprof.analysis.queue_depth import DepthOverTime
 from ioprof.analysis.read_sums import IS_CALL, IS_OPEN, IS_READ, PAGE_BYTES, SIZE_STEP, ReadSums
-from ioprof.analysis.reads import CODE
-from ioprof.analysis.storage_bytes import StorageBytes
+from ioprof.analysis.reads import CODE, INSTALLED, METADATA, is_received
+from ioprof.analysis.storage_bytes import ProcessId, StorageBytes
 from ioprof.run_record import FileReads, ReadGroup, ReadPattern, Reads
 from ioprof.schema import SOURCES
 from ioprof.trace import Trace
@@ -34,20 +34,28 @@ _LEAST_OPENS: Final = 5
 _LEAST_PART_OF_FILE: Final = 0.5
 """Of a file that is read for each time that it is opened, from which on it is a sample, which has to be opened each time."""
 _MOST_AMPLIFICATION: Final = 2.0
+_LEAST_FETCHED: Final = 1 << 24
+"""Bytes that calls fetched, up to which it is not said that they asked for less."""
+_READAHEAD_BYTES: Final = 128 << 10
+"""What a call fetches beyond its own bytes at most, by the kernel's default (read_ahead_kb)."""
 _RANDOM_RATIO: Final = 0.5
 
 _MAY_BE_STORAGE: Final = np.array([source in ("storage", "unknown") for source in SOURCES])
 
 
 def of_data(trace: Trace, is_counted: pl.Expr, first_ns: int) -> pl.Expr:
-    """Of these reads those of data: not of the job's own code, and nothing before the first step unless it made a batch."""
-    is_code = pl.col("path").str.contains(CODE.pattern).fill_null(value=False)
-    code = trace.files.filter(is_code)["file"].implode()
-    return (
-        is_counted
-        & (pl.col("batch").is_not_null() | (pl.col("start_ns") >= first_ns))
-        & ~pl.col("file").is_in(code).fill_null(False)
-    )
+    """Of these reads those of data: not of the job's own code, nothing before the first step unless it made a batch, and of
+    installed files only what made a batch.
+    """
+    code, installed = (_files_like(trace, pattern) for pattern in (f"{CODE.pattern}|{METADATA.pattern}", INSTALLED.pattern))
+    in_batch = pl.col("batch").is_not_null()
+    is_data = in_batch | ((pl.col("start_ns") >= first_ns) & ~pl.col("file").is_in(installed).fill_null(value=False))
+    return is_counted & is_data & ~pl.col("file").is_in(code).fill_null(value=False)
+
+
+def _files_like(trace: Trace, pattern: str) -> pl.Series:
+    """The numbers of the files whose path has this pattern."""
+    return trace.files.filter(pl.col("path").str.contains(pattern).fill_null(value=False))["file"].implode()
 
 
 class ReadPatterns:
@@ -58,6 +66,7 @@ class ReadPatterns:
 
     def __init__(self, trace: Trace, is_counted: pl.Expr, depth: DepthOverTime, epochs: pl.DataFrame) -> None:
         self._trace, self._depth, self._epochs = trace, depth, epochs
+        self._is_counted = is_counted
         self._sums = ReadSums(trace.files["file"], epochs)
         is_open = (pl.col("kind") == "open") & pl.col("batch").is_not_null()
         flags = {IS_READ: is_counted, IS_OPEN: is_open, IS_CALL: pl.col("kind") != "fault"}
@@ -95,8 +104,8 @@ class ReadPatterns:
         self._faults += len(faults)
         self._fault_bytes += int(faults["size"].sum())
 
-    def found(self, made_ns: int, fetched: StorageBytes | None) -> Reads:
-        """What all parts show. `made_ns`: the time in which batches were made."""
+    def found(self, made_ns: int, fetched: Mapping[ProcessId, StorageBytes]) -> Reads:
+        """What all parts show. `made_ns`: the time in which batches were made; `fetched`: see `storage_bytes.by_process`."""
         groups, files = self._sums.groups(), self._sums.files()
         sizes = self._trace.files.drop_nulls("file").group_by("file").agg(pl.col("size_bytes").max())
         files = files.join(sizes, on="file", how="left")
@@ -112,7 +121,7 @@ class ReadPatterns:
         return self._sums.epochs()
 
     def _patterns(
-        self, groups: pl.DataFrame, files: pl.DataFrame, made_ns: int, fetched: StorageBytes | None
+        self, groups: pl.DataFrame, files: pl.DataFrame, made_ns: int, fetched: Mapping[ProcessId, StorageBytes]
     ) -> Iterator[ReadPattern]:
         asked = int(groups["bytes"].sum()) - self._fault_bytes
         small = self._sums.small()
@@ -151,12 +160,40 @@ class ReadPatterns:
                     f"{each / 1e3:,.0f} kB",
                     "if samples are smaller than that, switch readahead off for the map (madvise, MADV_RANDOM), or use pread()",
                 )
-        if fetched is not None and asked > 0 and fetched.by_calls > _MOST_AMPLIFICATION * asked and fetched.by_calls > 1 << 24:
-            yield ReadPattern(
-                "readahead of ranges",
-                f"{fetched.by_calls / 1e6:,.0f} MB were fetched during calls that asked for {asked / 1e6:,.0f} MB",
-                "read ranges at random places without readahead (os.posix_fadvise, POSIX_FADV_RANDOM), or neighbours together",
-            )
+        if asked > 0 and sum(each.by_calls for each in fetched.values()) > max(_MOST_AMPLIFICATION * asked, _LEAST_FETCHED):
+            for_data, asked = _fetched_for_data(self._trace, self._is_counted, fetched)
+            if for_data > max(_MOST_AMPLIFICATION * asked, _LEAST_FETCHED):
+                yield ReadPattern(
+                    "readahead of ranges",
+                    f"{for_data / 1e6:,.0f} MB were fetched during calls that asked for {asked / 1e6:,.0f} MB",
+                    "read ranges at random places without readahead (os.posix_fadvise, POSIX_FADV_RANDOM), or neighbours together",
+                )
+
+
+def _fetched_for_data(trace: Trace, is_data: pl.Expr, fetched: Mapping[ProcessId, StorageBytes]) -> tuple[int, int]:
+    """Bytes that calls which read data fetched, at least, and those that they asked for.
+
+    What calls fetched is known of a whole process. From that is taken what came during imports, and the most that other calls may
+    have fetched: the pages of what they read, and what the kernel reads ahead, of files that were not in memory.
+    """
+    names = pl.col("host").cast(pl.String), pl.col("pid"), pl.col("file")
+    is_cold = pl.col("source").is_in(["storage", "unknown"]).fill_null(value=True)
+    is_call = (pl.col("kind") == "read") & (pl.col("bytes") > 0) & ~is_received
+    pages = (pl.col("bytes") / PAGE_BYTES).ceil() * PAGE_BYTES + PAGE_BYTES
+    sums = {"bytes": pl.col("bytes").sum(), "pages": pages.sum(), "cold": is_cold.sum()}
+    of_parts = trace.found(lambda part: part.filter(is_call).group_by(*names, is_data=is_data.fill_null(value=False)).agg(**sums))
+    files = of_parts.group_by("host", "pid", "file", "is_data").agg(pl.col("bytes", "pages", "cold").sum())
+    most = pl.col("pages") + _READAHEAD_BYTES * pl.col("cold")
+    other = pl.col("cold") > 0, ~pl.col("is_data")
+    processes = files.group_by("host", "pid").agg(
+        asked=pl.col("bytes").filter("is_data").sum(), others=most.filter(*other).sum(), has_data=pl.col("is_data").any()
+    )
+    found = asked = 0
+    for host, pid, of_data, others in processes.filter("has_data").select("host", "pid", "asked", "others").iter_rows():
+        if (of_process := fetched.get((host, pid))) is not None:
+            found += max(0, of_process.by_calls - of_process.during_imports - int(others))
+            asked += of_data
+    return found, asked
 
 
 def _read_groups(groups: pl.DataFrame) -> Iterator[ReadGroup]:

@@ -22,6 +22,10 @@ MOST_UNSURE: Final = 0.05
 """Of the bytes that made batches, those of which it is not known whether they did, up to which the demand is known."""
 CODE: Final = re.compile(r"\.(py|pyc|so(\.[\d.]+)?)$|^/(proc|sys|dev)/|/ioprof-[^/]+/batches-")
 """Files that a program, or its recording, reads for itself."""
+INSTALLED: Final = re.compile(r"/lib(64)?/python3[^/]*/|/(site|dist)-packages/|^/(etc|usr/lib|usr/lib64|usr/share)/")
+"""Files of the Python installation and of the system; those that a package has for its examples may be data."""
+METADATA: Final = re.compile(r"/[^/]+\.(dist|egg)-info/")
+"""What installed packages are, as `importlib.metadata` reads it."""
 _MOST_HELD: Final = 4_000_000
 """Times of accesses that are kept, 8 bytes each, so that they are read once."""
 _SLOW_COLUMNS: Final = ("path", "bytes", "source", "rank", "step", "batch", "offset", "start_ns")

@@ -2,11 +2,11 @@
 place in the user's code.
 
 A sample counts where its thread was what the step waited for at that instant: the rank's own thread where the instant is charged to
-`host`, to a checkpoint, to its sampler, or to what it decodes, transforms, collates or validates outside of a wait; the thread of
-the worker or of the pool that made the awaited batch where a wait is charged to one of these or to `loader`; the thread of the
-rank's process that did the work where time is charged to such threads, see `training_process`. So the samples of a cause are spread
-over the time of that cause, and a line's part of them is its part of that time. Time of threads that were not sampled has no line:
-what the rank's own thread did meanwhile is the line at which it waited.
+`host`, to a checkpoint, to a copy from or to pageable memory, to its sampler, or to what it decodes, transforms, collates or
+validates outside of a wait; the thread of the worker or of the pool that made the awaited batch where a wait is charged to one of
+these or to `loader`; the thread of the rank's process that did the work where time is charged to such threads, see
+`training_process`. So the samples of a cause are spread over the time of that cause, and a line's part of them is its part of that
+time. Time of threads that were not sampled has no line: what the rank's own thread did meanwhile is the line at which it waited.
 """
 
 import re
@@ -21,10 +21,11 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.blame import Charges
+from ioprof.analysis.details import FROM_PAGEABLE, TO_DEVICE, TO_HOST, with_directions
 from ioprof.analysis.interpreter_lock import FEWEST_WAITS, causes_with_waits, is_within, of_holders, of_threads
 from ioprof.analysis.intervals import Intervals, overlaps, subtract, total, union
 from ioprof.analysis.lineage import fetchers
-from ioprof.analysis.selection import intervals, of_kind, of_work
+from ioprof.analysis.selection import COPIES, intervals, of_kind, of_work
 from ioprof.analysis.training_process import in_main_thread
 from ioprof.run_record import CodeShare
 from ioprof.trace import Trace
@@ -35,7 +36,10 @@ _WITH_WAITS: Final = (*OF_BATCHES, "validation")
 """Causes of which a part may be a wait for a worker."""
 _OF_LOOP: Final = ("host", "checkpoint")
 """Causes of the rank's own thread alone."""
-CAUSES: Final = (*_OF_LOOP, *_WITH_WAITS)
+_COPIES: Final = "h2d"
+"""Its thread waits for those copies that have one of `_BLOCKING` as their name."""
+_BLOCKING: Final = (TO_DEVICE + FROM_PAGEABLE, TO_HOST + FROM_PAGEABLE)
+CAUSES: Final = (*_OF_LOOP, *_WITH_WAITS, _COPIES)
 """All causes that it may be behind."""
 START: Final = "start"
 """What the rank's thread did before its first step; that is not a cause of `ioprof.schema.CAUSES`, and no part of a step."""
@@ -104,6 +108,8 @@ def unexplained(trace: Trace, charges: Charges, found: pl.DataFrame) -> tuple[Co
     shares: list[CodeShare] = []
     for cause in CAUSES:
         seconds = int(charged[f"{cause}_ns"].sum()) / 1e9
+        if cause == _COPIES:
+            seconds = charges.details.named_ns(cause, _BLOCKING) / 1e9
         threads_s = min(seconds, charges.derived_ns.get(cause, 0) / 1e9)
         by_others = _shares(cause, found.filter(~pl.col("by_threads")), seconds - threads_s, total_s)
         by_threads = _shares(cause, found.filter("by_threads"), threads_s, total_s)
@@ -145,6 +151,9 @@ class ChargedSamples:
         self._parts += [_within(own, instants[cause], cause) for cause in _OF_LOOP]
         if not len(spans):
             return
+        copies = with_directions(of_kind(spans, *COPIES)).filter(pl.col("name").is_in(_BLOCKING))
+        if len(copies):
+            self._parts.append(_within(own, overlaps(instants[_COPIES], union(intervals(copies))), _COPIES))
         mine = of_kind(spans, "wait", "sampler").filter(in_main_thread(spans))
         choosing = union(intervals(of_kind(mine, "sampler")))
         elsewhere = subtract(union(intervals(of_kind(mine, "wait"))), choosing)

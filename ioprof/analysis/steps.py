@@ -32,3 +32,16 @@ def steady_steps_per_s(table: pl.DataFrame) -> float | None:
     own = own[warmup(len(own)) : -1] if warmup(len(own)) else own[:0]
     seconds = (int(own["end_ns"][-1]) - int(own["start_ns"][0])) / 1e9 if len(own) else 0.0
     return len(own) / seconds if seconds > 0 else None
+
+
+def of_steps(spans: pl.DataFrame, table: pl.DataFrame, begin: str = "start_ns") -> pl.Series:
+    """Which spans of a rank are of one of these of its steps: by the number of their step, which is that of a launch, if they have
+    one, else by when they began.
+    """
+    steps = table.sort("start_ns").select(at="start_ns", until="end_ns")
+    found = (
+        spans.select(pl.col(begin).alias("at"), "step").with_row_index().sort("at").join_asof(steps, on="at", strategy="backward")
+    )
+    by_time = (pl.col("at") < pl.col("until")).fill_null(value=False)
+    is_one = pl.when(pl.col("step").is_null()).then(by_time).otherwise(pl.col("step").is_in(table["step"].implode()))
+    return found.sort("index").select(is_one.alias("is_one")).to_series()

@@ -10,6 +10,9 @@ from ioprof.analysis.evidence import IDLE_RATIO
 from ioprof.run_record import Capture, Doubt, Steps, Verdict
 from ioprof.trace import Trace
 
+ProcessId = tuple[str | None, int | None]
+"""Host and process."""
+
 LEAST_UNTIMED_BYTES: Final = 1 << 20
 """Less is metadata: folders, inodes and extent maps, which the kernel counts too."""
 LEAST_UNTIMED_RATIO: Final = 0.02
@@ -51,7 +54,7 @@ class StorageBytes:
         return min(self.untimed, self.by_imports)
 
 
-def by_process(trace: Trace) -> dict[tuple[str | None, int | None], StorageBytes]:
+def by_process(trace: Trace) -> dict[ProcessId, StorageBytes]:
     """The counts of each process, by host and process id, that has both the kernel's and those of the capture library."""
     is_fault = (pl.col("kind") == "fault") & (pl.col("source") == "storage")
     sums = trace.sums.filter(is_fault).group_by("host", "pid").agg(pl.col("bytes").sum())
@@ -66,7 +69,7 @@ def by_process(trace: Trace) -> dict[tuple[str | None, int | None], StorageBytes
     return found
 
 
-def _by_imports(trace: Trace) -> dict[tuple[str | None, int | None], tuple[int, int]]:
+def _by_imports(trace: Trace) -> dict[ProcessId, tuple[int, int]]:
     """By host and process, what came during its imports, as their spans say; and that less the pages of files that it read
     meanwhile and what recorded faults fetched: what is left is of the shared libraries that it loaded.
     """

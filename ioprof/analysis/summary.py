@@ -11,6 +11,7 @@ from ioprof.analysis.blame import Charges
 from ioprof.analysis.capture import capture
 from ioprof.analysis.ceilings import ceilings
 from ioprof.analysis.collectives import collective_sources, may_be_hidden
+from ioprof.analysis.copies import copied_per_step
 from ioprof.analysis.cpu import cpu_evidence
 from ioprof.analysis.cpu_verdict import with_cpu_limit
 from ioprof.analysis.demand import demand
@@ -100,7 +101,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         computed_meanwhile_s={rank: ns / 1e9 for rank, ns in charged.computed_meanwhile_ns.items()},
         longest_batch_s=int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,
     )
-    evidence = _with_worker_lines(evidence, work, found.unnamed_samples)
+    evidence = _with_worker_lines(_with_device_work(evidence, trace, charged), work, found.unnamed_samples)
     later, complete = _later(trace, charged, evidence, work, received), with_storage_bytes(capture(trace), storage_bytes(trace))
     answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)
     return Summary(
@@ -131,6 +132,11 @@ def _with_worker_lines(evidence: Evidence, work: Making, samples: pl.DataFrame) 
         return evidence
     unnamed_ns = work.total_ns - sum(work.stages.values())
     return replace(evidence, code=(*evidence.code, *worker_lines(samples, unnamed_ns / 1e9)))
+
+
+def _with_device_work(evidence: Evidence, trace: Trace, charged: Charges) -> Evidence:
+    """The evidence, with what was launched and copied in the steps in which devices were recorded."""
+    return replace(evidence, launches=charged.launches, copied_per_step=copied_per_step(trace, _charged(charged.steps)))
 
 
 def _look_at_reads(trace: Trace, received: pl.DataFrame) -> tuple[Finding, ReadTimes]:

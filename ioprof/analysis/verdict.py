@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Final
 
 from ioprof.analysis.advice import advice_for
+from ioprof.analysis.details import FROM_PAGEABLE
 from ioprof.analysis.doubts import with_doubts
 from ioprof.analysis.evidence import IDLE_RATIO, MOSTLY_ONE, Evidence, line_text
 from ioprof.analysis.job_verdict import with_loading_rank
@@ -172,6 +173,10 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         meaning = "forward passes in evaluation mode without gradients (a validation, if not the making of training data)"
     if bound == "straggler" and evidence.run.config.parallel == "pipeline":
         meaning = "bubbles of the pipeline, in which a stage waits for another"
+    if bound == "h2d":
+        meaning = _copies(evidence)
+    if bound == "host" and evidence.launching:
+        meaning = "the ranks' own Python"
     if waits:
         meaning = f"{_WAITING_HOST} ({waits.library})"
     where = evidence.place_of_host if bound == "host" else _of_loader(evidence) if bound in LEAVES else ""
@@ -180,6 +185,17 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         f"{where}{_of_stragglers(evidence, (bound,))}{evidence.after_steps(bound)}{_next(shares, bound)}."
         f"{_startup(evidence, bound)}"
     )
+
+
+def _copies(evidence: Evidence) -> str:
+    """What was copied, and how much of it in a step."""
+    detail = evidence.largest_detail("h2d")
+    if detail is None:
+        return _MEANING["h2d"]
+    kind, way = ("d2h", "from the device to the host") if evidence.copies_to_host else ("h2d", "from the host to the device")
+    memory = f", {'to' if kind == 'd2h' else 'from'} pageable memory" if detail.name.endswith(FROM_PAGEABLE) else ""
+    per_step = evidence.copied_per_step.get(kind)
+    return f"copies {way} ({per_step / 1e6:,.1f} MB a step{memory})" if per_step else f"copies {way}"
 
 
 def _waits_for_cores(evidence: Evidence) -> float | None:

@@ -22,7 +22,13 @@ _MOST_LIBRARIES: Final = 4
 _LEAST_UNTIMED: Final = 0.05  # of the accesses, from which on it is said that they have no time
 _LEAST_RESIDUAL: Final = 0.02  # of a step, for a part of the residual that is named
 _MOST_STAGES: Final = 8
-_OVERLAP_NAMES: Final = {"h2d": "copies to the device", "storage": "reads", "decode": "decode", "communication": "exchange"}
+_OVERLAP_NAMES: Final = {
+    "h2d": "copies to the device",
+    "d2h": "copies to the host",
+    "storage": "reads",
+    "decode": "decode",
+    "communication": "exchange",
+}
 
 
 @dataclass(frozen=True)

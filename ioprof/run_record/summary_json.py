@@ -79,7 +79,8 @@ class CauseDetail(Record, frozen=True):
     name: str
     """What it was: a file or library (`storage`, `page_cache`), a peer of a socket or pipe (`storage`), a rank and that rank's own
     cause (`straggler`; after the word `bubble` where it waited for a message, as a stage of a pipeline does), a user's span
-    (`host`, `loader`), a step of the loader's work (`loader`), another cause (`validation`)."""
+    (`host`, `loader`), waiting for kernel launches (`host`), a direction of copies (`h2d`), a step of the loader's work (`loader`),
+    another cause (`validation`)."""
     seconds: float
     """Summed over ranks and steps. Parts that ran at the same time in several threads count in each."""
     share: float
@@ -366,7 +367,8 @@ class Summary(Record, frozen=True):
     throughput: Throughput
     steps: Steps
     overlap: dict[str, Overlap]
-    """Keys `h2d`, `storage`, `decode`, `communication`."""
+    """Keys `h2d`, `storage`, `decode`, `communication`, and `d2h` where copies to the host were recorded, which are in `h2d` in
+    older runs."""
     storage: Storage
     demand: Demand
     capture: Capture
