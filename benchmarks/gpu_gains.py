@@ -1,6 +1,6 @@
 """Predictions for jobs on a GPU, beside runs with the change: `tests/programs/train_on_gpu.py`, with and without its faults.
 
-    python benchmarks/gpu_gains.py [--only WORD] [--table FILE]
+    python benchmarks/gpu_gains.py [--only WORD] [--table FILE] [--keep FOLDER]
 
 Each job is recorded once, and predicted from that: with a change (`ioprof whatif`), or by the first advice on a cause, which says
 what the job gains if the cause, or the part of it that a function takes, cost nothing. Then the job is run with the change, or
@@ -12,6 +12,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="cases whose fault contains this")
     parser.add_argument("--table", type=Path, help="where to write the table too")
+    parser.add_argument("--keep", type=Path, help="a new folder for the runs")
     options = parser.parse_args()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     lines = [
@@ -67,7 +69,8 @@ def main() -> None:
         "|---|---|---:|---:|---:|---:|",
     ]
     print("\n".join(lines), flush=True)
-    with tempfile.TemporaryDirectory() as folder:
+    with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
         generate(Path(folder) / "images", GenerateOptions(images=72, classes=2))
         runs: dict[str, Run] = {}
         for case in CASES:

@@ -16,10 +16,11 @@ PROGRAM: Final = "train_on_gpu.py"
 
 CASES: Final = (
     Case(
-        name="a model that computes for ten milliseconds",
+        name="a model that computes for 20 ms",
         arguments=("compute", 400),
         bound_by="compute",
-        never_says=("host", "Python"),
+        says=("Compute-bound",),
+        never_says=("Python", "Unsure"),
     ),
     Case(
         name="Python that runs while the device computes",
@@ -28,7 +29,7 @@ CASES: Final = (
         never_says=("train_on_gpu.py",),
     ),
     Case(name="the loss is read in each step", arguments=("item", 400), bound_by="compute", never_says=("train_on_gpu.py",)),
-    Case(name="memory of the device is given back in each step", arguments=("collected", 300), bound_by="compute"),
+    Case(name="memory of the device is given back in each step", arguments=("collected", 300), says=("in give_back",)),
     Case(name="mixed precision with a scaler of the loss", arguments=("scaled", 300), bound_by="compute"),
     Case(
         name="Python between steps",
