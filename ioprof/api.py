@@ -67,7 +67,8 @@ def record(
         command: the program and its arguments.
         out: the run folder to make (default: `runs/TIME`); each task of a job with several makes a part in `out`.parts.
         force: replace an earlier run in `out`.
-        gpu_window: when GPUs are recorded: `2s/30s` is 2 s of every 30 s; `all`, or `off`.
+        gpu_window: when GPUs are recorded: `2s/30s` is 2 s of every 30 s, or of more where windows would block the job for
+            over 0.5 % of the time; `all`, or `off`.
         stacks: sample the Python stacks of ranks and their workers, from outside.
         keep: keep the spans of the last so long only, such as `10m`, and the sums of all (`run.trace.run.whole_job`); default: all.
         environment: of the command (default: that of this process).

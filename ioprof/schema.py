@@ -16,17 +16,18 @@ DATASET_SCHEMA: Final = "ioprof.dataset/1"
 KINDS: Final = (
     "step", "wait", "fetch", "open", "read", "fault", "decode", "transform", "collate", "deliver",
     "h2d", "d2h", "kernel", "compute", "comm", "checkpoint", "stage", "validate", "user",
-    "gc", "sampler", "phase",
+    "gc", "sampler", "phase", "sync",
 )  # fmt: skip
 """What a span can be. The number of a kind in a capture record is its place here plus one; 0 is a string record.
 
 `user` is a span that the user's own code opened with a name of its own, or ioprof's own `CORE_WAIT`; it is shown and never
 charged. `gc` is a collection of Python's garbage collector, `sampler` the time in which a loader's sampler chose the samples of a
-batch (its name is that of the loader), and `phase` a part of the whole job, such as its imports. New kinds are appended, since
-their places are in capture files.
+batch (its name is that of the loader), and `phase` a part of the whole job, such as its imports. `sync` is a call of the GPU's
+runtime in which a thread of the host waited for the device (its name is that of the call); it is shown and never charged. New
+kinds are appended, since their places are in capture files.
 """
 
-DENSE_KINDS: Final = ("open", "read", "fault", "decode", "transform", "collate", "h2d", "d2h", "kernel", "compute")
+DENSE_KINDS: Final = ("open", "read", "fault", "decode", "transform", "collate", "h2d", "d2h", "kernel", "compute", "sync")
 """Kinds of which a run may have any number: they are read in pieces. Of the others there are a few per step or batch, and all are
 held in memory."""
 
@@ -68,6 +69,8 @@ BY_MODE: Final = "evaluation mode"
 """Name of `validate` spans of forward passes in that mode, where nothing else says that the model was evaluated."""
 COLLECTED_AT: Final = "gc.collect() at "
 """How names of `gc` spans begin that the program asked for; a file's name and a line follow."""
+WINDOW_SPAN: Final = "ioprof: gpu window"
+"""Name of the spans of kind `user` during which recording a GPU blocked the job."""
 CORE_WAIT: Final = "waiting for a core"
 """Name of `user` spans of ioprof: the thread of the steps could have run, but other threads had the cores. They end where the time
 between two computations, or before a wait, ends: their length is measured, their place in it is not known."""

@@ -1,15 +1,20 @@
 """The Kineto session of a process, with CPU activities instead of GPU ones; everything else is the same."""
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ioprof import clock
 from ioprof.errors import CaptureError
@@ -104,6 +109,149 @@ def test_a_window_lies_between_ends_of_steps(tmp_path: Path) -> None:
     assert [cost for cost in costs if cost] == [end - begin for begin, end in spans.select("start_ns", "end_ns").rows()]
     assert (total_ns, 2) == (sum(costs), len(spans))
     assert 0 < window.cost_ns <= total_ns
+
+
+def test_the_file_says_which_thread_is_which(tmp_path: Path) -> None:
+    """Kineto calls threads as `pthread_self()` does; those that Python knows have their system thread id beside."""
+    gpu.start(tmp_path, "60m/60m", activities=CPU)
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    gpu.step(0)
+    thread.start()
+    gpu.stop()
+    ended.set()
+    thread.join()
+    (about,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.meta.json"))
+    pairs = dict(about["threads"])
+    assert (threading.get_native_id(), thread.native_id) == (pairs[about["thread"]], pairs[thread.ident])
+    (window,) = kineto.read_windows(tmp_path)
+    assert threading.get_native_id() == window.loop_tid
+    assert about["ready_ns"] <= about["ending_ns"] <= about["stopped_ns"]
+
+
+def test_the_step_that_a_window_made_longer_is_known(tmp_path: Path) -> None:
+    """The job is blocked between steps 10 and 11 and between those of the window's end: in the step that then begins."""
+    recorder.start(tmp_path, rank=2, role="rank")
+    gpu.start(tmp_path, "1ms/1m", activities=CPU)
+    began = [step for step in range(10, 100_000) if gpu.step(step)][:2]
+    recorder.stop()
+    found = read_spool(tmp_path).spans.filter(kind="user", name=gpu.WINDOW_SPAN)["step"].to_list()
+    assert [step + 1 for step in began] == found
+
+
+SECOND_NS = 1_000_000_000
+
+
+class Blocking:
+    """A profile whose end blocks the job for the next of some times, on a clock that stands in for the monotonic one."""
+
+    def __init__(self, costs_ns: Sequence[int], start_ns: int = 1_000 * SECOND_NS) -> None:
+        self.now_ns, self.started_ns = start_ns, list[int]()
+        self._costs = itertools.cycle(costs_ns)
+
+    def __enter__(self) -> None:
+        self.started_ns.append(self.now_ns)
+
+    def __exit__(self, *_: object) -> None:
+        self.now_ns += next(self._costs)
+
+    def export_chrome_trace(self, path: str) -> None:
+        Path(path).write_text("{}")
+
+
+@pytest.fixture
+def run_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Blocking, "gpu.Session"]]:
+    """Run a job whose steps take a time each, and the ends of whose windows block it for a time each."""
+
+    def run(setting: str, costs_ns: Sequence[int], step_ns: int, total_ns: int) -> tuple[Blocking, gpu.Session]:
+        chosen = gpu.plan(setting)
+        assert chosen
+        profile = Blocking(costs_ns)
+        end_ns = profile.now_ns + total_ns
+        with monkeypatch.context() as patches:
+            patches.setattr(gpu.clock, "monotonic_ns", lambda: profile.now_ns)
+            patches.setattr(gpu, "_new_profile", lambda _activities: profile)
+            session = gpu.Session(str(tmp_path), chosen, 0, CPU)
+            step = 0
+            while profile.now_ns < end_ns:
+                before_ns = profile.now_ns
+                blocked_ns = session.step(step)
+                assert blocked_ns == profile.now_ns - before_ns
+                profile.now_ns += step_ns
+                step += 1
+            session.unpatch()
+        return profile, session
+
+    return run
+
+
+PERIOD_NS = 30 * SECOND_NS
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "expected"), [(0, 1), (0.15, 1), (0.16, 2), (0.3, 2), (0.411, 4), (0.663, 8), (1.297, 16), (10, 128)]
+)
+def test_windows_are_as_far_apart_as_they_cost(cost_s: float, expected: int) -> None:
+    """A power of two of periods, of which the window blocks at most 0.5 %; never if all of the time is to be recorded."""
+    cost_ns = round(cost_s * SECOND_NS)
+    assert expected == gpu.Plan(2 * SECOND_NS, PERIOD_NS).periods(cost_ns)
+    assert 1 == gpu.Plan(PERIOD_NS, PERIOD_NS).periods(cost_ns)
+
+
+def test_windows_that_cost_much_are_left_out(run_windows: Any) -> None:
+    """Of 0.67 s, as on an H100: one of eight periods, and the reason is noted, without a number that changes with each window."""
+    profile, session = run_windows("2s/30s", [670_000_000, 660_000_000], 20_000_000, 3600 * SECOND_NS)
+    periods = [(at_ns - profile.started_ns[0]) // PERIOD_NS for at_ns in profile.started_ns]
+    assert list(range(0, 120, 8)) == periods
+    (note,) = session.notes
+    assert (
+        "the GPU was recorded less often, every 240 s instead of 30 s, since a window blocked the job for more than 0.6 s" == note
+    )
+    assert 15 * 7 == session.notes[note]
+    assert session.cost_ns < 0.005 * 3600 * SECOND_NS
+
+
+def test_windows_that_cost_little_are_all_recorded(run_windows: Any) -> None:
+    """And with `all` those that cost much."""
+    profile, session = run_windows("2s/30s", [150_000_000], 20_000_000, 600 * SECOND_NS)
+    assert (20, {}) == (len(profile.started_ns), dict(session.notes))
+    profile, session = run_windows("all", [670_000_000], 20_000_000, 60 * SECOND_NS)
+    assert {} == dict(session.notes)
+    assert len(profile.started_ns) >= 10
+
+
+def test_a_job_that_ends_before_a_window_was_left_out_says_nothing(run_windows: Any) -> None:
+    """All that was asked for was recorded."""
+    _, session = run_windows("2s/30s", [2 * SECOND_NS], 20_000_000, 29 * SECOND_NS)
+    assert {} == dict(session.notes)
+
+
+costs = st.lists(st.integers(0, 5 * SECOND_NS), min_size=1, max_size=5)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(costs_ns=costs, step_ms=st.sampled_from([90, 400, 3_000]))
+def test_windows_cost_at_most_that_share_of_the_time(run_windows: Any, costs_ns: list[int], step_ms: int) -> None:
+    """Whatever each costs: of the time from the begin of its period to that of the next window's period. They keep their phase."""
+    profile, _ = run_windows("2s/30s", costs_ns, step_ms * 1_000_000, 1800 * SECOND_NS)
+    periods = [(at_ns - profile.started_ns[0]) // PERIOD_NS for at_ns in profile.started_ns]
+    for cost_ns, period, following in zip(itertools.cycle(costs_ns), periods, periods[1:], strict=False):
+        assert cost_ns <= 0.005 * (following - period) * PERIOD_NS
+        apart = gpu.Plan(2 * SECOND_NS, PERIOD_NS).periods(cost_ns)
+        assert following % apart == 0
+        assert following - period < 2 * apart + 1
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(costs_ns=st.tuples(*(st.integers(1_000_000, 3 * SECOND_NS) for _ in range(2))))
+def test_ranks_whose_windows_cost_differently_meet(run_windows: Any, costs_ns: tuple[int, int]) -> None:
+    """The rank with fewer windows has all of them at the same time as the other one."""
+    found = []
+    for cost_ns in costs_ns:
+        profile, _ = run_windows("2s/30s", [cost_ns], 400_000_000, 1800 * SECOND_NS)
+        found.append({(at_ns - profile.started_ns[0]) // PERIOD_NS for at_ns in profile.started_ns})
+    fewer, more = sorted(found, key=len)
+    assert fewer <= more
 
 
 def test_windows_back_to_back_miss_no_step(tmp_path: Path) -> None:

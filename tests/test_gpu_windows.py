@@ -1,16 +1,26 @@
 """What is said of a job whose GPU was recorded in windows: what lies outside of them is not known, and is not called waiting."""
 
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 import pytest
-from timeline import TICK_NS, charged, timeline
+from faults.agreement import printed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import traces
+from timeline import TICK_NS, charged, pid, timeline
 
 from ioprof.analysis.blame import blame
 from ioprof.analysis.demand import demand
 from ioprof.analysis.overlap import overlap
+from ioprof.analysis.run import Run
 from ioprof.analysis.summary import summarise
-from ioprof.schema import CAUSES
+from ioprof.report.brief import brief_text
+from ioprof.report.page.stalls import named_cause
+from ioprof.report.views import longest_steps
+from ioprof.schema import CAUSES, SPAN_COLUMNS
+from ioprof.trace import Trace, table_schema
 
 DRAWING = """
     step            00000 11111 22222 33333
@@ -34,6 +44,29 @@ def test_kernels_are_compute_wherever_they_come_from() -> None:
     kineto, own = timeline(DRAWING), timeline(DRAWING.replace("kernel ", "compute"))
     assert blame(own).rows() == blame(kineto).rows()
     assert {"loader": 1, "h2d": 1, "compute": 3} == {cause: ticks for cause, ticks in charged(blame(kineto))[0, 2].items() if ticks}
+
+
+@settings(max_examples=60, deadline=None)
+@given(trace=traces(), data=st.data())
+def test_waits_for_the_device_change_no_cause(trace: Trace, data: st.DataObject) -> None:
+    """Spans of kind `sync` say what the host did; what a step waited for is what the device did meanwhile."""
+    last_ns = max([60, *trace.spans["end_ns"].to_list()])
+    rows = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        start_ns = data.draw(st.integers(0, last_ns - 1))
+        rank = data.draw(st.sampled_from(trace.ranks or [0]))
+        tid = data.draw(st.sampled_from([pid(rank), pid(rank) + 7, None]))
+        end_ns = data.draw(st.integers(start_ns, last_ns))
+        rows.append({"start_ns": start_ns, "end_ns": end_ns, "kind": "sync", "rank": rank, "pid": pid(rank), "tid": tid, "step": 0})
+    waits = pl.DataFrame([{**dict.fromkeys(SPAN_COLUMNS), **row} for row in rows], schema=table_schema(SPAN_COLUMNS))
+    host = trace.spans["host"].drop_nulls().unique().to_list()
+    waits = waits.with_columns(host=pl.lit(host[0] if host else None, trace.spans.schema["host"]))
+    with_waits = replace(trace, spans=pl.concat([trace.spans, waits]).sort("start_ns", maintain_order=True))
+    assert blame(trace).rows() == blame(with_waits).rows()
+    without, found = summarise(trace), summarise(with_waits)
+    assert without.steps == found.steps
+    assert without.verdict == found.verdict
+    assert without.overlap == found.overlap
 
 
 def test_steps_outside_of_the_windows_are_charged_to_nothing() -> None:
@@ -112,3 +145,28 @@ def test_pageable_copies_are_named() -> None:
     assert (
         None is next(e for e in summarise(timeline(drawing.replace("pageable", "pinned"))).steps.causes if e.cause == "h2d").reason
     )
+
+
+def test_what_was_queued_before_a_validation_is_computation() -> None:
+    """A loop that runs ahead begins to validate while the device still computes earlier steps."""
+    queued = timeline("step 000011111112222\nvalidate ....1111.......\nkernel .0000011.1....2")
+    assert {"compute": 3, "validation": 2, "host": 2} == {
+        cause: ticks for cause, ticks in charged(blame(queued))[0, 1].items() if ticks
+    }
+    waited = timeline("step 000011111112222\nvalidate ....1111.......\nkernel .000..11.1....2")
+    assert {"compute": 1, "validation": 4, "host": 2} == {
+        cause: ticks for cause, ticks in charged(blame(waited))[0, 1].items() if ticks
+    }
+
+
+def test_nothing_is_said_of_a_step_that_was_not_recorded() -> None:
+    """The step in which a window ended is not the slowest of the job: ioprof itself delayed it."""
+    drawing = "step 000111222222222333344445555\nkernel .00.11................."
+    run = Run.of(timeline(drawing, capture=gpu((0, 1, 0, 6))))
+    longest = longest_steps(run.steps, 9)
+    assert [3, 4, 5, 0, 1] == sorted(longest["step"], key=lambda step: (step < 3, step))
+    assert [None] * 3 == longest.filter(pl.col("step") > 2)["cause"].to_list()
+    assert [-1] * 4 == named_cause(run.steps)["cause"].to_list()[2:]
+    text = printed(brief_text(run.summary, run.steps))
+    assert "step 3 of rank 0" in text
+    assert "GPU not recorded" in text

@@ -34,6 +34,7 @@ def test_the_scanner_reads_the_usual_form() -> None:
     assert (Counter(), 5, 1, 1) == (damage, len(events.of_device), len(events.launches), len(events.ranges))
     assert events.of_device["collective"].to_list() == [None, None, "allreduce", None, None]
     assert events.of_device["correlation"].to_list() == [1, None, None, None, None]
+    assert events.launches.select("at", "name", "thread", "dur", "correlation").rows() == [(0, "cudaLaunchKernel", 41, 5_000, 1)]
 
 
 @settings(max_examples=150, deadline=None)
@@ -49,10 +50,17 @@ digits = st.from_regex(r"-?[0-9]{1,25}(\.[0-9]{0,9})?", fullmatch=True)
 
 
 @settings(max_examples=100, deadline=None)
-@given(ts=digits, dur=digits, device=st.from_regex(r"-?[0-9]{1,22}", fullmatch=True), size=digits, name=st.text(max_size=9))
-def test_any_numbers_and_names_are_read_alike(ts: str, dur: str, device: str, size: str, name: str) -> None:
+@given(
+    category=st.sampled_from(["kernel", "cuda_runtime"]),
+    ts=digits,
+    dur=digits,
+    device=st.from_regex(r"-?[0-9]{1,22}", fullmatch=True),
+    size=digits,
+    name=st.text(max_size=9),
+)
+def test_any_numbers_and_names_are_read_alike(category: str, ts: str, dur: str, device: str, size: str, name: str) -> None:
     """Leading zeros, too many digits, negative times and names with escapes included."""
-    text = event("kernel", name, MONO_NS, 5, bytes="@", correlation=3).replace('"@"', size)
+    text = event(category, name, MONO_NS, 5, bytes="@", correlation=3).replace('"@"', size)
     head, _, rest = text.partition('"pid"')
     changed = f'{head}"pid": {device}, "tid": "{device}", "ts": {ts}, "dur": "{dur}", {rest[rest.index(chr(34) + "args") :]}'
     check_data(document(changed, changed).encode("utf-8", "surrogatepass"), random.Random(0))

@@ -54,12 +54,29 @@ def test_a_part_of_a_cause_brings_no_more_than_that_part(part: float, host: int,
     assert all(each.is_bound for each in told)
 
 
+def test_the_range_has_the_error_of_the_samples() -> None:
+    """Exactly what the part may be, where nothing else varies; it is never beyond the whole cause."""
+    own = tuple({"host": 8 * MS, "compute": 2 * MS} for _ in range(30))
+    recorded = pipeline(simulate(Job(2, 2, tuple({"decode": MS // 100} for _ in range(30)), own)).trace)
+
+    def told(part_error: float | None) -> Advice:
+        found = (Advice("line", cause="host", part=0.5, part_error=part_error),)
+        return ranked(found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH), proposes=False)[0]
+
+    exact, sampled, unknown = told(None), told(0.25), told(0.9)
+    assert exact.predicted_speedup == sampled.predicted_speedup == pytest.approx(10 / 6, rel=0.05)
+    assert sampled.low == pytest.approx(min(exact.low or 0, 10 / 8), rel=0.05)
+    assert sampled.high == pytest.approx(max(exact.high or 0, 10 / 4), rel=0.05)
+    assert unknown.high == pytest.approx(10 / 2, rel=0.05)
+
+
 def test_the_part_is_that_of_the_function() -> None:
-    """With all its lines and comprehensions, at most: by two standard errors of its samples."""
+    """With all its lines and comprehensions, and two standard errors of a proportion of the cause's samples."""
     first, second, other = line(3, 3.0), line(5, 2.0, "main.<locals>.<listcomp>"), line(9, 1.0, "other")
     known = evidence(first, second, other)
-    assert known.most_of_cause("host", first) == pytest.approx((5.0 + 2 * 0.1 * 2**0.5) / 10)
-    assert known.most_of_cause("host", other) == pytest.approx(1.2 / 10)
+    part, error = known.part_of_cause("host", first)  # 20 samples are 5 s of 10, so there were 40
+    assert (part, error) == pytest.approx((0.5, 2 * (0.25 / 40 + 0.25 / 40**2) ** 0.5))
+    assert known.part_of_cause("host", other)[0] == pytest.approx(0.1)
     assert " (25.0% of the steps' time in all of main)" == known.of_function(first)
     assert "" == known.of_function(other)
 
@@ -129,7 +146,7 @@ def test_choosing_an_epoch_stays_if_workers_are_kept() -> None:
     )
     none = np.zeros(2)
     program = Program(
-        (Op.START, Op.TAKE), (0, 0), np.array([3.0, 0.0]), np.zeros((2, len(OWN))), none, none, none, none, none, none
+        (Op.START, Op.TAKE), (0, 0), np.array([3.0, 0.0]), np.zeros((2, len(OWN))), none, none, none, none, none, none, none
     )
     found = with_choices(program, waits, spans)
     assert [2.0, 0.0] == found.spent_s.tolist()

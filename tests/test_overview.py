@@ -10,9 +10,11 @@ from compiling import sanitized
 from hypothesis import given
 from hypothesis import strategies as st
 from repository import NATIVE, PROGRAMS
+from timeline import timeline
 
 from ioprof.analysis.run import Run
 from ioprof.report.page import overview as module
+from ioprof.report.page.classes import CLASSES
 from ioprof.report.page.overview import Overview, overview
 from ioprof.report.page.tracks import tracks_of
 
@@ -39,6 +41,22 @@ def test_the_library_finds_what_numpy_finds(folder: str, is_fine: bool, monkeypa
         np.testing.assert_allclose(getattr(by_library, name), getattr(by_numpy, name), rtol=1e-12)
     assert np.array_equal(by_library.longest, by_numpy.longest)
     assert np.array_equal(by_library.durations, by_numpy.durations)
+
+
+def test_waits_for_the_device_are_in_the_lane_of_the_loop() -> None:
+    """Beside its waits for batches, in another colour."""
+    trace = timeline("""
+        step    0000000000
+        wait    00........
+        kernel  ..000000..
+        sync    ....0000..
+    """)
+    run = Run.of(trace)
+    found = tracks_of(run.trace, run.steps)
+    lanes = dict(found.table.select("kind", "track").rows())
+    assert lanes["wait"] == lanes["sync"] != lanes["kernel"]
+    names = {CLASSES[number].name for number in found.table.filter(kind="sync")["class"]}
+    assert {"waiting for the device"} == names
 
 
 @pytest.mark.skipif(module.native is None, reason="ioprof was installed without a C compiler")

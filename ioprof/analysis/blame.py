@@ -2,7 +2,8 @@
 
 An instant of a step goes to the first of these that was happening on the rank:
 
-    1  validation      its main thread evaluated the model, from its first wait for a batch to do so to the last, see `validation`
+    1  validation      its main thread evaluated the model, from its first wait for a batch to do so to the last, see `validation`;
+                       but for what a device still had to compute of the steps before
     2  compute         a device did useful work; whatever ran at the same time was hidden
     3  checkpoint      the main thread wrote a checkpoint
     4  the main thread within a computation on the CPU: `gc`, `storage`, `page_cache`, `decode`, `transform`, see `training_process`
@@ -67,7 +68,7 @@ from ioprof.analysis.stragglers import (
 )
 from ioprof.analysis.training_process import in_main_thread, main_thread_work, unrecorded_waits
 from ioprof.analysis.unmeasured import unmeasured
-from ioprof.analysis.validation import validations
+from ioprof.analysis.validation import queued_before, validations
 from ioprof.run_record import JobKind, Reason
 from ioprof.schema import CAUSES, CORE_WAIT
 from ioprof.trace import Trace
@@ -291,15 +292,17 @@ def _activities(
     main = in_main_thread(spans)
     # What a validation is shows in whole waits alone.
     whole = of_kind(spans, "step", "wait", "validate").filter(main).with_columns(start_ns="begin_ns", end_ns="finish_ns")
-    validation = overlaps(validations(whole), pack(np.array([piece.start_ns]), np.array([piece.end_ns])))
+    validation = validations(whole)
     elsewhere = of_kind(spans, "wait", "validate").filter(~main, (pl.col("kind") == "validate") | (pl.col("name") == "validate"))
     checkpoints = intervals(of_kind(spans, "checkpoint").filter(main))
     own = [activity for activity in main_thread_work(spans) if activity.cause not in missing]
-    computed = of_kind(spans, *COMPUTE).select("start_ns", "end_ns", "stream")
+    computed = of_kind(spans, *COMPUTE).select("start_ns", "end_ns", "stream", "step")
+    of_earlier = queued_before(validation, of_kind(whole, "step"), computed.filter(on_stream))
+    validation = overlaps(validation, pack(np.array([piece.start_ns]), np.array([piece.end_ns])))
     on_cpu = intervals(computed.filter(~on_stream))
     transfer, waiting = exchange(spans, arrived)
     found = [
-        Activity("validation", subtract(union_all([validation, intervals(elsewhere)]), checkpoints)),
+        Activity("validation", subtract(union_all([validation, intervals(elsewhere)]), union_all([checkpoints, of_earlier]))),
         Activity("compute", intervals(computed.filter(on_stream))),
         Activity("checkpoint", checkpoints),
         *(activity._replace(times=overlaps(activity.times, union(on_cpu))) for activity in own if activity.origin == "main"),
@@ -328,10 +331,13 @@ def _instants(exclusive: Classes, causes: Collection[str]) -> dict[str, Interval
     return {cause: union_all([EMPTY, *(each.times for each in exclusive if each.cause == cause)]) for cause in causes}
 
 
-def exposed(trace: Trace, causes: Collection[str]) -> dict[int, dict[str, Intervals]]:
-    """Of each rank with steps, the instants of its steps that are charged to each of these causes."""
+def exposed(trace: Trace, causes: Collection[str], *, everywhere: bool = False) -> dict[int, dict[str, Intervals]]:
+    """Of each rank with steps, the instants of its steps that are charged to each of these causes.
+
+    With `everywhere` also of steps in which the GPU was not recorded: what it did then is charged to what the loop did meanwhile.
+    """
     table, missing, arrived = steps(trace), unmeasured(trace), arrivals(trace)
-    table = table.filter(pl.Series(observed(trace, table)))
+    table = table if everywhere else table.filter(pl.Series(observed(trace, table)))
     steps_of = {rank: union(intervals(rows)) for (rank,), rows in table.partition_by("rank", as_dict=True).items()}
     found: dict[int, list[dict[str, Intervals]]] = {}
     for piece in pieces_by_rank(trace, _KINDS, _COLUMNS):

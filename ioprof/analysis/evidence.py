@@ -69,7 +69,7 @@ _MOSTLY_BY_THREADS: Final = 0.5
 """Part of what the training process itself spent on a cause, from which on its threads are spoken of instead."""
 _MOSTLY_TO_HOST: Final = 0.5
 """Part of the exposed copies from which on they are said to be from the device to the host."""
-_MUCH_MORE: Final = 1.5
+_MUCH_MORE: Final = 1.2
 """Time of all lines of a function over that of one of them, from which on the function's is told too."""
 _WAITING: Final = {
     "multiprocessing/connection.py": ("_recv", "_send", "_read", "wait", "_poll"),
@@ -88,7 +88,7 @@ _LEAST_AFTER_STEPS: Final = 0.1
 _COMPUTING: Final = ("torch/nn/functional.py", "torch/functional.py")
 """Files of functions of tensors, such as losses; torch/_tensor.py is none: a loop of Python over a tensor is there too."""
 _ERRORS: Final = 2.0
-"""Standard errors by which the time of a line is larger at most."""
+"""Standard errors by which the time of a function may be off."""
 FEWEST_SAMPLES: Final = 4
 """Samples of a line of code below which it is not named in the verdict."""
 
@@ -305,11 +305,15 @@ class Evidence:
         own_s = sum(line.seconds for line in self.code if line.cause == cause and line.is_own and line.library is None)
         return own_s / (self.charged[cause].seconds or 1.0) if cause in self.charged else 0.0
 
-    def most_of_cause(self, cause: str, line: CodeShare) -> float:
-        """The part of a cause that the function of a line takes, 0 to 1: the most, by the error of its samples."""
+    def part_of_cause(self, cause: str, line: CodeShare) -> tuple[float, float]:
+        """The part of a cause that the function of a line takes, 0 to 1, and two standard errors of it."""
         whole = self._whole_function(line, (line.cause,))
         total_s = self._worker_lines_s if line.cause == WORKERS else self.charged[cause].seconds or 0.0
-        return min(1.0, (whole.seconds + _ERRORS * whole.uncertainty_s) / total_s) if total_s else 1.0
+        if not total_s or not whole.samples:
+            return 1.0, 0.0
+        part = min(1.0, whole.seconds / total_s)
+        number = whole.samples / part  # of samples of the cause
+        return part, _ERRORS * math.sqrt(part * (1 - part) / number + 0.25 / number**2)
 
     @property
     def lock_holder(self) -> tuple[str, CauseDetail] | None:

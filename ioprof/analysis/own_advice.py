@@ -95,7 +95,8 @@ def decode_less(detail: CauseDetail | None) -> str | None:
 
 def of_line(evidence: Evidence, text: str, cause: str, line: CodeShare) -> Advice:
     """Advice that makes a line of code take less: no more of the cause than its function takes."""
-    return Advice(text, cause=cause, part=evidence.most_of_cause(cause, line))
+    part, error = evidence.part_of_cause(cause, line)
+    return Advice(text, cause=cause, part=part, part_error=error)
 
 
 def ms(seconds: float | None) -> str:

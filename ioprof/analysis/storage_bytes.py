@@ -165,12 +165,16 @@ def fetched_in_steps(trace: Trace) -> int | None:
     return int(min(grown["grown"].sum(), 2.0**62))
 
 
-def with_doubt(verdict: Verdict, capture: Capture, steps: Steps, in_steps: int | None = None) -> Verdict:
+def with_doubt(verdict: Verdict, capture: Capture, steps: Steps, in_steps: int | None = None, device: str | None = None) -> Verdict:
     """The verdict; where much of what came from storage was not timed, it says so, since waits for it count as other time.
 
     It is no reason for doubt where it was fetched before the first step (`in_steps` is `fetched_in_steps`), nor where even a slow
-    file system would take too little of the steps' time for it to be the bound.
+    file system would take too little of the steps' time for it to be the bound. While a `device` other than the CPU computes,
+    nothing else is the bound either.
     """
+    on_device = device not in (None, "cpu")
+    if verdict.bound_by == "compute" and on_device:
+        return verdict
     if not are_untimed(capture, LEAST_VERDICT_RATIO) or (in_steps is not None and in_steps < LEAST_UNTIMED_BYTES):
         return verdict
     whole_s = sum(entry.seconds or 0.0 for entry in steps.causes)
@@ -181,5 +185,6 @@ def with_doubt(verdict: Verdict, capture: Capture, steps: Steps, in_steps: int |
         return verdict
     if verdict.bound_by == "storage":  # what was not timed is more of the same
         return verdict.replace(text=f"{verdict.text} {untimed_text(capture)}.")
-    why = f"{untimed_text(capture)}: waits for them are in loader, host or compute"
+    places = "loader or host" if on_device else "loader, host or compute"
+    why = f"{untimed_text(capture)}: waits for them are in {places}"
     return with_doubt_of(verdict, Doubt.UNTIMED, why)

@@ -40,10 +40,12 @@ from ioprof.analysis.variation import epochs
 from ioprof.analysis.verdict import verdict
 from ioprof.analysis.workers_time import Making
 from ioprof.run_record import (
+    Capture,
     CauseDetail,
     CauseShare,
     Clocks,
     CodeShare,
+    Ledger,
     RankTime,
     Reason,
     RunRecord,
@@ -51,6 +53,7 @@ from ioprof.run_record import (
     Steps,
     Summary,
     Throughput,
+    Verdict,
 )
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
@@ -112,7 +115,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         clocks=Clocks(trace.run.clocks.method or "unknown", _not_negative(trace.run.clocks.uncertainty_ns)),
         ledger=whole,
         unexplained_ratio=_unexplained_ratio(charged, evidence.code),
-        verdict=with_phase(with_cpu_limit(with_doubt(answer, complete, steps, fetched_in_steps(trace)), cpu, run), evidence, whole),
+        verdict=_with_limits(answer, trace, evidence, complete, whole),
         cpu=cpu,
         ceilings=limits,
         unexplained=evidence.code,
@@ -148,6 +151,12 @@ def _with_device(trace: Trace) -> RunRecord:
     if run.device_name is not None or computed.is_empty() or computed["on_stream"].any():
         return run
     return run.replace(config=run.config.replace(device="cpu"))
+
+
+def _with_limits(answer: Verdict, trace: Trace, evidence: Evidence, complete: Capture, whole: Ledger) -> Verdict:
+    """The verdict with what was not seen of the steps, what limits their cores, and what took longer than they did."""
+    doubted = with_doubt(answer, complete, evidence.steps, fetched_in_steps(trace), evidence.run.device_name)
+    return with_phase(with_cpu_limit(doubted, evidence.cpu, evidence.run), evidence, whole)
 
 
 def _later(trace: Trace, charged: Charges, evidence: Evidence, work: Making, received: pl.DataFrame) -> Evidence | None:

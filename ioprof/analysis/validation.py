@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.intervals import Intervals, pack, union, union_all
+from ioprof.analysis.intervals import EMPTY, Intervals, pack, union, union_all
 from ioprof.analysis.selection import intervals, of_kind
 from ioprof.schema import BY_MODE
 from ioprof.trace import Trace
@@ -35,3 +35,18 @@ def validations(spans: pl.DataFrame) -> Intervals:
     last = ends[np.isin(ends[:, 0], np.concatenate([batches[:, 1], after[:, 1]]))]
     first = starts[np.isin(starts[:, 1], np.concatenate([batches[:, 0], before[:, 0]]))]
     return union_all([marked, batches, after, before, last, first])
+
+
+def queued_before(validation: Intervals, steps: pl.DataFrame, computed: pl.DataFrame) -> Intervals:
+    """What a device still computed of earlier steps when a validation had begun: a loop launches work before it is done.
+
+    `validation`: a normal set. `steps`, and `computed` on streams of a device: `step`, `start_ns`, `end_ns`.
+    """
+    steps, computed = steps.sort("start_ns"), computed.filter(pl.col("step").is_not_null())
+    if not len(validation) or steps.is_empty() or computed.is_empty():
+        return EMPTY
+    place = np.searchsorted(steps["start_ns"].to_numpy(), validation[:, 0], side="right") - 1
+    current = np.where(place >= 0, steps["step"].to_numpy()[place] + (steps["end_ns"].to_numpy()[place] <= validation[:, 0]), -1)
+    of_validation = np.searchsorted(validation[:, 0], computed["end_ns"].to_numpy()) - 1
+    is_earlier = (of_validation >= 0) & (computed["step"].to_numpy() < current[of_validation])
+    return intervals(computed.filter(pl.Series(is_earlier)))

@@ -22,7 +22,8 @@ def record(
     force: Annotated[bool, Option("--force", help="Replace an earlier run in --out.")] = False,
     quiet: Annotated[bool, Option("--quiet", help="Print no summary at the end.")] = False,
     gpu_window: Annotated[
-        str, Option(help="When GPUs are recorded: 2s/30s is 2 s of every 30 s; or all, or off.")
+        str,
+        Option(help="When GPUs are recorded: 2s/30s is 2 s of every 30 s, or less often to cost at most 0.5 %; or all, or off."),
     ] = gpu.DEFAULT_WINDOW,
     keep: Annotated[
         str | None, Option(help="Keep the last 10m (or 30s, 2h) only, and the sums of all.", metavar="TIME", show_default=False)

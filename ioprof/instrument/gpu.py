@@ -8,6 +8,9 @@ A window writes two files to the spool: `kineto-<host>-<pid>-<n>.json`, as expor
 ends of steps and two wall clock readings, with which `ioprof.ingest.kineto` converts its times to the monotonic clock. A file that
 was being written when the process was killed has the suffix `.json.tmp`.
 
+To end a window takes some 30 us for each of its kernels, in which the job is blocked. So that windows cost at most `MOST_COST` of
+the time, the next one begins 2, 4, 8 ... periods later where that is necessary, except if all of the time is recorded.
+
 CUPTI supports one profiler at a time. While another one is active, no window starts; if the job starts its own torch.profiler, the
 open window ends first. This module does not import torch: a process that has not imported it has no kernels.
 """
@@ -31,12 +34,13 @@ from ioprof.errors import CaptureError
 from ioprof.instrument.endings import call_at_end
 from ioprof.instrument.host import host
 from ioprof.instrument.span import emit
+from ioprof.schema import WINDOW_SPAN
 
 DEFAULT_WINDOW: Final = "2s/30s"
 """Two of every thirty seconds: a step recorded by Kineto can take twice its time, see `ioprof/README.md`."""
+MOST_COST: Final = 0.005
+"""Share of the time in which windows may block the job. On an H100 one of 2 s with 20,000 kernels blocked it for 0.67 s."""
 META_SCHEMA: Final = "ioprof.gpu/1"
-WINDOW_SPAN: Final = "ioprof: gpu window"
-"""Name of the spans of kind `user` during which this module blocked the job."""
 QUIET: Final = {"KINETO_LOG_LEVEL": "6"}
 """Prevents Kineto from writing two lines to stderr for each window; read when torch is imported, so it must be set before."""
 
@@ -62,6 +66,19 @@ class Plan:
 
     length_ns: int
     period_ns: int
+
+    def periods(self, cost_ns: int) -> int:
+        """How many periods after a window that blocked the job for `cost_ns` the next one may begin: a power of two."""
+        periods = 1
+        while self.length_ns < self.period_ns and cost_ns > MOST_COST * periods * self.period_ns:
+            periods *= 2
+        return periods
+
+    def describe_delay(self, periods: int) -> str:
+        """Why windows are this many periods apart."""
+        period_s = self.period_ns / 1e9
+        often = f"the GPU was recorded less often, every {periods * period_s:g} s instead of {period_s:g} s"
+        return f"{often}, since a window blocked the job for more than {MOST_COST * periods / 2 * period_s:g} s"
 
 
 def plan(setting: str) -> Plan | None:
@@ -148,12 +165,17 @@ class _Window:
     """Wall clock readings at the start and at the end."""
     ready_ns: int | None = None
     """When the profiler was running."""
+    ending_ns: int | None = None
+    """When it began to be ended: from then on the job is blocked, also in calls that Kineto records."""
     stopped_ns: int | None = None
     """When the device had finished all launched work; null: the process ended during the window."""
     ended_by: str | None = None
     cost_ns: int = 0
     """How long the window blocked the job: starting, waiting for the device, ending and writing."""
     thread: int = field(default_factory=threading.get_ident)
+    """The thread of the steps."""
+    threads: list[tuple[int, int]] = field(default_factory=lambda: _threads())
+    """What `threading` calls each thread, and its system thread id."""
 
 
 class Session:
@@ -168,7 +190,16 @@ class Session:
         self._patch: _ProfilerPatch | None = None
         self._num_windows = 0
         self._num_failed = 0
-        self._next_ns: int | None = None
+        self._first_ns: int | None = None
+        """When the first window could begin; others begin whole periods later."""
+        self._next = 0
+        """The period in which the next window begins, from 0."""
+        self._asked = 0
+        """The period in which it would begin if the last one had cost nothing."""
+        self._begun = 0
+        """The period in which the last one began."""
+        self._periods = 1
+        """Between windows, by what the last one cost."""
         self._idle_until_ns = 0
         """No window starts before this time, so `step` need not check."""
         self._given_up = False
@@ -187,9 +218,10 @@ class Session:
         if self._is_due(clock.monotonic_ns()):
             self._begin(number)
         elif window is None:
-            self._idle_until_ns = min(now + _RETRY_NS, self._next_ns or _NEVER_NS)
+            next_ns = _NEVER_NS if self._first_ns is None else self._first_ns + self._next * self._plan.period_ns
+            self._idle_until_ns = min(now + _RETRY_NS, next_ns)
             return 0
-        return self._charge(now)
+        return self._charge(now, number + 1)
 
     def end(self, reason: str) -> None:
         """End the open window, if there is one, and write its events."""
@@ -197,7 +229,13 @@ class Session:
         if window is None:
             return
         self._window = self._profile = None
-        window.ended_by, began_ns = reason, clock.monotonic_ns()
+        window.ended_by, window.ending_ns = reason, clock.monotonic_ns()
+        window.threads = sorted({*window.threads, *_threads()})
+        begin_cost_ns = window.cost_ns
+        self._finish(window, profile, window.ending_ns)
+        self._delay(begin_cost_ns + clock.monotonic_ns() - window.ending_ns)
+
+    def _finish(self, window: _Window, profile: Any, began_ns: int) -> None:
         try:
             profile.__exit__(None, None, None)  # waits for the device
         except Exception as error:  # an error in Kineto must not end the job
@@ -206,6 +244,15 @@ class Session:
         window.stopped_ns = clock.monotonic_ns()
         window.anchors.append(asdict(clock.anchor()))
         self._export(window, profile, began_ns)
+
+    def _delay(self, cost_ns: int) -> None:
+        """Leave out windows after one that blocked the job for that long.
+
+        Windows are at whole numbers of these powers of two, so that ranks whose windows cost differently still have some of them at
+        the same time.
+        """
+        self._periods = periods = self._plan.periods(cost_ns)
+        self._next = max(self._next, -(-(self._begun + periods) // periods) * periods)
 
     def yield_to_other(self) -> None:
         """End the open window because another profiler starts; its events up to now are kept."""
@@ -247,12 +294,15 @@ class Session:
         # A check whether CUDA is available would initialise it, and children forked afterwards could not use it.
         if "CUDA" in self._activities and (not torch.cuda.is_initialized() or self._is_capturing()):
             return False
-        if self._next_ns is None:
-            self._next_ns = now
-        if now < self._next_ns:
+        if self._first_ns is None:
+            self._first_ns = now
+        period = (now - self._first_ns) // self._plan.period_ns  # all ranks keep the same phase
+        if period < self._next:
+            if period >= self._asked:
+                self._asked = period + 1
+                self._note(self._plan.describe_delay(self._periods))
             return False
-        while self._next_ns <= now:  # all ranks keep the same phase
-            self._next_ns += self._plan.period_ns
+        self._next = self._asked = period + 1
         if self._patch is None:
             self._patch = _ProfilerPatch(torch.autograd.profiler.profile, self.yield_to_other)
         if self._patch.num_others() or torch.autograd.profiler._is_profiler_enabled or torch.autograd._profiler_enabled():
@@ -281,7 +331,7 @@ class Session:
             return
         window.ready_ns = clock.monotonic_ns()
         window.cost_ns = window.ready_ns - asked_ns
-        self._window = window
+        self._window, self._begun = window, self._asked - 1
         self._num_windows += 1
         self._facts = self._facts or _device_facts()
         self._write_meta(window)
@@ -307,11 +357,11 @@ class Session:
         if self._num_failed >= _ATTEMPTS:
             self.give_up(f"no more windows after {_ATTEMPTS} failures")
 
-    def _charge(self, began_ns: int) -> int:
-        """Record that the job was blocked since `began_ns`."""
+    def _charge(self, began_ns: int, step: int = -1) -> int:
+        """Record that the job was blocked since `began_ns`, in that step, which is longer by it; -1: not known."""
         now = clock.monotonic_ns()
         self.cost_ns += now - began_ns
-        emit("user", began_ns, now, WINDOW_SPAN)
+        emit("user", began_ns, now, WINDOW_SPAN, step=step)
         return now - began_ns
 
     def _note(self, reason: str) -> None:
@@ -396,6 +446,13 @@ def _device_facts() -> dict[str, Any]:
             about = torch.cuda.get_device_properties(index)
             devices.append({"index": index, "name": about.name, "uuid": str(getattr(about, "uuid", "")) or None})
     return {"torch": str(torch.__version__), "devices": devices}
+
+
+def _threads() -> list[tuple[int, int]]:
+    """The threads that Python knows: what `threading` calls them, and their system thread ids."""
+    current = threading.get_ident(), threading.get_native_id()
+    others = ((thread.ident, thread.native_id) for thread in threading.enumerate())
+    return sorted({current, *((ident, tid) for ident, tid in others if ident and tid)})
 
 
 def _describe(error: Exception) -> str:

@@ -69,7 +69,11 @@ class Predictor:
 
     def half(self, cause: str, part: float) -> float:
         """The speedup if a part of a cause cost half."""
-        return self._base_s / replayed(with_factors(self._recorded, {cause: 1 - part / 2})).step_s
+        return self._without(cause, part / 2)
+
+    def _without(self, cause: str, part: float) -> float:
+        """The speedup without a part of a cause."""
+        return self._base_s / replayed(with_factors(self._recorded, {cause: 1 - part})).step_s
 
     def of_change(self, advice: Advice, change: Change) -> Advice:
         """The advice with what the change would bring."""
@@ -82,10 +86,13 @@ class Predictor:
 
     def of_cause(self, advice: Advice, cause: str) -> Advice:
         """The advice with what the job would gain if a cause, or the part of it that the advice is of, cost nothing."""
-        left = 1 - _part(advice)
-        kind = Kind.STORAGE if cause == "storage" else Kind.STAGE
-        found = self._predicted(advice, lambda each: with_factors(each, {cause: left}), (kind,), 1.0)
-        return found.replace(is_bound=found.predicted_speedup is not None)
+        part, kind = _part(advice), Kind.STORAGE if cause == "storage" else Kind.STAGE
+        found = self._predicted(advice, lambda each: with_factors(each, {cause: 1 - part}), (kind,), 1.0)
+        if found.predicted_speedup is None or found.low is None or found.high is None:
+            return found
+        error = advice.part_error or 0.0
+        least, most = (self._without(cause, min(1.0, max(0.0, part + off))) for off in (-error, error))
+        return found.replace(is_bound=True, low=min(found.low, least), high=max(found.high, most))
 
     def _predicted(
         self, advice: Advice, change: Callable[[Pipeline], Pipeline], of_kinds: tuple[Kind, ...], larger: float

@@ -21,6 +21,8 @@ _ALWAYS_BUSY: Final = 0.9
 """Of a worker's time without storage, from which on it did not sleep for other reasons."""
 _MOST_WAKING: Final = 0.5
 """Of a worker's work: a longer time until it ran has other reasons than that it was woken."""
+_ALMOST_NOTHING: Final = 1e-9
+"""Factor of what a device computes if that costs nothing: its batches are copied to it nevertheless."""
 _BLOCK: Final = 8
 """Batches in a row that are drawn together, because neighbours have similar times."""
 
@@ -83,7 +85,7 @@ def with_factors(pipeline: Pipeline, factors: Mapping[str, float]) -> Pipeline:
             reader_bytes_per_s=use.reader_bytes_per_s / storage,
             burst_bytes=use.burst_bytes / storage,
         )
-    found = replace(found, ranks=tuple(ranks), storage=use)
+    found = replace(found, ranks=tuple(ranks), storage=use, copy_s=pipeline.copy_s * factors.get("h2d", 1.0))
     return found if storage > 0 else _without_wake_ups(found)
 
 
@@ -131,8 +133,9 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
 
 
 def _scaled_rank(rank: Rank, own: Seconds, factors: Mapping[str, float]) -> Rank:
-    program = rank.program
-    after = program.after_s * own
+    program, compute = rank.program, OWN.index("compute")
+    after, hidden = program.after_s * own, program.hidden_s * own[OWN.index("host")]
+    after[:, compute] = np.maximum(after[:, compute], np.minimum(hidden, program.after_s[:, compute]))
     ratio = after.sum(1) / np.maximum(program.after_s.sum(1), 1e-12)
     alone = np.full(len(program), -1, np.int64)
     waits = factors.get("straggler", 1.0) > 0
@@ -144,10 +147,11 @@ def _scaled_rank(rank: Rank, own: Seconds, factors: Mapping[str, float]) -> Rank
         arrive_s=program.arrive_s * ratio,
         step=program.step if waits else alone,
         spent_s=spent,
-        device_s=program.device_s * own[OWN.index("compute")],
+        device_s=program.device_s * max(float(own[OWN.index("compute")]), _ALMOST_NOTHING),
         transfer_s=program.transfer_s * own[OWN.index("exchange")],
         device_step=program.device_step if waits else alone,
         optimizer_s=program.optimizer_s * own[OWN.index("compute")],
+        hidden_s=hidden,
     )
     return replace(rank, program=scaled)
 
@@ -335,6 +339,7 @@ def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
         transfer_s=program.transfer_s[rows],
         device_step=_numbered(program.device_step[rows]),
         optimizer_s=np.array(optimizer),
+        hidden_s=np.minimum(program.hidden_s[rows], np.array(after)[:, OWN.index("compute")]),
     )
     return replace(rank, iterations=iterations, program=changed_program)
 
@@ -450,6 +455,7 @@ def resampled(pipeline: Pipeline, seed: int) -> Pipeline:
             device_s=program.device_s[rows],
             transfer_s=program.transfer_s[rows],
             optimizer_s=program.optimizer_s[rows],
+            hidden_s=program.hidden_s[rows],
         )
         ranks.append(replace(rank, iterations=iterations, program=program))
     return replace(pipeline, ranks=tuple(ranks))

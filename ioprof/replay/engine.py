@@ -72,6 +72,8 @@ class RankPlan:
     `barrier` is where the device's collective begins, and `after` is empty."""
     transfer_s: Sequence[float] = ()
     """Of that collective, from when all ranks have arrived."""
+    meanwhile: Sequence[Sequence[Segment]] = ()
+    """What the loop does after it has launched that, before it waits."""
     depth: int = 0
     """Steps that the loop may be ahead of the device: before it takes another batch, all but so many must be done."""
 
@@ -347,6 +349,7 @@ class _Loop:
                 if plan.device_s[place] > 0:
                     simulation.send(self._launched, place)
                     self._num_launched += 1
+                    yield from plan.meanwhile[place]
                     yield from self._finish(self._num_launched - plan.depth)
             elif plan.barrier[place] >= 0:
                 yield _BARRIER, plan.barrier[place], 0.0

@@ -129,6 +129,9 @@ class Program:
     """Number of the step of that exchange, the same on all ranks; -1: none."""
     optimizer_s: Seconds
     """Part of `compute` in `after_s` that is the optimizer's, as long for a batch of any size; 0 where it has no spans."""
+    hidden_s: Seconds
+    """Part of `compute` in `after_s` in which the loop itself did not wait for the device, but ran on: it launched work, or ran
+    Python. 0 where no waits for the device were recorded."""
 
     def __len__(self) -> int:
         return len(self.ops)

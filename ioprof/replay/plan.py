@@ -98,6 +98,7 @@ def _rank_with_device(rank: Rank, host: int, pipeline: Pipeline, shares: bool) -
         after=none,
         device_s=_with_copies(program.device_s, pipeline).tolist(),
         transfer_s=program.transfer_s.tolist(),
+        meanwhile=[_loop_segments(seconds, 0.0, rank.loop_cpu, shares) for seconds in program.hidden_s.tolist()],
         depth=rank.depth or 0,
     )
 

@@ -20,11 +20,13 @@ from ioprof.replay.asynchronous import with_depth
 from ioprof.replay.choices import with_choices
 from ioprof.replay.contention import with_others
 from ioprof.replay.cpu_use import Counted, Worked, counted, cpu_use, usable_cores
+from ioprof.replay.device_copies import copy_s, way
 from ioprof.replay.iterations import Visit, visits
 from ioprof.replay.others import Others, others
 from ioprof.replay.pipeline import OWN, STAGES, WITHOUT_CORES, CpuUse, Iteration, Op, Pipeline, Program, Rank, Seconds, Tasks
 from ioprof.replay.refusals import Refusal, ReplayError
 from ioprof.replay.storage_use import reads_of_batches, storage_use
+from ioprof.replay.windows import without_windows
 from ioprof.trace import Trace
 
 _DEFAULT_PREFETCH: Final = 2
@@ -49,7 +51,7 @@ def pipeline(trace: Trace) -> Pipeline:
     """The pipeline that a run recorded."""
     _check_run(trace)
     counts, arrived, reads = counted(trace), arrivals(trace), reads_of_batches(trace)
-    own = exposed(trace, OWN)
+    own = exposed(trace, OWN, everywhere=True)
     ranks, alone = [], list[tuple[int, pl.DataFrame]]()
     for rank, spans in by_rank(trace, (*KINDS, "sampler", "compute"), ("host", *COLUMNS, "step", "bytes")):
         if rank in own:
@@ -74,13 +76,13 @@ def pipeline(trace: Trace) -> Pipeline:
         has_memory_reads=has_memory_reads,
         warm_open_ratio=_warm_open_ratio(trace),
         on_device=_on_device(trace),
-        copy_s=_copy_s(trace),
-        copy=trace.run.config.copy or "overlapped",
+        copy_s=copy_s(trace),
+        copy=way(trace, {rank: causes["h2d"] for rank, causes in own.items()}),
     )
     # Others first use the cores that the job may not use.
     spare = {host.name or "": (host.online_cpus or 0) - cores[host.name or ""] for host in trace.run.hosts}
     used = {host: max(0.0, each.cores - max(0.0, spare.get(host, 0.0))) for host, each in beside.items()}
-    return with_depth(trace, with_others(whole, used))
+    return with_depth(trace, with_others(without_windows(trace, whole, own), used))
 
 
 def _with_common_collectives(ranks: list[Rank]) -> tuple[Rank, ...]:
@@ -123,13 +125,6 @@ def _warm_open_ratio(trace: Trace) -> float:
     opens = trace.spans.filter(pl.col("kind") == "open", pl.col("name").is_null(), pl.col("batch").is_not_null())
     took = np.sort((opens["end_ns"] - opens["start_ns"]).to_numpy())
     return float(took[len(took) // 10] / took.mean()) if len(took) and took.mean() > 0 else 0.0
-
-
-def _copy_s(trace: Trace) -> float:
-    """The median over steps of the time of their copies to the device."""
-    copies = trace.rows(pl.col("step").is_not_null(), kinds=["h2d"]).group_by("rank", "step")
-    took = copies.agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())["ns"].to_numpy()
-    return float(np.median(took)) / 1e9 if len(took) else 0.0
 
 
 def _on_device(trace: Trace) -> bool:
@@ -263,6 +258,7 @@ def _with_start(program: Program, spent_s: float) -> Program:
         transfer_s=np.concatenate(([0.0], program.transfer_s)),
         device_step=np.concatenate(([-1], program.device_step)),
         optimizer_s=np.concatenate(([0.0], program.optimizer_s)),
+        hidden_s=np.concatenate(([0.0], program.hidden_s)),
     )
 
 
@@ -490,4 +486,4 @@ def _program(
     after[:, OWN.index("straggler")] = 0.0
     none, alone = np.zeros(len(ops)), np.full(len(ops), -1, np.int64)
     of_optimizer = covered(windows, intersect(causes["compute"], optimizer)) / 1e9
-    return Program(ops, of_visit, spent, after / 1e9, arrive, step, none, none, alone, of_optimizer), last
+    return Program(ops, of_visit, spent, after / 1e9, arrive, step, none, none, alone, of_optimizer, none), last

@@ -89,7 +89,8 @@ def _bounded(advice: Advice, run: Run, recorded: Pipeline) -> Advice:
     if not advice.is_bound or advice.low is None or advice.high is None or advice.predicted_speedup is None:
         return advice
     entry = next((each for each in run.summary.steps.causes if each.cause == advice.cause), None)
-    most = (1.0 if advice.part is None else advice.part) * _most_gain(entry, recorded) if entry else 1.0
+    part = 1.0 if advice.part is None else min(1.0, advice.part + (advice.part_error or 0.0))
+    most = part * _most_gain(entry, recorded) if entry else 1.0
     high = min(advice.high, 1 / (1 - most)) if most < 1 else advice.high
     speedup = advice.predicted_speedup
     return advice.replace(low=min(max(advice.low, 1.0), speedup), high=max(high, speedup))

@@ -17,7 +17,7 @@ from ioprof.report.palette import CAUSE_COLOURS, DARK
 from ioprof.report.prediction import gain_text, proof_hint
 from ioprof.report.statements import CauseRow, cause_rows, failures, setting, title
 from ioprof.report.text import Report
-from ioprof.report.units import clean, duration, percent, rate
+from ioprof.report.units import clean, duration, rate
 from ioprof.report.whole_job import window_text
 from ioprof.run_record import Advice, CauseShare, Summary
 
@@ -152,10 +152,9 @@ def _looks(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
     """The longest step, the slowest read, and what limits the answer."""
     if len(steps):
         row = views.longest_steps(steps, 1).row(0, named=True)
-        share = percent(row["cause_ns"] / row["wall_ns"] if row["wall_ns"] else None, 0)
         median = f", median {duration(summary.steps.p50_s)}" if summary.steps.p50_s is not None else ""
         where = f"step {row['step']} of rank {row['rank']} at {row['start_ns'] / 1e9:,.1f} s took {duration(row['wall_ns'] / 1e9)}"
-        yield f"{where}{median} ({share} {row['cause']})"
+        yield f"{where}{median} ({views.cause_text(row)})"
     if summary.storage.slowest and summary.storage.slowest[0].path:
         read = summary.storage.slowest[0]
         yield f"slowest read {duration(read.seconds)}: {clean(read.path, 48)}"

@@ -14,8 +14,8 @@ from ioprof.errors import CommandError
 from ioprof.report.page.answer import headline
 from ioprof.report.page.stalls import around_moment, around_step
 from ioprof.report.statements import is_emulated, title
-from ioprof.report.units import clean, duration, percent
-from ioprof.report.views import Window, chosen_ranks, longest_steps, windows
+from ioprof.report.units import clean, duration
+from ioprof.report.views import Window, cause_text, chosen_ranks, longest_steps, windows
 from ioprof.run_record import RunRecord, Summary
 from ioprof.schema import CAUSES, KINDS, SOURCES
 from ioprof.trace import Trace
@@ -222,9 +222,7 @@ class Run:
         reads = self.where(pl.col("batch").is_in(batches["batch"].unique().implode()), kind=_READS)
         reads = reads.join(batches, on=["rank", "batch"], how="semi", nulls_equal=True).sort("took_ms", descending=True)
         row = longest_steps(steps, 1).row(0, named=True)
-        share = percent(row["cause_ns"] / row["wall_ns"] if row["wall_ns"] else None, 0)
-        cause = row["cause"].replace("_", " ")
-        text = f"step {number}: rank {row['rank']} took {duration(row['wall_ns'] / 1e9)}, {share} of it {cause}"
+        text = f"step {number}: rank {row['rank']} took {duration(row['wall_ns'] / 1e9)}, {cause_text(row)}"
         causes = _in_ms(steps)
         idle = [f"{cause}_ms" for cause in CAUSES if not causes[f"{cause}_ms"].fill_null(0).sum()]
         return StepView(number, causes.drop(idle), reads, text)

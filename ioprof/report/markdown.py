@@ -74,7 +74,7 @@ def _facts(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
         yield f"{statement.label}: {with_basis(statement)}"
     if len(steps):
         row = views.longest_steps(steps, 1).row(0, named=True)
-        yield f"longest step: {row['step']} of rank {row['rank']}, {duration(row['wall_ns'] / 1e9)}, mostly {row['cause']}"
+        yield f"longest step: {row['step']} of rank {row['rank']}, {duration(row['wall_ns'] / 1e9)}, {views.cause_text(row)}"
     if summary.storage.slowest and (read := summary.storage.slowest[0]).path:
         yield f"slowest read: {duration(read.seconds)} from {read.source or 'an unknown source'}, {clean(read.path, 200)}"
 

@@ -61,6 +61,7 @@ KIND_NAMES: Final = {
     "comm": "gradient exchange",
     "gc": "garbage collection",
     "phase": "phase of the job",
+    "sync": "waiting for the device",
 }
 """What a legend calls a kind where its own word is too short."""
 
@@ -68,7 +69,9 @@ FETCH_COLOUR: Final = "#838D97"
 WAIT_COLOUR: Final = "#4F5D6B"
 OPEN_COLOUR: Final = "#6B7783"
 
-OTHER_COLOURS: Final = {"user": "#557A9C", "phase": "#808A94", "stage": "#8F7C55", "sampler": "#4F5D6B", "step": "#7C8894"}
+OTHER_COLOURS: Final = {
+    "user": "#557A9C", "phase": "#808A94", "stage": "#8F7C55", "sampler": "#4F5D6B", "step": "#7C8894", "sync": "#838D97",
+}  # fmt: skip
 """Kinds of spans that are no cause."""
 
 RANK_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")

@@ -4,9 +4,9 @@ Long runs are thinned so that a stall is never lost: of several steps the longes
 the short ones are joined with their neighbours of the same kind. Every table says what was thinned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.reads import counted_reads
 from ioprof.analysis.selection import look
-from ioprof.report.units import duration
+from ioprof.report.units import duration, percent
 from ioprof.schema import CAUSES, SOURCES
 from ioprof.trace import Trace
 
@@ -112,11 +112,15 @@ def rates(steps: pl.DataFrame, samples_per_step: int, limit: int = MOST_STEPS) -
 def longest_steps(steps: pl.DataFrame, limit: int = 10) -> pl.DataFrame:
     """Columns `rank step start_ns wall_ns cause cause_ns`: the longest steps, each with the rank that delayed it.
 
-    `cause` is the greatest one after compute.
+    `cause` is the greatest one after compute; null where nothing is known of the step. Where there are others, steps that ioprof
+    itself delayed are left out.
     """
-    top = _delaying_ranks(steps).sort(["wall_ns", "step"], descending=[True, False]).head(limit)
+    delaying = _delaying_ranks(steps)
+    others = delaying.join(_delayed_by_windows(steps), on=["rank", "step"], how="anti")
+    top = (others if len(others) else delaying).sort(["wall_ns", "step"], descending=[True, False]).head(limit)
     other = [cause for cause in CAUSES if cause != "compute"]
-    greatest = pl.concat_list([pl.col(f"{cause}_ns").fill_null(-1) for cause in other])
+    is_known = pl.any_horizontal(pl.col(f"{cause}_ns").is_not_null() for cause in CAUSES)
+    greatest = pl.when(is_known).then(pl.concat_list([pl.col(f"{cause}_ns").fill_null(-1) for cause in other]))
     return top.select(
         "rank",
         "step",
@@ -285,6 +289,21 @@ def _delaying_ranks(steps: pl.DataFrame) -> pl.DataFrame:
     own = wall_ns() - _exchange_ns()
     ordered = steps.with_columns(wall_ns=wall_ns(), own=own).sort(["step", "own", "rank"], descending=[False, True, False])
     return ordered.group_by("step", maintain_order=True).first().drop("own")
+
+
+def _delayed_by_windows(steps: pl.DataFrame) -> pl.DataFrame:
+    """`rank` and `step` of the steps in which a recording of the GPU ended: the first ones of which nothing is known."""
+    is_known = pl.any_horizontal(pl.col(f"{cause}_ns").is_not_null() for cause in CAUSES)
+    known = steps.select("rank", pl.col("step") + 1, was_known=is_known).filter("was_known")
+    return steps.filter(~is_known).join(known, on=["rank", "step"], how="semi").select("rank", "step")
+
+
+def cause_text(row: Mapping[str, Any]) -> str:
+    """Of a row of `longest_steps`: its greatest cause after compute and the share of it; or that nothing is known."""
+    if row["cause"] is None:
+        return "GPU not recorded"
+    share = percent(row["cause_ns"] / row["wall_ns"] if row["wall_ns"] else None, 0)
+    return f"{share} {row['cause'].replace('_', ' ')}"
 
 
 def _exchange_ns() -> pl.Expr:

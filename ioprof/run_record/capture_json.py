@@ -171,6 +171,8 @@ class GpuWindow(Record, frozen=True):
     """What Kineto says of the devices."""
     cost_ns: Count | None = None
     """Time by which beginning, ending and writing the window delayed the job."""
+    loop_waited_ns: Count | None = None
+    """Time in which the thread of the steps waited for the device, in the steps of the window. Null: not known."""
     uncertainty_ns: Count | None = None
     ended_by: str | None = None
 

@@ -72,8 +72,9 @@ class Advice(Record, frozen=True):
     cause: str | None = None
     """The cause whose time it makes less."""
     part: float | None = None
-    """The part of `cause` that it can make less, such as that of a line of code, 0 to 1: at most, by the error of the samples that
-    show it. Null: all of it."""
+    """The part of `cause` that it can make less, such as that of a line of code, 0 to 1. Null: all of it."""
+    part_error: float | None = None
+    """How far off `part` may be, by two standard errors of the samples that show it. Null: it is not of samples."""
     change: JobChange | None = None
     """What it changes, if that can be replayed. Null: it makes `cause` cost less by an amount that is not known."""
     no_gain: NoGain | None = None

@@ -1,6 +1,8 @@
 """The Kineto session on a real device: `make test-gpu`."""
 
+import itertools
 import json
+import threading
 
 import pytest
 
@@ -111,6 +113,89 @@ def test_times_agree_with_cuda_events(tensors, tmp_path):
     assert min(abs(start - begin_ns) for start, _ in found) < SLACK_NS + half_ns
     assert min(abs(stop - end_ns) for _, stop in found) < SLACK_NS + half_ns
     assert all(window.start_ns <= start <= stop <= window.end_ns for start, stop in found)
+
+
+def waits(window):
+    """The spans of kind `sync`."""
+    return rows(window, "sync", "start_ns", "end_ns", "tid", "step", "name")
+
+
+def test_reading_a_value_waits_until_the_device_is_done(tensors, tmp_path):
+    """`.item()` after long kernels is a wait of the main thread that ends after them."""
+    matrix, _, _ = tensors
+    matrix[0, 0].item()
+
+    def read():
+        for _ in range(20):
+            torch.mm(matrix, matrix)
+        matrix[0, 0].item()
+
+    window = recorded(tmp_path, read)
+    found = waits(window)
+    assert {(threading.get_native_id(), 1)} == {(tid, step) for _, _, tid, step, _ in found}
+    longest = max(found, key=lambda row: row[1] - row[0])
+    last_ns = max(end for (end,) in rows(window, "kernel", "end_ns") if end - longest[0] > 0)
+    assert longest[0] < last_ns - SLACK_NS
+    assert longest[1] > last_ns - SLACK_NS
+    assert window.loop_waited_ns >= longest[1] - longest[0]
+
+
+def test_a_loop_of_short_launches_waits_for_nothing(tensors, tmp_path):
+    """The device is done before the next one, so nothing queues up."""
+    small = torch.zeros(8, device="cuda")
+    small.add_(1)
+    torch.cuda.synchronize()
+
+    def launch():
+        for _ in range(200):
+            small.add_(1)
+
+    window = recorded(tmp_path, launch)
+    assert ([], 0) == (waits(window), window.loop_waited_ns)
+    assert len(rows(window, "kernel", "step")) >= 200
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_launches_wait_while_the_queue_is_full(tensors, tmp_path, backward):
+    """In the forward pass, and in the backward pass, in a thread of autograd: its waits are those of the loop."""
+    matrix = (torch.rand(1024, 1024, device="cuda") / 512).requires_grad_(backward)
+    times = []
+
+    def compute():
+        began_ns, product = clock.monotonic_ns(), matrix
+        for _ in range(2_500):
+            product = torch.mm(product, matrix) if backward else torch.mm(matrix, matrix)
+        if backward:
+            torch.cuda.synchronize()
+            began_ns = clock.monotonic_ns()
+            product.sum().backward()
+        times.append((began_ns, clock.monotonic_ns()))
+
+    compute()
+    torch.cuda.synchronize()
+    window = recorded(tmp_path, compute)
+    began_ns, ended_ns = times[-1]
+    assert {threading.get_native_id()} == {tid for _, _, tid, _, _ in waits(window)}
+    waited_ns = sum(end - start for start, end, *_ in waits(window) if start >= began_ns - SLACK_NS)
+    assert 0.2 * (ended_ns - began_ns) < waited_ns < ended_ns - began_ns
+
+
+def test_windows_that_block_the_job_for_long_are_left_out(tensors, tmp_path):
+    """To end one takes more than 0.5 % of 200 ms: the next one comes later, and a note says so."""
+    matrix, _, _ = tensors
+    gpu.start(tmp_path, "20ms/200ms", rank=0)
+    began_ns, step = clock.monotonic_ns(), 0
+    while clock.monotonic_ns() - began_ns < 2_500_000_000:
+        torch.mm(matrix, matrix)
+        torch.cuda.synchronize()
+        gpu.step(step)
+        step += 1
+    reasons = list(gpu.notes())
+    gpu.stop()
+    windows = kineto.read_windows(tmp_path)
+    assert any(reason.startswith("the GPU was recorded less often") for reason in reasons)
+    for window, following in itertools.pairwise(windows):
+        assert window.cost_ns < 0.005 * (following.start_ns - window.start_ns + 100_000_000)
 
 
 def test_a_cuda_graph_may_be_captured_across_the_end_of_a_step(tensors, tmp_path, monkeypatch):

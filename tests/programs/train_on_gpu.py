@@ -1,4 +1,5 @@
-"""Training loops on a GPU, each with one known fault. Arguments: the fault, steps, a folder of images.
+"""Training loops on a GPU, each with one known fault. Arguments: the fault, steps, a folder of images; and `without`: the same loop
+without the fault; `workers=4`: loader workers. Prints the milliseconds of a steady step.
 
 Without a GPU the same loops run on the CPU with small sizes: to see that they run, not what is said of them.
 """
@@ -19,6 +20,8 @@ INPUTS: Final = 64
 FEW, MANY = (256, 8192) if IS_GPU else (8, 16)
 """Rows of a batch: computed in about a millisecond, and in about ten."""
 PICTURES: Final = (64, 3, 512, 512) if IS_GPU else (2, 3, 64, 64)  # 201 MB of float32
+WITHOUT: Final = "without" in sys.argv
+WORKERS: Final = next((int(word.partition("=")[2]) for word in sys.argv if word.startswith("workers=")), 1)
 LARGE: Final = 256 if IS_GPU else 1  # layers of the checkpoint, of 1 MB
 
 
@@ -68,6 +71,22 @@ class Decoded(Dataset[torch.Tensor]):
         return torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8)[:INPUTS]
 
 
+class Stopwatch:
+    """Prints the mean time of the steps after the first fifth of the time, in which a job warms up."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def step(self) -> None:
+        self.times.append(time.perf_counter())
+
+    def end(self) -> None:
+        if IS_GPU:
+            torch.cuda.synchronize()
+        end, first = time.perf_counter(), len(self.times) // 5
+        print(f"{(end - self.times[first]) / (len(self.times) - first) * 1e3:.3f} ms")
+
+
 def network(layers: int = 8, width: int = WIDTH, outputs: int = 10) -> torch.nn.Sequential:
     """A network of linear layers in half precision."""
     hidden = [part for _ in range(layers) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
@@ -76,6 +95,11 @@ def network(layers: int = 8, width: int = WIDTH, outputs: int = 10) -> torch.nn.
 
 
 def think(seconds: float) -> int:
+    """The fault: computes in Python for that long."""
+    return 0 if WITHOUT else work(seconds)
+
+
+def work(seconds: float) -> int:
     """Computes in Python for that long."""
     end, turns = time.perf_counter() + seconds, 0
     while time.perf_counter() < end:
@@ -83,8 +107,16 @@ def think(seconds: float) -> int:
     return turns
 
 
+def give_back() -> None:
+    """Memory that is not used, to the device."""
+    if not WITHOUT:
+        torch.cuda.empty_cache()
+
+
 def count_confusions(outputs: torch.Tensor) -> int:
     """A metric in Python, from values on the host."""
+    if WITHOUT:
+        return 0
     rows = outputs.float().cpu().tolist()
     think(0.015)
     return sum(max(range(len(row)), key=row.__getitem__) == 0 for row in rows[:64])
@@ -99,8 +131,9 @@ def train(
     loader: Iterator[torch.Tensor], model: torch.nn.Module, after: Callable[[int, torch.Tensor, torch.Tensor], object] | None = None
 ) -> None:
     """The usual loop; `after` gets the step, the loss and the outputs."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    optimizer, watch = torch.optim.SGD(model.parameters(), lr=1e-4), Stopwatch()
     for step, batch in enumerate(loader):
+        watch.step()
         inputs = batch.to(DEVICE, non_blocking=True)
         if inputs.dim() == 4:
             inputs = inputs.mean(dim=(1, 2))[:, :INPUTS]
@@ -111,6 +144,7 @@ def train(
         optimizer.zero_grad()
         if after:
             after(step, loss, outputs)
+    watch.end()
 
 
 def evaluated(steps: int) -> None:
@@ -131,18 +165,15 @@ def evaluated(steps: int) -> None:
         model.train()
         return sum(losses)
 
-    spent, began = 0.0, time.perf_counter()
+    watch = Stopwatch()
     for step in range(steps):
-        if step % 20 == 0:
-            start = time.perf_counter()
+        watch.step()
+        if step % 20 == 0 and not WITHOUT:
             estimate_loss()
-            spent += time.perf_counter() - start
         model(get_batch()).float().square().mean().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    if IS_GPU:
-        torch.cuda.synchronize()
-    print(f"validation: {spent / (time.perf_counter() - began):.3f}")
+    watch.end()
 
 
 def prefetched(steps: int) -> None:
@@ -237,7 +268,7 @@ def saved(steps: int) -> None:
     )
 
     def save(step: int, _loss: torch.Tensor, _outputs: torch.Tensor) -> None:
-        if step % 20 == 19:
+        if step % 20 == 19 and not WITHOUT:
             torch.save({"model": model.state_dict(), "extra": extra.state_dict()}, "checkpoint.pt")
 
     train(batches(Rows(steps, FEW), workers=2), model, save)
@@ -247,31 +278,36 @@ def in_stages(steps: int) -> None:
     """Twelve batches for each step of the optimizer."""
     model = network(4)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    watch = Stopwatch()
     for step, batch in enumerate(batches(Rows(12 * steps, FEW), workers=2)):
+        if step % 12 == 0:
+            watch.step()
         model(batch.to(DEVICE).to(torch.bfloat16) / 255).float().square().mean().backward()
         think(0.004)
         if step % 12 == 11:
             optimizer.step()
             optimizer.zero_grad()
+    watch.end()
 
 
 def main() -> None:
     """Make the loop with the fault."""
     fault, steps = sys.argv[1], int(sys.argv[2])
     loops: dict[str, Callable[[], object]] = {
-        "compute": lambda: train(batches(Rows(steps, MANY), workers=2), network(16)),
+        "compute": lambda: train(batches(Rows(steps, MANY), workers=2), network(8 if WITHOUT else 16)),
         "hidden_python": lambda: train(batches(Rows(steps, MANY), workers=2), network(16), lambda *_: think(0.003)),
+        "half_hidden": lambda: train(batches(Rows(steps, MANY), workers=2), network(4 if WITHOUT else 16), lambda *_: work(0.010)),
         "python": lambda: train(batches(Rows(steps, FEW), workers=2), network(), lambda *_: think(0.02)),
         "item": lambda: train(batches(Rows(steps, MANY), workers=2), network(16), lambda _step, loss, _outputs: loss.item()),
         "launches": lambda: train(batches(Rows(steps, 16), workers=2), network(400, 64)),
-        "pageable": lambda: train(batches(Pictures(steps, False)), network(2)),
+        "pageable": lambda: train(batches(Pictures(steps, WITHOUT)), network(2)),
         "pinned": lambda: train(batches(Pictures(steps, True)), network(2)),
         "outputs": lambda: train(
             batches(Rows(steps, MANY), workers=2), network(1, outputs=WIDTH), lambda _s, _l, out: out.float().cpu()
         ),
-        "decode": lambda: train(iter(DataLoader(Decoded(sys.argv[3], 16 * steps), 16, num_workers=1)), network(2)),
+        "decode": lambda: train(iter(DataLoader(Decoded(sys.argv[3], 16 * steps), 16, num_workers=WORKERS)), network(2)),
         "metrics": lambda: train(batches(Rows(steps, FEW), workers=2), network(), lambda _s, _l, out: count_confusions(out)),
-        "collected": lambda: train(batches(Rows(steps, MANY), workers=2), network(16), lambda *_: torch.cuda.empty_cache()),
+        "collected": lambda: train(batches(Rows(steps, MANY), workers=2), network(16), lambda *_: give_back()),
         "evaluation": lambda: evaluated(steps),
         "prefetched": lambda: prefetched(steps),
         "scaled": lambda: scaled(steps),

@@ -78,7 +78,15 @@ SCHEMA: Final = {
 }
 """Columns of an event. Text is converted to numbers block by block, which reduces its memory to a fifth."""
 _NONE: Final = np.iinfo(np.int64).min  # of the scanner: no value
-LAUNCH_SCHEMA: Final = {name: SCHEMA[name] for name in ("at", "name", "ts", "correlation")}
+LAUNCH_SCHEMA: Final = {
+    "at": pl.Int64(),
+    "name": pl.Categorical(),
+    "thread": pl.Int64(),  # that made the call, as in the file
+    "ts": pl.Int64(),
+    "dur": pl.Int64(),
+    "correlation": pl.Int64(),
+}
+"""Columns of a call of the runtime or driver; all but `thread`, which other events have as `stream`, as in `SCHEMA`."""
 
 
 def pieces(path: Path, damage: Counter[str]) -> Iterator[bytes]:
@@ -298,4 +306,5 @@ _CONVERTED: Final = {
     "ts": _nanoseconds("ts").alias("ts"),
     "dur": _nanoseconds("dur").alias("dur"),
     "correlation": _whole("correlation").replace(0, None).alias("correlation"),
+    "thread": _whole("stream").alias("thread"),
 }

@@ -13,6 +13,7 @@ from ioprof.clock import Anchor
 from ioprof.errors import CaptureError
 from ioprof.ingest.kineto.events import Events, pieces
 from ioprof.ingest.kineto.spans import WALL_NS, spans_of, wall_spans
+from ioprof.ingest.kineto.waits import wait_spans, wall_waits
 from ioprof.ingest.kineto.window import FILE, Window, add_heading, add_meta, add_name
 from ioprof.run_record import ClockRecord, GpuCapture, GpuNote
 from ioprof.trace import Trace
@@ -48,12 +49,17 @@ def read_window(path: Path, meta: Path | None = None, anchor: Anchor | None = No
     add_heading(window, events.heading)
     if window.clock_moved_ns:
         window.damage[f"the wall clock was set by {window.clock_moved_ns / 1e9:+.6f} s during this window"] += 1
-    wall = wall_spans(events, window)
-    if len(wall) and not window.anchors:
-        window.damage["no wall clock reading to convert its times with"] += 1
-    elif len(wall):
-        window.spans = spans_of(wall, window)
+    add_spans(events, window)
     return window
+
+
+def add_spans(events: Events, window: Window) -> None:
+    """Add what the device did, and when threads of the host waited for it."""
+    wall, waits = wall_spans(events, window), wall_waits(events, window)
+    if window.anchors:
+        window.spans = pl.concat([spans_of(wall, window), wait_spans(waits, window)]).sort("start_ns", maintain_order=True)
+    elif len(wall) or len(waits):
+        window.damage["no wall clock reading to convert its times with"] += 1
 
 
 STEP_RANGE: Final = "ProfilerStep#"
@@ -92,12 +98,10 @@ def read_foreign(path: Path) -> ForeignTrace:
     ).sort("start_ns")  # fmt: skip
     steps = ranges.with_columns(step=pl.col("name").str.extract(rf"^{STEP_RANGE}(\d{{1,15}})$").cast(pl.Int64)).drop_nulls("step")
     if len(steps):
-        window.pid = steps["pid"][0]
+        window.pid, window.loop_tid = steps["pid"][0], steps["tid"][0]
         ends = list(zip(steps["step"].to_list(), steps["end_ns"].to_list(), strict=True))
         window.marks = [(max(0, ends[0][0] - 1), steps["start_ns"][0]), *ends]
-    wall = wall_spans(events, window)
-    if len(wall):
-        window.spans = spans_of(wall, window)
+    add_spans(events, window)
     size = _WORLD_SIZE.search(events.heading)
     return ForeignTrace(window, ranges, int(size[1]) if size else None)
 

@@ -38,7 +38,8 @@ _ELEMENT_BYTES: Final = {
 def wall_spans(events: Events, window: Window) -> pl.DataFrame:
     """Device activities with wall clock times in nanoseconds, and the time of their launch if it was recorded."""
     base_ns = window.base_ns or 0
-    launched = events.launches.drop_nulls().unique("correlation", keep="first").rename({"ts": "launch_ns", "name": "call"})
+    calls = events.launches.drop_nulls(["at", "name", "ts", "correlation"]).unique("correlation", keep="first")
+    launched = calls.select("correlation", launch_ns="ts", call="name")
     found = events.of_device
     kernels = launched.filter(pl.col("call").cast(pl.String).str.contains("LaunchKernel"))
     window.unrecorded_launches = len(kernels.join(found, on="correlation", how="anti"))
@@ -53,9 +54,9 @@ def wall_spans(events: Events, window: Window) -> pl.DataFrame:
 
 def spans_of(wall: pl.DataFrame, window: Window) -> pl.DataFrame:
     """The span table of the activities from `wall_spans`, ordered by start."""
-    timed = wall.with_columns(start_ns=_monotonic("wall_ns", window), launch_ns=_monotonic("launch_ns", window))
+    timed = wall.with_columns(start_ns=monotonic("wall_ns", window), launch_ns=monotonic("launch_ns", window))
     launched = timed.select(pl.col("launch_ns").fill_null(pl.col("start_ns"))).to_series()
-    stepped = timed.with_columns(_steps_at(launched, window.marks))
+    stepped = timed.with_columns(steps_at(launched, window.marks))
     valid = _drop_impossible(_number_collectives(_add_kinds(stepped)), window)
     device, stream = pl.col("device"), pl.col("stream")
     fits = device.is_between(0, (1 << 14) - 1) & stream.is_between(0, _STREAMS - 1)  # else the combined number has no room: null
@@ -76,7 +77,7 @@ def spans_of(wall: pl.DataFrame, window: Window) -> pl.DataFrame:
     return valid.select(columns.get(name, pl.lit(None)).cast(dtype).alias(name) for name, dtype in schema.items()).sort("start_ns")
 
 
-def _monotonic(name: str, window: Window) -> pl.Expr:
+def monotonic(name: str, window: Window) -> pl.Expr:
     """Convert wall clock times to monotonic times.
 
     If the wall clock was set during the window, Kineto's interpolation between its two readings distorts all times linearly, and an
@@ -91,7 +92,7 @@ def _monotonic(name: str, window: Window) -> pl.Expr:
     return pl.col(name) - first.offset_ns - distortion
 
 
-def _steps_at(times: pl.Series, marks: list[tuple[int, int]]) -> pl.Series:
+def steps_at(times: pl.Series, marks: list[tuple[int, int]]) -> pl.Series:
     """The step in progress at each time; null outside the steps of the window."""
     ends = np.array([at for _, at in marks], np.int64)
     steps = pl.Series("step", [None, *(step for step, _ in marks[1:]), None], dtype=pl.Int64)

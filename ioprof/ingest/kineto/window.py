@@ -38,6 +38,14 @@ class Window:
     start_ns: int | None = None
     end_ns: int | None = None
     """When the device had finished all launched work; None: unknown, e.g. the process was killed."""
+    ready_ns: int | None = None
+    """When the profiler was running."""
+    ending_ns: int | None = None
+    """When ioprof began to end it: what its thread waits for from then on is ioprof's doing."""
+    threads: dict[int, int] = field(default_factory=dict)
+    """Threads that Python knows: their numbers in the file, and their system thread ids."""
+    loop_tid: int | None = None
+    """The thread of the steps."""
     marks: list[tuple[int, int]] = field(default_factory=list)
     """Step and the time of its end. The window begins at the end of the first step, which is not part of it."""
     anchors: list[Anchor] = field(default_factory=list)
@@ -69,6 +77,14 @@ class Window:
             return None
         return min(anchor.uncertainty_ns for anchor in self.anchors) + abs(self.clock_moved_ns)
 
+    @property
+    def loop_waited_ns(self) -> int | None:
+        """How long the thread of the steps waited for the device in the steps of the window; None: that thread is not known."""
+        if self.loop_tid is None:
+            return None
+        waits = self.spans.filter(pl.col("kind") == "sync", pl.col("tid") == self.loop_tid, pl.col("step").is_not_null())
+        return int((waits["end_ns"] - waits["start_ns"]).sum())
+
     def aligned(self, shift_ns: int, rank: int | None) -> "Window":
         """A copy with this rank and all times shifted by `shift_ns`."""
         spans = self.spans.with_columns(pl.col("start_ns", "end_ns") + shift_ns, rank=pl.lit(rank, pl.Int32))
@@ -77,6 +93,8 @@ class Window:
             rank=rank,
             start_ns=None if self.start_ns is None else self.start_ns + shift_ns,
             end_ns=None if self.end_ns is None else self.end_ns + shift_ns,
+            ready_ns=None if self.ready_ns is None else self.ready_ns + shift_ns,
+            ending_ns=None if self.ending_ns is None else self.ending_ns + shift_ns,
             marks=[(step, at_ns + shift_ns) for step, at_ns in self.marks],
             spans=spans,
         )
@@ -98,6 +116,7 @@ class Window:
             unrecorded_launches=self.unrecorded_launches,
             devices=tuple(self.devices),
             cost_ns=self.cost_ns,
+            loop_waited_ns=self.loop_waited_ns,
             uncertainty_ns=self.uncertainty_ns,
             ended_by=self.ended_by,
         )
@@ -128,6 +147,10 @@ def add_meta(window: Window, path: Path) -> None:
     window.pid = _small(meta.get("pid")) or window.pid
     window.rank = _small(meta.get("rank"))
     window.start_ns, window.end_ns = _whole(meta.get("started_ns")), _whole(meta.get("stopped_ns"))
+    window.ready_ns, window.ending_ns = _whole(meta.get("ready_ns")), _whole(meta.get("ending_ns"))
+    threads = dict(_valid_threads(meta.get("threads")))
+    window.threads = {number_in_file(ident): tid for ident, tid in threads.items()} | {tid: tid for tid in threads.values()}
+    window.loop_tid = threads.get(_ident(meta.get("thread")))
     window.cost_ns, window.ended_by = _whole(meta.get("cost_ns")), ended_by if isinstance(ended_by, str) else None
     window.devices = [device for device in devices if isinstance(device, dict)] if isinstance(devices, list) else []
     window.marks = sorted(_valid_marks(meta.get("marks")), key=lambda mark: mark[1])
@@ -142,6 +165,13 @@ def _valid_marks(value: Any) -> Iterator[tuple[int, int]]:
             yield cast(int, step[0]), cast(int, step[1])
 
 
+def _valid_threads(value: Any) -> Iterator[tuple[int, int]]:
+    """What `threading` calls a thread, and its system thread id."""
+    for pair in value if isinstance(value, list) else ():
+        if isinstance(pair, list) and len(pair) == 2 and (ident := _ident(pair[0])) and (tid := _small(pair[1])):
+            yield ident, tid
+
+
 def _valid_anchors(value: Any) -> Iterator[Anchor]:
     for each in value if isinstance(value, list) else ():
         found = [_whole(each.get(f"{name}_ns")) for name in ("before", "wall", "after")] if isinstance(each, dict) else [None]
@@ -151,6 +181,21 @@ def _valid_anchors(value: Any) -> Iterator[Anchor]:
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LATEST_NS else None
+
+
+def _ident(value: Any) -> int:
+    """An address, which may use all 64 bits."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 64 else 0
+
+
+def number_in_file(ident: int) -> int:
+    """How Kineto writes a thread of which torch has told it nothing, as it does if only the device is recorded.
+
+    CUPTI gives the lower half of `pthread_self()`, which is `threading.get_ident()`, as a signed number, and the writer of the file
+    leaves out its sign (`sanitizeTid` in libkineto's output_json.cpp).
+    """
+    low = ident & 0xFFFF_FFFF
+    return min(low, (1 << 32) - low)
 
 
 def _small(value: Any) -> int | None:

@@ -149,7 +149,9 @@ static Outcome scan_activity(KinetoScan *scan, const char *category, size_t cate
   if (is_launch) {
     cells[LAUNCH_AT] = row[AT];
     cells[LAUNCH_NAME] = row[NAME];
+    cells[LAUNCH_THREAD] = row[STREAM];
     cells[LAUNCH_TS] = row[TS];
+    cells[LAUNCH_DUR] = row[DUR];
     cells[LAUNCH_CORRELATION] = row[CORRELATION];
   } else {
     if ((row[CATEGORY] = number_of(&scan->strings, category, category_size)) < 0) return NO_MEMORY;

@@ -6,9 +6,9 @@
 #include "tables.h"
 #include "words.h"
 
-/* Columns of the tables; the order of ioprof/ingest/kineto/scanning.py. */
+/* Columns of the tables; the order of ioprof/ingest/kineto/events.py. */
 enum { AT, CATEGORY, NAME, DEVICE, STREAM, TS, DUR, CORRELATION, BYTES, COLLECTIVE, ELEMENTS, DTYPE, GROUP, ACTIVITY_COLUMNS };
-enum { LAUNCH_AT, LAUNCH_NAME, LAUNCH_TS, LAUNCH_CORRELATION, LAUNCH_COLUMNS };
+enum { LAUNCH_AT, LAUNCH_NAME, LAUNCH_THREAD, LAUNCH_TS, LAUNCH_DUR, LAUNCH_CORRELATION, LAUNCH_COLUMNS };
 enum { LEFT_AT, LEFT_START, LEFT_END, LEFT_COLUMNS };
 
 typedef struct {

@@ -105,7 +105,7 @@ def payload(
 
 def _stall(stall: Stall) -> list[int]:
     edges = (stall.start_ns // TICK_NS, stall.end_ns // TICK_NS)
-    return [*edges, stall.step, stall.rank, stall.excess_ns // TICK_NS, CAUSES.index(stall.cause)]
+    return [*edges, stall.step, stall.rank, stall.excess_ns // TICK_NS, -1 if stall.cause is None else CAUSES.index(stall.cause)]
 
 
 def _end_ns(trace: Trace, steps: pl.DataFrame) -> int:
@@ -201,7 +201,7 @@ def _row(name: str, unit: str, parts: list[tuple[str, str, Any]], most: float | 
 
 
 def _step_bins(steps: pl.DataFrame, end_ns: int) -> tuple[Any, list[int]]:
-    """The longest step in each bin of the strip in seconds, and its greatest cause after compute."""
+    """The longest step in each bin of the strip in seconds, and its greatest cause after compute, -1 if that is not known."""
     named = named_cause(steps).with_columns(took=(pl.col("end_ns") - pl.col("start_ns")) / 1e9).sort("took")
     took, cause = np.zeros(STRIP_BINS), np.zeros(STRIP_BINS, dtype=np.int64)
     first = (named["start_ns"].to_numpy() * STRIP_BINS // end_ns).clip(0, STRIP_BINS - 1)

@@ -54,7 +54,7 @@ function goToStall(by) {
   view.selection = [start, end];
   showAround(start, end, 1);
   const count = facts.stalls.length;
-  say(`Stall ${search.stall + 1} of ${count}${count > 1 ? ", longest first" : ""}: step ${step} of rank ${rank} took ${durationText(end - start)}, ${durationText(excess)} above the median, most of it ${facts.causes[cause].name.replace("_", " ")}.`);
+  say(`Stall ${search.stall + 1} of ${count}${count > 1 ? ", longest first" : ""}: step ${step} of rank ${rank} took ${durationText(end - start)}, ${durationText(excess)} above the median, ${cause < 0 ? "its GPU was not recorded" : `most of it ${facts.causes[cause].name.replace("_", " ")}`}.`);
 }
 
 function say(text) {

@@ -33,8 +33,8 @@ class Stall:
     start_ns: int
     end_ns: int
     excess_ns: int
-    cause: str
-    """The greatest one after compute."""
+    cause: str | None
+    """The greatest one after compute; None: nothing is known of the step."""
 
 
 def stalls(steps: pl.DataFrame) -> list[Stall]:
@@ -129,9 +129,10 @@ def around_moment(steps: pl.DataFrame, moment_ns: int) -> tuple[int, int]:
 
 
 def named_cause(steps: pl.DataFrame) -> pl.DataFrame:
-    """The steps with the column `cause`, the number in `CAUSES` of the greatest one after compute."""
-    other = [steps[f"{cause}_ns"].fill_null(-1).to_numpy() for cause in CAUSES if cause != "compute"]
-    return steps.with_columns(cause=pl.Series(np.argmax(other, axis=0) + 1, dtype=pl.Int64))
+    """The steps with the column `cause`, the number in `CAUSES` of the greatest one after compute; -1: nothing is known of them."""
+    other = np.stack([steps[f"{cause}_ns"].fill_null(-1).to_numpy() for cause in CAUSES if cause != "compute"])
+    cause = np.where((other >= 0).any(0), np.argmax(other, axis=0) + 1, -1)
+    return steps.with_columns(cause=pl.Series(cause, dtype=pl.Int64))
 
 
 def _density(trace: Trace) -> pl.DataFrame:

@@ -123,8 +123,8 @@ def _longest(steps: pl.DataFrame) -> Html:
             str(row["rank"]),
             f"{row['start_ns'] / 1e9:,.3f}",
             duration(row["wall_ns"] / 1e9),
-            join(swatch(row["cause"]), row["cause"]),
-            percent(row["cause_ns"] / row["wall_ns"] if row["wall_ns"] else None),
+            join(swatch(row["cause"]), row["cause"]) if row["cause"] else "not known: its GPU was not recorded",
+            percent(row["cause_ns"] / row["wall_ns"]) if row["cause"] and row["wall_ns"] else "",
         )
         for row in views.longest_steps(steps).iter_rows(named=True)
     ]

@@ -48,7 +48,7 @@ const strip = {
         let worst = first;
         for (let bin = first; bin < last; bin++) if (part.values[bin] > value) value = part.values[worst = bin];
         const height = value / (row.most || 1) * this.ROW;
-        context.fillStyle = row.cause ? theme.causes[row.cause[worst]] : theme.shade(part);
+        context.fillStyle = row.cause && row.cause[worst] >= 0 ? theme.causes[row.cause[worst]] : theme.shade(part);
         if (height) context.fillRect(x, bottom - height, 1, height);
         bottom -= height;
       }

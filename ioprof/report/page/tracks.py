@@ -15,6 +15,7 @@ MOST_RANKS: Final = 8
 MOST_MAKERS: Final = 32
 """Processes of one rank that make batches and have a lane of their own."""
 _ORDER: Final = ("compute", "copies", "exchange", "wait", "other")
+_LANES: Final = {**MAIN_KINDS, "sync": "wait"}
 _OTHER_KINDS: Final = ("checkpoint", "validate", "user", "gc", "sampler", "phase", "stage")
 _KEYS: Final = ("rank", "pid", "by_thread", "kind", "source")
 _Key = tuple[int | None, bool, str, str | None]
@@ -76,8 +77,8 @@ def _add_rank(found: Tracks, rank: int | None, keys: list[_Key], numbers: dict[i
         pid, is_thread, kind, _ = key
         if kind in (*LEAVES, "fetch") or (pid in numbers and kind in _OTHER_KINDS):
             makers.setdefault((pid, is_thread), []).append(key)
-        elif kind in MAIN_KINDS:
-            lanes[MAIN_KINDS[kind]].append(key)
+        elif kind in _LANES:
+            lanes[_LANES[kind]].append(key)
         elif kind in _OTHER_KINDS:
             lanes["other"].append(key)
     main = {pid for name in MAIN_LANES for pid, *_ in lanes[name]}
