@@ -170,3 +170,15 @@ def test_nothing_is_said_of_a_step_that_was_not_recorded() -> None:
     text = printed(brief_text(run.summary, run.steps))
     assert "step 3 of rank 0" in text
     assert "GPU not recorded" in text
+
+
+@pytest.mark.parametrize(("waited", "words"), [(2, "but the loop runs for 80% of it beside the device"), (8, ""), (None, "")])
+def test_a_loop_that_bounds_a_faster_device_is_named(waited: int | None, words: str) -> None:
+    """Where it waits for its device for little of the time; unless that is not known."""
+    bars = "".join(str(step) * 10 for step in range(6))
+    ticks = None if waited is None else 6 * waited * TICK_NS
+    found = summarise(timeline(f"step {bars}\nkernel {bars}", capture=gpu((0, 5, 0, 60), loop_waited_ns=ticks)))
+    assert "compute" == found.verdict.bound_by
+    (advice,) = (each.action for each in found.verdict.advice)
+    assert words in advice
+    assert bool(words) == ("beside the device" in advice)

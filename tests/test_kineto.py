@@ -20,6 +20,7 @@ from ioprof.trace import Trace, table_schema
 
 T = MONO_NS  # the window's start
 MS = 1_000_000
+DATA = Path(__file__).parent / "data"
 MARKS = [(6, T), (7, T + 10 * MS), (8, T + 20 * MS)]
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 COMMON = {"device": 0, "context": 1, "stream": 7}
@@ -430,3 +431,22 @@ def test_a_spool_without_a_gpu_does_not_change_the_trace(tmp_path: Path) -> None
     """Not even an empty list is added."""
     trace = Trace(RunRecord(), pl.DataFrame(schema=table_schema(SPAN_COLUMNS)))
     assert trace is kineto.add_windows(trace, tmp_path)
+
+
+def test_a_window_of_a_real_device() -> None:
+    """Of an H100 (torch 2.11, CUDA 13.0): 20 products of matrices, and a value of the last one, for which the loop waits."""
+    (found,) = kineto.read_windows(DATA / "kineto")
+    kernels = found.spans.filter(kind="kernel", step=1)
+    products = kernels.filter(pl.col("name").cast(pl.String).str.contains("gemm")).sort("start_ns")
+    assert 20 == len(products)
+    assert all(starts >= ends for starts, ends in zip(products["start_ns"][1:], products["end_ns"][:-1], strict=True))
+    (copy,) = found.spans.filter(kind="d2h").rows(named=True)
+    assert 4 == copy["bytes"]
+    waits = found.spans.filter(kind="sync").sort("start_ns")
+    assert {872} == set(waits["tid"])  # Kineto wrote the lower half of pthread_self()
+    longest = waits.sort(pl.col("end_ns") - pl.col("start_ns")).row(-1, named=True)
+    assert longest["start_ns"] < products["start_ns"][10]
+    assert copy["end_ns"] <= longest["end_ns"] < copy["end_ns"] + MS
+    assert "cudaStreamSynchronize" == longest["name"]
+    assert found.loop_waited_ns == (waits["end_ns"] - waits["start_ns"]).sum()
+    assert ({}, {}, 0) == (dict(+found.damage), dict(found.left_out), found.unrecorded_launches)

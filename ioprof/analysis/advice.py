@@ -5,6 +5,7 @@ from typing import Final
 
 from ioprof.analysis.details import EPOCH_END, FROM_PAGEABLE, LAUNCHES, OPTIMIZER, SAMPLER, TO_HOST, WORKER_GC, WORKER_START
 from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text, shortened
+from ioprof.analysis.gpu_windows import loop_ratio
 from ioprof.analysis.own_advice import PEERS, Lines, decode_less, ms, of_line, own_advice
 from ioprof.analysis.provable import can_pin
 from ioprof.analysis.queue_advice import lacks_shards, more_workers, waiting_workers
@@ -20,6 +21,8 @@ _UNEQUAL_STAGES: Final = 1.25
 """Time that a stage of a pipeline computes over the mean of the others, from which on the model should be divided anew."""
 _LEAST_OF_COPIES: Final = 0.1
 """Part of the exposed copies that have one direction, from which on something is advised for it."""
+_MUCH_OF_LOOP: Final = 0.5
+"""Part of the steps' time in which a loop does not wait for its device, from which on it bounds the next device."""
 _LARGE_BUBBLES: Final = 0.1
 """Share of the time of a pipeline of equal stages, from which on more microbatches are asked for."""
 
@@ -32,6 +35,11 @@ def advice_for(evidence: Evidence, bound: str, *, is_own: bool) -> list[Advice]:
 
 def _compute(evidence: Evidence) -> Lines:
     rest = f"everything but compute took {1 - (evidence.charged['compute'].share or 0.0):.1%} of the steps' time"
+    ratio = loop_ratio(evidence.run, sum(entry.seconds or 0.0 for entry in evidence.steps.causes))
+    if ratio is not None and ratio >= _MUCH_OF_LOOP:
+        rest += (
+            f", but the loop runs for {ratio:.0%} of it beside the device (Python, and launching kernels), and bounds a faster one"
+        )
     change = JobChange(speeds={"compute": 2.0})
     detail = evidence.largest_detail("compute")
     if detail and detail.name == OPTIMIZER:

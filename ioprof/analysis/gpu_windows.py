@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.intervals import Intervals, pack, union
-from ioprof.run_record import GpuWindow
+from ioprof.run_record import GpuWindow, RunRecord
 from ioprof.trace import Trace
 
 _FEWEST_STEPS: Final = 5
@@ -54,6 +54,19 @@ def pageable_ratio(trace: Trace) -> float | None:
     total = int(copies["bytes"].sum())
     pageable = copies.filter(pl.col("name").cast(pl.String) == PAGEABLE)
     return int(pageable["bytes"].sum()) / total if total else None
+
+
+def loop_ratio(run: RunRecord, recorded_s: float) -> float | None:
+    """The part of the recorded steps (`recorded_s`, of all ranks) in which the loops did not wait for their devices, but ran.
+
+    A loop launches what its device computes later. Null: it is not known when a loop waited, as where no GPU was recorded.
+    """
+    windows = run.capture.gpu.windows if run.capture.gpu else ()
+    waited = [window.loop_waited_ns for window in windows if window.first_step is not None]
+    if not waited or not recorded_s:
+        return None
+    known = [each for each in waited if each is not None]
+    return max(0.0, 1 - sum(known) / 1e9 / recorded_s) if len(known) == len(waited) else None
 
 
 def window_cost_ns(trace: Trace) -> int:

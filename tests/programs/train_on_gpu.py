@@ -294,9 +294,11 @@ def main() -> None:
     """Make the loop with the fault."""
     fault, steps = sys.argv[1], int(sys.argv[2])
     loops: dict[str, Callable[[], object]] = {
-        "compute": lambda: train(batches(Rows(steps, MANY), workers=2), network(8 if WITHOUT else 16)),
+        "compute": lambda: train(batches(Rows(steps, MANY // 2 if WITHOUT else MANY), workers=2), network(16)),
         "hidden_python": lambda: train(batches(Rows(steps, MANY), workers=2), network(16), lambda *_: think(0.003)),
-        "half_hidden": lambda: train(batches(Rows(steps, MANY), workers=2), network(4 if WITHOUT else 16), lambda *_: work(0.010)),
+        "half_hidden": lambda: train(
+            batches(Rows(steps, MANY // 4 if WITHOUT else MANY), workers=2), network(16), lambda *_: work(0.010)
+        ),
         "python": lambda: train(batches(Rows(steps, FEW), workers=2), network(), lambda *_: think(0.02)),
         "item": lambda: train(batches(Rows(steps, MANY), workers=2), network(16), lambda _step, loss, _outputs: loss.item()),
         "launches": lambda: train(batches(Rows(steps, 16), workers=2), network(400, 64)),
