@@ -182,3 +182,17 @@ def test_a_loop_that_bounds_a_faster_device_is_named(waited: int | None, words: 
     (advice,) = (each.action for each in found.verdict.advice)
     assert words in advice
     assert bool(words) == ("beside the device" in advice)
+
+
+def test_a_loop_that_takes_longer_than_its_gpu_sets_the_demand() -> None:
+    """No storage makes such a loop faster than it is; an emulated device's rate stays its own."""
+    fetches = "    fetch w0        0.... 1.... 2.... 3....\n    read w0 10B     #.... #.... #.... #....\n"
+    window = gpu((1, 2, 5, 15))
+    tick_s, shared = TICK_NS / 1e9, {"capture": window}
+    by_device = demand(timeline(DRAWING + fetches, **shared), least_reads=1, computed_ns=5 * TICK_NS, consumer_s=2 * tick_s)
+    by_loop = demand(timeline(DRAWING + fetches, **shared), least_reads=1, computed_ns=5 * TICK_NS, consumer_s=4 * tick_s)
+    assert (2 / (5 * tick_s), False) == (pytest.approx(by_device.at_samples_per_s), by_device.by_loop)
+    assert (1 / (4 * tick_s), True) == (pytest.approx(by_loop.at_samples_per_s), by_loop.by_loop)
+    assert by_loop.bytes_per_s == pytest.approx(10 / (4 * tick_s))
+    on_cpu = timeline(DRAWING + fetches, config={"device": "cpu"}, **shared)
+    assert not demand(on_cpu, least_reads=1, computed_ns=5 * TICK_NS, consumer_s=4 * tick_s).by_loop

@@ -167,9 +167,10 @@ def _decode(evidence: Evidence) -> Lines:
     else:
         yield f"Decode less for each sample{where} (images stored smaller), or use a faster decoder: {cost}"
     need = evidence.demand.at_samples_per_s
-    if sample_s and need and need * sample_s > (run.config.ranks or 1) * (run.config.workers or 1):
+    if sample_s and need and need * sample_s > max((run.config.ranks or 1) * (run.config.workers or 1), run.cpus or 0):
         cores = f", and the job has {run.cpus} cores" if run.cpus else ""
-        more = f"Use more cores: {need:,.0f} samples/s, the devices' rate, need {need * sample_s:,.1f} workers that decode{cores}"
+        whose = "loops'" if evidence.demand.by_loop else "devices'"
+        more = f"Use more cores: {need:,.0f} samples/s, the {whose} rate, need {need * sample_s:,.1f} workers that decode{cores}"
         yield Advice(more, cause="decode", costs="larger nodes, or more of them")
 
 

@@ -141,11 +141,13 @@ def demand(
     least_reads: int = LEAST_READS,
     made_ns: int | None = None,
     unsure: ThreadReads | None = None,
+    consumer_s: float | None = None,
 ) -> Demand:
     """Mean bytes and reads per sample, times the rate at which the devices themselves can go.
 
     That rate is the emulated device's own, or else samples over the time that the accelerators computed: what the job would
-    reach if it never waited. High against what the path delivers: storage is, or will be, the bottleneck.
+    reach if it never waited. A loop that needs longer for a step than its GPU computes takes no more. High against what the path
+    delivers: storage is, or will be, the bottleneck.
 
     What is asked for and what is delivered differ: a page of a map that is touched may fetch a whole window of readahead. So the
     bytes are those that the kernel fetched for the processes that made batches, where it counted them and the run was cold. Of a
@@ -154,10 +156,12 @@ def demand(
 
     `found` is `fetched(trace)`, `computed_ns` what `Computing` counts, `making` the stages of `workers_time.making(trace)`,
     `made_ns` its whole time, and `by_kernel` the bytes that the kernel fetched by process, imports aside; `received` is
-    `loaders.batches(trace)`, `unsure` is `thread_reads(trace)`. What is not given is not known, or made here.
+    `loaders.batches(trace)`, `unsure` is `thread_reads(trace)`, `consumer_s` that of the ceilings. What is not given is not known,
+    or made here.
     """
     found = fetched(trace) if found is None else found
-    rate = device_rate(trace, computed_ns, received)
+    of_device = device_rate(trace, computed_ns, received)
+    rate = _taken(trace, of_device, computed_ns, consumer_s)
     basis = "unknown" if rate is None else "emulated" if trace.run.is_emulated else "derived"
     samples, devices = found.samples, trace.run.config.ranks or len(trace.ranks) or 1
     if rate is None or not samples or not trace.run.reads_captured:
@@ -180,16 +184,19 @@ def demand(
         mean_bytes_per_s=needed if most else None,
         tenths_bytes_per_s=tuple((tenths * needed).tolist()) if most else None,
         reads_per_s=more_reads * found.reads / samples * rate,
-        at_samples_per_s=rate,
-        basis=basis,
-        is_delivered=delivered is not None,
-        is_least=is_least,
-        num_reads=found.reads,
-        got_bytes_per_s=got,
-        num_devices=devices,
-        devices_fed=got / needed * devices if got and needed else None,
-        cores=cores,
-    )
+        at_samples_per_s=rate, basis=basis, is_delivered=delivered is not None, is_least=is_least, num_reads=found.reads,
+        got_bytes_per_s=got, num_devices=devices, devices_fed=got / needed * devices if got and needed else None, cores=cores,
+        by_loop=rate < (of_device or 0.0),
+    )  # fmt: skip
+
+
+def _taken(trace: Trace, rate: float | None, computed_ns: int | None, consumer_s: float | None) -> float | None:
+    """The rate of the devices, or that of the loops on GPUs if these take longer for a step."""
+    rows = int(observed(trace, steps(trace)).sum())
+    is_gpu = trace.run.device_name not in (None, "cpu") and not trace.run.is_emulated
+    if rate is None or not is_gpu or not consumer_s or not computed_ns or not rows:
+        return rate
+    return rate * min(1.0, computed_ns / 1e9 / rows / consumer_s)
 
 
 def _reason(trace: Trace, rate: float | None, computed_ns: int | None) -> Reason:

@@ -43,6 +43,8 @@ CAUSES: Final = (*_OF_LOOP, *_WITH_WAITS, _COPIES)
 """All causes that it may be behind."""
 START: Final = "start"
 """What the rank's thread did before its first step; that is not a cause of `ioprof.schema.CAUSES`, and no part of a step."""
+OWN_WORK: Final = "<ioprof>/instrument/gpu.py:"
+"""In a stack of a thread in which ioprof begins or ends to record a GPU: no line of the job."""
 WORKERS: Final = "workers"
 """What workers did while they made batches, whether a step waited for it or not: no cause either."""
 MOST_LINES: Final = 25
@@ -236,6 +238,8 @@ def _shares(cause: str, samples: pl.DataFrame, seconds: float, total_s: float | 
         return []
     lines: dict[tuple[str, int, str, bool], Counter[str | None]] = {}
     for stack, count in stacks.iter_rows():
+        if OWN_WORK in stack:
+            continue
         place = place_of(stack)
         lines.setdefault((place.file, place.line, place.function, place.is_own), Counter())[place.library] += count
     ordered = sorted(lines.items(), key=lambda entry: (-entry[1].total(), entry[0]))

@@ -28,7 +28,7 @@ from ioprof.analysis.ledger import after_steps, ledger
 from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.loaders import batches, samples_in
 from ioprof.analysis.provable import changes_text
-from ioprof.analysis.reads import ReadTimes, storage, thread_reads
+from ioprof.analysis.reads import ReadTimes, ThreadReads, storage, thread_reads
 from ioprof.analysis.selection import COMPUTE, kind_in, look
 from ioprof.analysis.stacks import unexplained, worker_lines
 from ioprof.analysis.steps import warmup
@@ -43,8 +43,10 @@ from ioprof.run_record import (
     Capture,
     CauseDetail,
     CauseShare,
+    Ceilings,
     Clocks,
     CodeShare,
+    Demand,
     Ledger,
     RankTime,
     Reason,
@@ -69,11 +71,10 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     found = totals(trace) if found is None else found
     charged, made, hidden = found.charged, found.fetched, found.overlaps
     table, work, received, unsure = charged.steps, found.work, batches(trace), thread_reads(trace)
-    by_kernel = {process: counts.kernel - counts.during_imports for process, counts in by_process(trace).items()}
     with ThreadPoolExecutor(1) as threads:
         looking = threads.submit(_look_at_reads, trace, received)  # at all spans, which needs no interpreter
-        need = demand(trace, made, found.computed_ns, work.stages, by_kernel, received, made_ns=work.total_ns, unsure=unsure)
         code, whole, limits = unexplained(trace, charged, found.samples), ledger(trace), ceilings(trace, found.sendings)
+        need = _demand(trace, found, received, unsure, limits)
         steps, cpu = _steps(trace, charged, work), cpu_evidence(trace)
         finding, times = looking.result()
     run, more, seen = _with_device(trace), finding.findings(table, work, found.arrived), storage(trace, times, unsure)
@@ -151,6 +152,15 @@ def _with_device(trace: Trace) -> RunRecord:
     if run.device_name is not None or computed.is_empty() or computed["on_stream"].any():
         return run
     return run.replace(config=run.config.replace(device="cpu"))
+
+
+def _demand(trace: Trace, found: Totals, received: pl.DataFrame, unsure: ThreadReads, limits: Ceilings | None) -> Demand:
+    by_kernel = {process: counts.kernel - counts.during_imports for process, counts in by_process(trace).items()}
+    work, consumer_s = found.work, limits.consumer_s if limits else None
+    return demand(
+        trace, found.fetched, found.computed_ns, work.stages, by_kernel, received, made_ns=work.total_ns, unsure=unsure,
+        consumer_s=consumer_s,
+    )  # fmt: skip
 
 
 def _with_limits(answer: Verdict, trace: Trace, evidence: Evidence, complete: Capture, whole: Ledger) -> Verdict:

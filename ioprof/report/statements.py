@@ -366,11 +366,11 @@ def _demand(summary: Summary) -> Statement:
     )
     mean = demand.mean_bytes_per_s
     uneven = "" if mean is None else f" (in the tenth of the batches that need most; {amount(mean)}/s on average{_later(demand)})"
-    text = (
-        f"{needed}in {rate(demand.reads_per_s)} reads/s{uneven} keep the devices busy at {rate(demand.at_samples_per_s)} samples/s"
-    )
+    busy = "training loops, which take longer than their devices," if demand.by_loop else "devices"
+    at = f"keep the {busy} busy at {rate(demand.at_samples_per_s)} samples/s"
+    text = f"{needed}in {rate(demand.reads_per_s)} reads/s{uneven} {at}"
     if demand.got_bytes_per_s is not None and demand.devices_fed is not None:
-        fed = f"{demand.devices_fed:.2g} of such devices"
+        fed = f"{demand.devices_fed:.2g} of such {'loops' if demand.by_loop else 'devices'}"
         text += f"; this run got {amount(demand.got_bytes_per_s)}/s, which feeds {fed}"
     return Statement("demand", f"{text}{_cores(demand)}", demand.basis)
 

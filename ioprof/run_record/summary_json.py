@@ -210,7 +210,7 @@ class Demand(Record, frozen=True):
     reads_per_s: float | None
     """Those in the same time: see `mean_bytes_per_s`."""
     at_samples_per_s: float | None
-    """The rate for which that holds: the devices' own, or the rate reached while computing."""
+    """The rate for which that holds: the devices' own, or the rate reached while computing; see `by_loop`."""
     basis: str
     is_delivered: bool = False
     """Whether `bytes_per_s` counts what was delivered, not what was asked for."""
@@ -230,6 +230,8 @@ class Demand(Record, frozen=True):
     """The mean, where `bytes_per_s` is what the tenth of the batches needs that takes most. Null: all need about as much."""
     tenths_bytes_per_s: tuple[float, ...] | None = None
     """What each tenth of the batches needs, in order: readahead by early ones serves later ones. Null: as `mean_bytes_per_s`."""
+    by_loop: bool = False
+    """Whether a loop, without its waits for batches, takes longer for a step than its device: the rate is then the loop's."""
     reason: Reason | None = None
 
 
