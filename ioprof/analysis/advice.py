@@ -382,6 +382,8 @@ def _checkpoint(evidence: Evidence) -> Lines:
     where = f", {evidence.part_of(line)} at {line_text(line)}" if line else ""
     spent = f"a step spends {ms(evidence.seconds_per_step('checkpoint'))} in writing them (mean over all steps){where}"
     spent += evidence.after_steps("checkpoint")
+    if evidence.saved:
+        spent += f"; {evidence.saved.text}"
     yield f"Write checkpoints less often, to faster storage, or while training goes on: {spent}"
 
 

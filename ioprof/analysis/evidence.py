@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from ioprof.analysis.checkpoints import Saved
 from ioprof.analysis.demand import Fetched
 from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, EPOCH_END, LAUNCHES, PLACES, SAMPLER, TO_HOST, WORKER_START
 from ioprof.analysis.exchange_rate import SmallSums
@@ -133,6 +134,8 @@ class Evidence:
     """How kernels were launched; None: none was recorded."""
     copied_per_step: dict[str, float] = field(default_factory=dict)
     """See `copies.copied_per_step`."""
+    saved: Saved | None = None
+    """Checkpoints whose sizes are known."""
     small_sums: SmallSums | None = None
     """All-reduces that the job makes for each parameter, or the like."""
     computed_meanwhile_s: dict[int, float] = field(default_factory=dict)

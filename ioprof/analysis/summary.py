@@ -10,6 +10,7 @@ import polars as pl
 from ioprof.analysis.blame import Charges
 from ioprof.analysis.capture import capture
 from ioprof.analysis.ceilings import ceilings
+from ioprof.analysis.checkpoints import saved
 from ioprof.analysis.collectives import collective_sources, may_be_hidden
 from ioprof.analysis.copies import copied_per_step
 from ioprof.analysis.cpu import cpu_evidence
@@ -98,6 +99,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         patterns=more.reads.patterns,
         files=more.reads.files,
         loaders=more.loaders,
+        saved=saved(trace),
         small_sums=small_sums(trace),
         computed_meanwhile_s={rank: ns / 1e9 for rank, ns in charged.computed_meanwhile_ns.items()},
         longest_batch_s=int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,

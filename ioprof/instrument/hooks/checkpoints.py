@@ -2,8 +2,11 @@
 
 The second part of an asynchronous save, which goes on while the job trains, is a span of its own, "async save in the background".
 It ends when the future that the function returned is done. What a function does by calling another of them is part of its span.
+Of a checkpoint in one file the span has the bytes; of one in a folder, to which other ranks write too, it has none.
 """
 
+import os
+from contextlib import suppress
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
@@ -45,13 +48,14 @@ def _observe_function(label: str, original: Function, state: HookState) -> Funct
             return original(*args, **kwargs)
         state.start_deferred()
         thread.in_checkpoint = True
-        start_ns = monotonic_ns()
+        start_ns, size = monotonic_ns(), -1
         try:
             result = original(*args, **kwargs)
+            size = _bytes_written(args, kwargs) if label == "save" else -1
         finally:
             thread.in_checkpoint = False
             end_ns = monotonic_ns()
-            emit("checkpoint", start_ns, end_ns, label)
+            emit("checkpoint", start_ns, end_ns, label, bytes=size)
             thread.loop.add_gap(start_ns, end_ns)
         # A future, or an object that has one for the upload (torch 2.7 and newer).
         future: Any = getattr(result, "upload_completion", result) if label == "async save" else None
@@ -61,3 +65,14 @@ def _observe_function(label: str, original: Function, state: HookState) -> Funct
         return result
 
     return checkpoint
+
+
+def _bytes_written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """The size of the file that was written, by its path or by an open file; -1: it is no file, or not known."""
+    target: Any = kwargs.get("f", kwargs.get("filename", args[1] if len(args) > 1 else None))
+    with suppress(Exception):  # an object of the job's own, which must not fail for this
+        if isinstance(target, str | os.PathLike):
+            return os.stat(target).st_size if os.path.isfile(target) else -1
+        if isinstance(target.name, str):
+            return int(target.tell())
+    return -1
