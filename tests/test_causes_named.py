@@ -10,7 +10,7 @@ from timeline import timeline
 
 from ioprof.analysis import summary as summary_module
 from ioprof.analysis.blame import charges
-from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD
+from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, Details
 from ioprof.analysis.run import Run
 from ioprof.analysis.storage_bytes import with_doubt
 from ioprof.analysis.summary import summarise
@@ -208,3 +208,11 @@ def test_a_first_epoch_from_storage_is_told_apart(later_ms: float, bound: str, f
     if first:
         assert verdict.text.startswith("Compute-bound after the first epoch, which waited 0.58 s for storage")
         assert "only the first epoch waits for storage" in verdict.advice[-1].action
+
+
+@pytest.mark.parametrize(("in_pipeline", "name"), [(True, "bubble, rank 1: compute"), (False, "message of rank 1: compute")])
+def test_a_wait_for_a_message_is_a_bubble_in_pipelines_alone(in_pipeline: bool, name: str) -> None:
+    """A worker of a parameter server has no pipeline."""
+    found = Details()
+    found.add_stragglers({1: {"compute": 10}}, {1: {"compute": 7}}, in_pipeline=in_pipeline)
+    assert [(name, 7), ("rank 1: compute", 3)] == found.of_cause("straggler", 10, timeline("step 000"))

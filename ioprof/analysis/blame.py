@@ -223,10 +223,10 @@ class Charging:
                 self._listener.add(rank, self._trace.structure.clear(), instants, _instants([], self._listener.causes))
         lock_ns = self._move_lock_waits()
         found = self._waited, self._waited_outside, self._doing, self._between, self._trace.run.uncertainty_ns
-        waits, bubbles = straggler_waits(*found), straggler_waits(*found, bubbles=True)
+        waits, messages = straggler_waits(*found), straggler_waits(*found, bubbles=True)
         stragglers = waits.total
         computed_ns = {rank: causes["compute"] for rank, causes in waits.meanwhile.items() if "compute" in causes}
-        self._details.add_stragglers(stragglers, bubbles.total)
+        self._details.add_stragglers(stragglers, messages.total, in_pipeline=self._trace.run.config.parallel == "pipeline")
         launches = self._launches.found()
         if launches is not None:
             self._details.add_named("host", LAUNCHES, launches.waited_ns, self._launches.unnamed_ns)

@@ -148,13 +148,16 @@ class Details:
         for name, times in places.items():
             self._add("host", name, total(overlaps(times, host)))
 
-    def add_stragglers(self, waits_ns: Mapping[int, Mapping[str, int]], bubbles_ns: Mapping[int, Mapping[str, int]]) -> None:
-        """What `straggler_waits` found, in all and of bubbles of a pipeline alone."""
+    def add_stragglers(
+        self, waits_ns: Mapping[int, Mapping[str, int]], messages_ns: Mapping[int, Mapping[str, int]], *, in_pipeline: bool
+    ) -> None:
+        """What `straggler_waits` found, in all and of waits for messages alone, which are the bubbles of a pipeline."""
+        waiting = "bubble, " if in_pipeline else "message of "
         for rank, causes in waits_ns.items():
             for cause, waited_ns in causes.items():
-                what, bubble_ns = f"rank {rank}: {cause.replace('_', ' ')}", bubbles_ns.get(rank, {}).get(cause, 0)
-                self._add("straggler", f"bubble, {what}", bubble_ns)
-                self._add("straggler", what, waited_ns - bubble_ns)
+                what, of_message_ns = f"rank {rank}: {cause.replace('_', ' ')}", messages_ns.get(rank, {}).get(cause, 0)
+                self._add("straggler", f"{waiting}{what}", of_message_ns)
+                self._add("straggler", what, waited_ns - of_message_ns)
 
     def named_ns(self, cause: str, names: Collection[str]) -> int:
         """Time of these named parts of a cause."""

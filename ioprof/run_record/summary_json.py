@@ -78,7 +78,7 @@ class CauseDetail(Record, frozen=True):
 
     name: str
     """What it was: a file or library (`storage`, `page_cache`), a peer of a socket or pipe (`storage`), a rank and that rank's own
-    cause (`straggler`; after the word `bubble` where it waited for a message, as a stage of a pipeline does), a user's span
+    cause (`straggler`; after `bubble` or `message of` where it waited for a message, in a pipeline or else), a user's span
     (`host`, `loader`), waiting for kernel launches (`host`), a direction of copies (`h2d`), a step of the loader's work (`loader`),
     another cause (`validation`)."""
     seconds: float
