@@ -72,19 +72,24 @@ class Decoded(Dataset[torch.Tensor]):
 
 
 class Stopwatch:
-    """Prints the mean time of the steps after the first fifth of the time, in which a job warms up."""
+    """Prints the mean time of the steps after the first fifth of them, in which a job warms up. The device is idle at both ends."""
 
     def __init__(self) -> None:
-        self.times: list[float] = []
+        self.number, self.first = 0, int(sys.argv[2]) // 5
+        self.since = 0.0
 
     def step(self) -> None:
-        self.times.append(time.perf_counter())
+        if self.number == self.first:
+            self.since = self._now()
+        self.number += 1
 
     def end(self) -> None:
+        print(f"{(self._now() - self.since) / (self.number - self.first) * 1e3:.3f} ms")
+
+    def _now(self) -> float:
         if IS_GPU:
             torch.cuda.synchronize()
-        end, first = time.perf_counter(), len(self.times) // 5
-        print(f"{(end - self.times[first]) / (len(self.times) - first) * 1e3:.3f} ms")
+        return time.perf_counter()
 
 
 def network(layers: int = 8, width: int = WIDTH, outputs: int = 10) -> torch.nn.Sequential:
