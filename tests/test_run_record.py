@@ -42,7 +42,7 @@ ADDED: Final = {
     "mapped_bytes_untimed", "mapped_bytes_imports", "bytes_socket", "bytes_pipe", "received", "unexplained",
     "libraries", "loading_rank", "doubts", "phase", "ceilings", "collectives", "replay", "prediction", "workers_share", "gain",
     "is_delivered", "is_least", "num_reads", "num_devices", "got_bytes_per_s", "devices_fed", "cores", "mean_bytes_per_s",
-    "tenths_bytes_per_s",
+    "tenths_bytes_per_s", "by_loop",
     "findings", "offset", "first_epoch", "parallel", "stages", "microbatches", "start_ns",
     "changed", "untimed", "negligible", "thread_accesses", "thread_bytes",
 }  # fmt: skip
