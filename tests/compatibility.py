@@ -34,8 +34,8 @@ NEWEST: Final = "newest"
 TRIED: Final = {"2.1.2": (3, 11), "2.4.1": (3, 11), "2.7.1": (3, 12), NEWEST: (3, 13)}
 """Versions of torch, and the Python that each is tried with, if this machine has it; else with this one."""
 TESTS: Final = (
-    "test_hooks_start.py", "test_hooks_loader.py", "test_hooks_training.py", "test_hooks_compute.py", "test_hooks_beside.py",
-    "test_hooks_other_loaders.py", "test_libraries.py::test_webdataset_shards",
+    "test_hooks_start.py", "test_hooks_loader.py", "test_hooks_training.py", "test_hooks_compute.py",
+    "test_hooks_evaluation.py", "test_hooks_beside.py", "test_hooks_other_loaders.py", "test_libraries.py::test_webdataset_shards",
 )  # fmt: skip
 NUMPY_1_BEFORE: Final = (2, 3)
 """Older versions of torch were built for NumPy 1."""
