@@ -62,7 +62,10 @@ def main() -> None:
     parser.add_argument("--table", type=Path, help="where to write the table too")
     parser.add_argument("--keep", type=Path, help="a new folder for the runs")
     options = parser.parse_args()
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    if not torch.cuda.is_available():
+        print("gpu_gains.py needs a GPU")
+        return
+    device = torch.cuda.get_device_name()
     lines = [
         f"# Gains of jobs on a GPU\n\n{device}.\n",
         "| job | change | ms a step | predicted | measured | error |",

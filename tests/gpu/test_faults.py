@@ -104,6 +104,9 @@ def test_the_report_names_the_fault(case: Case, images: Path, measured, tmp_path
     """Verdict, culprit and advice."""
     found = outcome(replace(case, program=PROGRAM), images, tmp_path)
     step = found.run.summary.steps
+    gpu = found.run.trace.run.capture.gpu
+    windows = [(window.cost_ns or 0, window.spans or 0) for window in (gpu.windows if gpu else ())]
+    blocked = ", ".join(f"blocked {cost / 1e6:.0f} ms for {spans:,} activities" for cost, spans in windows)
     took = f"step {(step.p50_s or 0) * 1e3:.1f} ms"
-    measured(" | ".join((case.name, found.head.splitlines()[0], took, found.advice, found.output.strip())))
+    measured(" | ".join((case.name, found.head.splitlines()[0], took, blocked, found.advice, found.output.strip())))
     assert [] == found.faults_of(case)

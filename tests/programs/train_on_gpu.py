@@ -18,7 +18,7 @@ DEVICE: Final = "cuda" if IS_GPU else "cpu"
 WIDTH: Final = 4096 if IS_GPU else 32
 INPUTS: Final = 64
 FEW, MANY = (256, 8192) if IS_GPU else (8, 16)
-"""Rows of a batch: computed in about a millisecond, and in about ten."""
+"""Rows of a batch: computed in about a millisecond, and in about twenty."""
 PICTURES: Final = (64, 3, 512, 512) if IS_GPU else (2, 3, 64, 64)  # 201 MB of float32
 WITHOUT: Final = "without" in sys.argv
 WORKERS: Final = next((int(word.partition("=")[2]) for word in sys.argv if word.startswith("workers=")), 1)

@@ -30,9 +30,9 @@ from ioprof.schema import SPAN_COLUMNS
 from ioprof.trace import table_schema
 
 LONG_CALL_NS: Final = 50_000
-"""A call that queues work takes 4 to 5 us, and some times as long under a profiler."""
+"""A call that queues work takes 4 to 5 us, and several times as long under a profiler."""
 LONG_GRAPH_NS: Final = 500_000
-"""The launch of a graph takes up to some tenths of a microsecond for each of its nodes."""
+"""The launch of a graph takes longer the more nodes it has: up to several tenths of a microsecond for each."""
 FULL_QUEUE: Final = 512
 """Calls whose work is not done. The queue has 1,024 places, of which records of events and waits for them also take some."""
 FULL_QUEUE_CALL_NS: Final = 10_000
