@@ -160,8 +160,7 @@ def demand(
     or made here.
     """
     found = fetched(trace) if found is None else found
-    of_device = device_rate(trace, computed_ns, received)
-    rate = _taken(trace, of_device, computed_ns, consumer_s)
+    rate, by_loop = consumed(trace, computed_ns, received, consumer_s)
     basis = "unknown" if rate is None else "emulated" if trace.run.is_emulated else "derived"
     samples, devices = found.samples, trace.run.config.ranks or len(trace.ranks) or 1
     if rate is None or not samples or not trace.run.reads_captured:
@@ -186,17 +185,8 @@ def demand(
         reads_per_s=more_reads * found.reads / samples * rate,
         at_samples_per_s=rate, basis=basis, is_delivered=delivered is not None, is_least=is_least, num_reads=found.reads,
         got_bytes_per_s=got, num_devices=devices, devices_fed=got / needed * devices if got and needed else None, cores=cores,
-        by_loop=rate < (of_device or 0.0),
+        by_loop=by_loop,
     )  # fmt: skip
-
-
-def _taken(trace: Trace, rate: float | None, computed_ns: int | None, consumer_s: float | None) -> float | None:
-    """The rate of the devices, or that of the loops on GPUs if these take longer for a step."""
-    rows = int(observed(trace, steps(trace)).sum())
-    is_gpu = trace.run.device_name not in (None, "cpu") and not trace.run.is_emulated
-    if rate is None or not is_gpu or not consumer_s or not computed_ns or not rows:
-        return rate
-    return rate * min(1.0, computed_ns / 1e9 / rows / consumer_s)
 
 
 def _reason(trace: Trace, rate: float | None, computed_ns: int | None) -> Reason:
@@ -238,11 +228,16 @@ def _made_s(trace: Trace) -> float | None:
     return (int(rows["end_ns"].to_numpy().max()) - int(rows["start_ns"].to_numpy().min())) / 1e9
 
 
-def device_rate(trace: Trace, computed_ns: int | None = None, received: pl.DataFrame | None = None) -> float | None:
-    """Samples per second of all devices together while they compute; null where neither a known rate nor compute was recorded."""
+def consumed(
+    trace: Trace, computed_ns: int | None = None, received: pl.DataFrame | None = None, consumer_s: float | None = None
+) -> tuple[float | None, bool]:
+    """Samples per second of all devices together while they compute; null where neither a known rate nor compute was recorded.
+
+    Where the loops on GPUs take longer for a step (`consumer_s`), the rate is theirs, and the second value true.
+    """
     ranks = trace.run.config.replicas or len(trace.ranks)
     if trace.run.device_samples_per_s is not None:
-        return trace.run.device_samples_per_s * (ranks or 1)
+        return trace.run.device_samples_per_s * (ranks or 1), False
     table = steps(trace)
     rows = int(observed(trace, table).sum())
     if computed_ns is None:
@@ -251,8 +246,11 @@ def device_rate(trace: Trace, computed_ns: int | None = None, received: pl.DataF
     _, samples = samples_in(batches(trace) if received is None else received, table)
     per_step = samples / len(table) if samples is not None and len(table) else trace.run.config.batch_size
     if not computed_ns or not rows or not per_step:
-        return None
-    return rows * per_step / (computed_ns / 1e9) * ranks
+        return None, False
+    is_gpu = trace.run.device_name not in (None, "cpu") and not trace.run.is_emulated
+    if is_gpu and consumer_s and consumer_s > computed_ns / 1e9 / rows:
+        return per_step / consumer_s * ranks, True
+    return rows * per_step / (computed_ns / 1e9) * ranks, False
 
 
 def _of_piece(piece: Piece, num_batches: int) -> Fetched:
