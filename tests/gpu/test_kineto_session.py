@@ -157,8 +157,13 @@ def test_a_loop_of_short_launches_waits_for_nothing(tensors, tmp_path):
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_launches_wait_while_the_queue_is_full(tensors, tmp_path, backward):
-    """In the forward pass, and in the backward pass, in a thread of autograd: its waits are those of the loop."""
-    matrix = (torch.rand(1024, 1024, device="cuda") / 512).requires_grad_(backward)
+    """In the forward pass, and in the backward pass, in a thread of autograd: its waits are those of the loop.
+
+    The backward pass multiplies twice for each launch, and keeps all products. A product of the forward pass takes longer, so that
+    the device is behind the launches there too: with 43 us it was not always.
+    """
+    size = 1024 if backward else 2048
+    matrix = (torch.rand(size, size, device="cuda") * 2 / size).requires_grad_(backward)
     times = []
 
     def compute():
