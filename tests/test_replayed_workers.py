@@ -131,3 +131,14 @@ def test_receiving_a_batch_takes_time_also_where_the_loop_waited_for_another_one
     at_once = pl.when(is_second).then(pl.col("start_ns") + MS // 10).otherwise(pl.col("end_ns"))
     received = Trace(trace.run, trace.spans.with_columns(end_ns=at_once))
     assert float(pipeline(received).ranks[0].iterations[0].tasks.take_s.min()) > 0.001
+
+
+def test_a_wait_for_no_batch_is_time_of_the_loop() -> None:
+    """Such as one for a compilation in another thread."""
+    job = Job(2, 2, tuple({"decode": 3 * MS} for _ in range(20)), tuple({"host": 5 * MS} for _ in range(20)))
+    trace = simulate(job).trace
+    fourth = trace.spans.filter(pl.col("kind") == "wait", pl.col("batch") == 3)
+    until = {"start_ns": pl.col("end_ns") + MS, "end_ns": pl.col("end_ns") + 3 * MS}
+    waited = fourth.with_columns(batch=None, name=pl.lit("future", pl.Categorical()), **until).cast(dict(trace.spans.schema))
+    compiling = replace(trace, spans=pl.concat([trace.spans, waited]).sort("start_ns"))
+    assert replayed(pipeline(compiling)).step_s == pytest.approx(replayed(pipeline(trace)).step_s)

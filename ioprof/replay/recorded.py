@@ -35,6 +35,8 @@ _LEAST_BATCHES: Final = 4
 _LEAST_MEMORY_READS: Final = 20
 _LEAST_KNOWN_RATIO: Final = 0.9
 """Batches whose making must have been recorded."""
+_AROUND_BATCHES: Final = ("start", "end")
+"""Names of waits for no batch that the model knows."""
 _OWN_PART: Final = 0.6
 """Of the time from when a worker had made a batch until the loop had it: what the loop itself spends on receiving it."""
 _LEAST_FIRST: Final = 8
@@ -168,6 +170,10 @@ def _rank(
         raise ReplayError(Refusal.FEW_BATCHES, str(num_takes))
     if seen.num_known < _LEAST_KNOWN_RATIO * num_takes:
         raise ReplayError(Refusal.UNKNOWN_BATCHES, f"{num_takes - seen.num_known} of {num_takes}")
+    if seen.num_known < num_takes:  # such as a wait for a compilation in another thread: time of the loop
+        is_around = pl.col("name").cast(pl.String).is_in(_AROUND_BATCHES).fill_null(value=False)
+        waits = waits.filter(pl.col("batch").is_in(fetches["batch"].implode()).fill_null(value=False) | is_around)
+        seen = visits(waits, fetches)
     fetches = _with_stages(spans, fetches, reads)
     prefetch = trace.run.config.prefetch or _DEFAULT_PREFETCH
     sent, held_s = _sent(spans), _held_s(spans, waits)
