@@ -20,9 +20,12 @@ _Id = tuple[str | None, int | None]
 _NUM_SLOWEST: Final = 10
 MOST_UNSURE: Final = 0.05
 """Of the bytes that made batches, those of which it is not known whether they did, up to which the demand is known."""
-CODE: Final = re.compile(r"\.(py|pyc|so(\.[\d.]+)?)$|^/(proc|sys|dev)/|/ioprof-[^/]+/batches-")
+CODE: Final = re.compile(r"\.(py|pyc|so(\.[\d.]+)?)$|^/(proc|sys|dev)/|/ioprof-[^/]+/batches-|/torchinductor_[^/]+/|/\.triton/")
 """Files that a program, or its recording, reads for itself."""
-INSTALLED: Final = re.compile(r"/lib(64)?/python3[^/]*/|/(site|dist)-packages/|^/(etc|usr/lib|usr/lib64|usr/share)/")
+INSTALLED: Final = re.compile(
+    r"/lib(64)?/python3[^/]*/|/(site|dist)-packages/|^/(etc|s?bin|lib(32|64)?)/"
+    r"|^/usr/(local/)?(s?bin|lib(32|64|exec)?|include|share|src|cuda[^/]*)/"
+)
 """Files of the Python installation and of the system; those that a package has for its examples may be data."""
 METADATA: Final = re.compile(r"/[^/]+\.(dist|egg)-info/")
 """What installed packages are, as `importlib.metadata` reads it."""
