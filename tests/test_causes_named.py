@@ -16,7 +16,7 @@ from ioprof.analysis.storage_bytes import with_doubt
 from ioprof.analysis.summary import summarise
 from ioprof.replay.summary import with_gains
 from ioprof.report.page.answer import headline
-from ioprof.run_record import CpuEvidence, Doubt, Summary, Verdict
+from ioprof.run_record import CauseDetail, CpuEvidence, Doubt, Summary, Verdict
 from ioprof.trace import Trace
 
 MS: Final = 1_000_000
@@ -89,6 +89,24 @@ def test_bytes_without_a_time_are_a_doubt_where_they_may_be_the_bound(megabytes:
     counts = {"storage_bytes_kernel": int(megabytes * 1e6), "mapped_bytes_untimed": int(megabytes * 1e6), "mapped_bytes_imports": 0}
     found = with_doubt(summary.verdict, summary.capture.replace(**counts), summary.steps.replace(causes=causes))
     assert ("compute", is_unsure) == (found.bound_by, Doubt.UNTIMED in found.doubts)
+
+
+@pytest.mark.parametrize(("host", "computed", "is_unsure"), [(0.05, 0.3, False), (0.05, 0.15, True), (0.25, 0.3, True)])
+def test_a_validation_that_a_device_computes_for_is_the_bound_for_certain(host: float, computed: float, is_unsure: bool) -> None:
+    """It takes 50 % of the time; what the device computes in it waits for no file, nor does the device beside it."""
+    shares = {"compute": 0.5 - host, "host": host, "validation": 0.5}
+    details = {"validation": (CauseDetail("compute", 10 * computed, computed),)}
+    found = summarise(timeline("step 00\ncompute 00"))
+    steps = found.steps.replace(
+        causes=tuple(
+            each.replace(seconds=10 * shares.get(each.cause, 0.0), details=details.get(each.cause, ()))
+            for each in found.steps.causes
+        )
+    )
+    counts = {"storage_bytes_kernel": 40 * 10**6, "mapped_bytes_untimed": 40 * 10**6, "mapped_bytes_imports": 0}
+    verdict = found.verdict.replace(bound_by="validation", doubts=())
+    told = with_doubt(verdict, found.capture.replace(**counts), steps, device="cuda")
+    assert is_unsure is (Doubt.UNTIMED in told.doubts)
 
 
 @pytest.mark.parametrize(("ratio", "is_left"), [(0.02, True), (0.13, False)])

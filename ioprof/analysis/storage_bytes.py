@@ -7,7 +7,7 @@ import polars as pl
 
 from ioprof.analysis.doubts import with_doubt_of
 from ioprof.analysis.evidence import IDLE_RATIO
-from ioprof.run_record import Capture, Doubt, Steps, Verdict
+from ioprof.run_record import Capture, CauseShare, Doubt, Steps, Verdict
 from ioprof.trace import Trace
 
 ProcessId = tuple[str | None, int | None]
@@ -24,6 +24,8 @@ LEAST_VERDICT_RATIO: Final = 0.1
 """Share from which on the verdict mentions them."""
 _SLOW_BYTES_PER_S: Final = 5e6
 """Of faults on a slow file system: 16 kB, as the kernel fetches around a fault, in 3 ms."""
+_MAY_WAIT: Final = ("host", "loader", "validation", "checkpoint")
+"""Causes that waits for mapped files count as, where nothing timed them."""
 _LEAST_DOUBT: Final = 0.05
 """Share of the steps' time that they may have taken, from which on another cause may be the bound."""
 
@@ -169,11 +171,11 @@ def with_doubt(verdict: Verdict, capture: Capture, steps: Steps, in_steps: int |
     """The verdict; where much of what came from storage was not timed, it says so, since waits for it count as other time.
 
     It is no reason for doubt where it was fetched before the first step (`in_steps` is `fetched_in_steps`), nor where even a slow
-    file system would take too little of the steps' time for it to be the bound. While a `device` other than the CPU computes,
-    nothing else is the bound either.
+    file system would take too little of the steps' time for it to be the bound, nor where the bound takes longer than all that may
+    have waited for storage: while a `device` other than the CPU computes, nothing else is the bound.
     """
     on_device = device not in (None, "cpu")
-    if verdict.bound_by == "compute" and on_device:
+    if on_device and (verdict.bound_by == "compute" or _is_certain(verdict, steps)):
         return verdict
     if not are_untimed(capture, LEAST_VERDICT_RATIO) or (in_steps is not None and in_steps < LEAST_UNTIMED_BYTES):
         return verdict
@@ -188,3 +190,17 @@ def with_doubt(verdict: Verdict, capture: Capture, steps: Steps, in_steps: int |
     places = "loader or host" if on_device else "loader, host or compute"
     why = f"{untimed_text(capture)}: waits for them are in {places}"
     return with_doubt_of(verdict, Doubt.UNTIMED, why)
+
+
+def _is_certain(verdict: Verdict, steps: Steps) -> bool:
+    """Whether the bound of a job that computes on a device took longer, for certain, than all waits for mapped files may have."""
+    waited_s = {entry.cause: _perhaps_waited_s(entry) for entry in steps.causes}
+    bound = next((entry for entry in steps.causes if entry.cause == verdict.bound_by), None)
+    return bound is not None and (bound.seconds or 0.0) - waited_s[bound.cause] > sum(waited_s.values())
+
+
+def _perhaps_waited_s(charged: CauseShare) -> float:
+    """How much of a cause may have been waits for mapped files: of a validation, what the device did not compute in."""
+    if charged.cause not in _MAY_WAIT:
+        return 0.0
+    return (charged.seconds or 0.0) - sum(part.seconds for part in charged.details if part.name == "compute")
