@@ -4,12 +4,16 @@ import io
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
+import torch
 from timeline import timeline
+from torch.distributed import checkpoint
 
 from ioprof.analysis.checkpoints import Saved, saved
 from ioprof.analysis.summary import summarise
 from ioprof.instrument.hooks.checkpoints import _bytes_written as bytes_written
+from ioprof.trace import Trace
 
 
 class Hostile:
@@ -32,10 +36,46 @@ def test_the_size_is_that_of_the_file(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file_has_no_size(tmp_path: Path) -> None:
-    """A folder, to which other ranks write too; memory; what the job made itself."""
+    """A folder without files of a checkpoint; memory; what the job made itself."""
     for target in (tmp_path, tmp_path / "missing", io.BytesIO(bytes(10)), Hostile(), None, 3):
         assert -1 == bytes_written((None, target), {})
     assert -1 == bytes_written((), {})
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_the_size_in_a_folder_is_that_of_the_files_of_this_rank(tmp_path: Path) -> None:
+    """As torch.distributed.checkpoint writes them, to a path or by a writer with one; those of other ranks are theirs."""
+    state = {"weight": torch.zeros(1000)}
+    checkpoint.save(state, checkpoint_id=tmp_path / "a", no_dist=True)
+    written = (tmp_path / "a" / "__0_0.distcp").stat().st_size
+    assert written > 4000
+    (tmp_path / "a" / "__0_1.distcp").write_bytes(bytes(10))
+    (tmp_path / "a" / "__1_0.distcp").write_bytes(bytes(100))
+    writer = checkpoint.FileSystemWriter(tmp_path / "a")
+    for arguments, named in (
+        ((state,), {"checkpoint_id": tmp_path / "a"}),
+        ((state,), {"storage_writer": writer}),
+        ((state, writer), {}),
+    ):
+        assert written + 10 == bytes_written(arguments, named)
+
+
+def test_ranks_write_parts() -> None:
+    """Each of them has its own size and rate; the folder is that in which files were opened meanwhile, and not where code is."""
+    trace = timeline("""
+        step r0                         00000 11111
+        checkpoint r0 100B name=save    ..### ...##
+        open main r0 file=1             ..#.. ...#.
+        open main r0 file=2             .#... ....#
+        step r1                         00000 11111
+        checkpoint r1 100B name=save    ..### ..###
+    """)
+    paths = ["/job/a.py", "/ckpt/run/part", "/job/b.py"]
+    files = pl.DataFrame({"file": range(3), "path": paths}, schema_overrides={"file": trace.files.schema["file"]})
+    files = trace.files.clear().join(files, how="full", on=["file", "path"], coalesce=True).select(trace.files.columns)
+    found = saved(Trace(trace.run, trace.spans, files))
+    assert found == Saved(4, 400, pytest.approx(110e-9), 2, "/ckpt/run")
+    assert "2 checkpoints of 0.0 MB by each of 2 ranks, at 3,636.4 MB/s each" == found.text
 
 
 def test_their_rate_is_told() -> None:

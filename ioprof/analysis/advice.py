@@ -383,7 +383,8 @@ def _checkpoint(evidence: Evidence) -> Lines:
     spent = f"a step spends {ms(evidence.seconds_per_step('checkpoint'))} in writing them (mean over all steps){where}"
     spent += evidence.after_steps("checkpoint")
     if evidence.saved:
-        spent += f"; {evidence.saved.text}"
+        place = f", in {shortened(evidence.saved.folder)}" if evidence.saved.folder else ""
+        spent += f"; {evidence.saved.text}{place}"
     yield f"Write checkpoints less often, to faster storage, or while training goes on: {spent}"
 
 

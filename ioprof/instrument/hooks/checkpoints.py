@@ -2,10 +2,11 @@
 
 The second part of an asynchronous save, which goes on while the job trains, is a span of its own, "async save in the background".
 It ends when the future that the function returned is done. What a function does by calling another of them is part of its span.
-Of a checkpoint in one file the span has the bytes; of one in a folder, to which other ranks write too, it has none.
+The span has the bytes of the file; of a checkpoint in a folder, to which other ranks write too, those of this rank's files.
 """
 
 import os
+import sys
 from contextlib import suppress
 from functools import partial
 from types import ModuleType
@@ -31,6 +32,8 @@ _PUBLIC: Final = {
     "torch.distributed.checkpoint.state_dict_loader": "torch.distributed.checkpoint",
 }
 """Packages that export the same functions, if they were imported before."""
+_MOST_FILES: Final = 64
+"""Of a rank in a folder, whose sizes are asked for: one for each thread that writes."""
 
 
 def observe(module: ModuleType, state: HookState) -> None:
@@ -68,11 +71,29 @@ def _observe_function(label: str, original: Function, state: HookState) -> Funct
 
 
 def _bytes_written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """The size of the file that was written, by its path or by an open file; -1: it is no file, or not known."""
+    """The size of the file that was written, by its path or by an open file, or of this rank's files in the folder; -1: it is
+    neither, or not known.
+    """
     target: Any = kwargs.get("f", kwargs.get("filename", args[1] if len(args) > 1 else None))
     with suppress(Exception):  # an object of the job's own, which must not fail for this
+        folder = kwargs.get("checkpoint_id") or getattr(kwargs.get("storage_writer", target), "path", None) or target
+        if isinstance(folder, str | os.PathLike) and os.path.isdir(folder):
+            return _bytes_in_folder(os.fspath(folder))
         if isinstance(target, str | os.PathLike):
             return os.stat(target).st_size if os.path.isfile(target) else -1
         if isinstance(target.name, str):
             return int(target.tell())
     return -1
+
+
+def _bytes_in_folder(folder: str) -> int:
+    """Of the files that torch.distributed.checkpoint names by rank and number; -1: there is none."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    rank = distributed.get_rank() if distributed and distributed.is_available() and distributed.is_initialized() else 0
+    size = -1
+    for number in range(_MOST_FILES):
+        try:
+            size = max(0, size) + os.stat(os.path.join(folder, f"__{rank}_{number}.distcp")).st_size
+        except FileNotFoundError:
+            break
+    return size
