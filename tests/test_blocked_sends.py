@@ -5,6 +5,7 @@ import pytest
 from timeline import TICK_NS, timeline
 
 from ioprof.analysis.blame import blame
+from ioprof.analysis.blocked_sends import held
 from ioprof.trace import Trace
 
 
@@ -89,6 +90,22 @@ def test_batches_that_all_arrive_when_the_next_one_is_made_are_late_for_that(arr
     spans = trace.spans.with_columns(pl.col("start_ns", "end_ns") * (10**6 // TICK_NS))
     row = blame(Trace(trace.run, spans)).row(8, named=True)
     assert (12 - early) * 10**6 == pytest.approx(row[f"{cause}_ns"], abs=2 * 10**6)
+
+
+@pytest.mark.parametrize(("made_ms", "after_ms", "is_held"), [(32, 2, True), (32, 7, True), (32, 9, False), (12, 2, True)])
+def test_a_batch_may_arrive_a_quarter_of_the_next_one_later(made_ms: int, after_ms: int, is_held: bool) -> None:
+    """Where other programs use the cores too. One worker alone makes nearly all batches: another one, which has few, ends them at
+    any time, and says nothing of the first.
+    """
+    ms, count, apart = 10**6, 40, made_ms + 2
+    ready = pl.Series(range(count)) * apart * ms
+    fetches = pl.DataFrame({"batch": range(count), "worker": 0, "start_ns": ready - made_ms * ms, "end_ns": ready})
+    few = fetches[::5].with_columns(worker=1, batch=pl.col("batch") + count)
+    known = fetches.select("batch", "worker", start_ns=pl.col("end_ns") + ms, ready_ns="end_ns")
+    known = known.with_columns(end_ns=pl.col("ready_ns") + (apart + after_ms) * ms)
+    others = few.select("batch", "worker", start_ns=pl.col("end_ns") + ms, ready_ns="end_ns", end_ns=pl.col("end_ns") + 6 * ms)
+    found = held(pl.concat([known[:-1], others.select(known.columns)]), pl.concat([fetches, few]))
+    assert (count - 1 if is_held else 0) == len(found)
 
 
 def _storage_and_delivery_ms(drawing: str) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from strategies import examples, shifted, shuffled, traces
 from timeline import TICK_NS, timeline
 
 from ioprof.analysis.blame import blame
-from ioprof.analysis.ceilings import ceilings
+from ioprof.analysis.ceilings import _imbalance_ns, ceilings
 from ioprof.analysis.summary import summarise
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
@@ -75,6 +75,14 @@ def test_a_slow_worker_is_named_in_the_residual() -> None:
     assert found is not None
     assert "imbalance of workers" == found.residuals[0].name
     assert found.step_s == pytest.approx(found.predicted_s + found.residuals[0].seconds, rel=0.05)
+
+
+def test_unequal_work_is_that_of_workers_of_one_epoch() -> None:
+    """Of shards of unequal size: in each epoch one worker has more to read, and goes on when the other has ended."""
+    rows = [(0, 90, 80), (5, 30, 20), (100, 140, 40), (100, 180, 70)]
+    by_worker = pl.DataFrame(rows, schema=["start_ns", "end_ns", "busy"], orient="row")
+    assert 30 + 15 == _imbalance_ns(by_worker)
+    assert 0 == _imbalance_ns(by_worker[:1])
 
 
 def test_a_slow_delivery_is_a_bound_only_where_workers_are_idle() -> None:

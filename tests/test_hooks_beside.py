@@ -23,17 +23,17 @@ def beside_training(what: str, steps: int, folder: Path) -> Trace:
 
 
 def between_passes(trace: Trace) -> list[int]:
-    """Nanoseconds from each forward pass to its backward pass, without the steps in which the hooks look at them."""
+    """Nanoseconds from each forward pass, with the loss, to its backward pass, but for the steps that the hooks look at."""
     computed = of_kind(trace, "compute").filter(pl.col("step") > OBSERVED)
-    parts = [computed.filter(pl.col("name").cast(pl.String) == name) for name in ("forward", "backward")]
+    parts = [computed.filter(pl.col("name").cast(pl.String).is_in(names)) for names in (["forward", "loss"], ["backward"])]
     ends, starts = (part.group_by("step", maintain_order=True).agg(pl.max("end_ns"), pl.min("start_ns")) for part in parts)
     return (starts["start_ns"] - ends["end_ns"]).to_list()
 
 
 @again_when_wrong
-@pytest.mark.parametrize(("what", "computes"), [("loss", True), ("operators", True), ("metric", False)])
+@pytest.mark.parametrize(("what", "computes"), [("loss", True), ("operators", True), ("metric", False), ("search", False)])
 def test_losses_that_are_no_modules(what: str, computes: bool, tmp_path: Path) -> None:
-    """Methods and operators of tensors are the forward pass; Python is not."""
+    """Methods and operators of tensors that a gradient is wanted of are a loss; Python is none, nor is a search."""
     found = between_passes(beside_training(what, OBSERVED + 6, tmp_path))
     assert len(found) >= 5
     with comparing_times():

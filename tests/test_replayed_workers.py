@@ -142,3 +142,16 @@ def test_a_wait_for_no_batch_is_time_of_the_loop() -> None:
     waited = fourth.with_columns(batch=None, name=pl.lit("future", pl.Categorical()), **until).cast(dict(trace.spans.schema))
     compiling = replace(trace, spans=pl.concat([trace.spans, waited]).sort("start_ns"))
     assert replayed(pipeline(compiling)).step_s == pytest.approx(replayed(pipeline(trace)).step_s)
+
+
+def test_a_task_is_of_the_worker_that_did_it() -> None:
+    """Where one of two workers has nothing more to read, the other does the rest; other numbers of workers take tasks in turn."""
+    one = pipeline(simulate(Job(2, 2, tuple({"decode": 20 * MS} for _ in range(20)), ({"host": MS},) * 20)).trace)
+    rank, iteration = one.ranks[0], one.ranks[0].iterations[0]
+    uneven = replace(iteration, makers=(0, 1) * 5 + (0,) * 10)
+    paces = [replayed(replace(one, ranks=(replace(rank, iterations=(each,)),))).step_s for each in (iteration, uneven)]
+    assert () == iteration.makers
+    assert paces == pytest.approx([0.010, 0.015], rel=0.2)
+    assert (
+        () == changed(replace(one, ranks=(replace(rank, iterations=(uneven,)),)), Change(workers=4)).ranks[0].iterations[0].makers
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from ioprof.analysis.details import EPOCH_END, FROM_PAGEABLE, LAUNCHES, OPTIMIZER, SAMPLER, TO_HOST, WORKER_GC, WORKER_START
+from ioprof.analysis.details import EPOCH_END, FROM_PAGEABLE, LAUNCHES, LOSS, OPTIMIZER, SAMPLER, TO_HOST, WORKER_GC, WORKER_START
 from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text, shortened
 from ioprof.analysis.gpu_windows import loop_ratio
 from ioprof.analysis.own_advice import PEERS, Lines, decode_less, ms, of_line, own_advice
@@ -23,6 +23,8 @@ _LEAST_OF_COPIES: Final = 0.1
 """Part of the exposed copies that have one direction, from which on something is advised for it."""
 _MUCH_OF_LOOP: Final = 0.5
 """Part of the steps' time in which a loop does not wait for its device, from which on it bounds the next device."""
+_LARGE_LOSS: Final = 0.2
+"""Share of the steps' time from which on a loss that is no module is one to make cheaper."""
 _LARGE_BUBBLES: Final = 0.1
 """Share of the time of a pipeline of equal stages, from which on more microbatches are asked for."""
 
@@ -48,6 +50,13 @@ def _compute(evidence: Evidence) -> Lines:
             f"gradients): it takes {detail.share:.1%} of the steps' time"
         )
         yield _of_detail(evidence, text, "compute", detail)
+    if loss := next(
+        (part for part in evidence.charged["compute"].details if part.name == LOSS and part.share >= _LARGE_LOSS), None
+    ):
+        line = evidence.largest_line("compute")
+        where = f", {line.share or 0.0:.1%} at {line_text(line)}" if line else ""
+        text = "Compute the loss with fewer operations on larger tensors, or compile it (torch.compile)"
+        yield _of_detail(evidence, f"{text}: it takes {loss.share:.1%} of the steps' time{where}", "compute", loss)
     yield Advice(f"Use a faster model or device, here one that is twice as fast: {rest}", cause="compute", change=change)
 
 

@@ -8,8 +8,8 @@ just after a series of such reads has ended that began with the wait.
 Python code keeps the lock too: a thread that wants it gets it after 5 ms (`sys.getswitchinterval`), and needs it several times a
 message. The sign of that: other batches of the run arrive at once, and this one comes later than those by at least that interval,
 while its worker made another one. Where all batches take long, those of a worker that then made no other one, as the last of an
-epoch, show what the message itself takes. If there are none, it is the message that is slow, unless nearly each of the batches
-arrives just when its worker has made the next one.
+epoch, show what the message itself takes. If there are none, it is the message that is slow, unless nearly each of a worker's
+batches arrives just when it has made the next one.
 """
 
 from collections.abc import Mapping
@@ -39,9 +39,12 @@ _IDLE: Final = 0.1
 """Part of the time of a message in which its worker may have made another batch, if it counts as idle."""
 
 _SOON_NS: Final = 3_000_000
-"""Time from when the next batch was made to the arrival of the one before it, which then could be sent: 0.4 to 1 ms measured,"""
+"""Time from when the next batch was made to the arrival of the one before it, which then could be sent: 0.4 to 1 ms measured, but
+3 to 6 ms on cores that others use too,"""
+_SOON: Final = 0.25
+"""so that it may also be this part of the time in which a batch is made;"""
 _MOST_END_SO: Final = 0.75
-"""and the part of the late batches that must arrive so, where all are late. A slow message ends at any time."""
+"""and the part of a worker's late batches that must arrive so, where all are late. A slow message ends at any time."""
 
 may_block: Final = WORK["storage"] & ~from_peer
 """Reads that may keep the interpreter lock."""
@@ -78,20 +81,20 @@ def held(known: pl.DataFrame, fetches: pl.DataFrame) -> pl.DataFrame:
     by_worker = {worker: union(intervals(of_one)) for (worker,), of_one in fetches.group_by("worker")}
     direct = asked.filter(pl.col("start_ns") <= pl.col("ready_ns"))
     took = (direct if len(direct) else asked).select(pl.col("end_ns") - pl.col("since_ns")).to_series().to_numpy()
-    message = Message.of(took, _took_alone(asked, fetches, by_worker))
+    made = fetches.group_by("batch", "worker").agg(made_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    message = Message.of(took, _took_alone(asked, made, by_worker), float(made["made_ns"].median() or 0.0))  # type: ignore[arg-type]
     late = asked.select((pl.col("since_ns") + message.takes_ns).alias("start_ns"), "end_ns", "worker")
     late = late.filter(pl.col("end_ns") - pl.col("start_ns") >= LEAST_LATE_NS)
     found = [late.clear()]
     for (worker,), part in late.group_by("worker", maintain_order=True):
-        found.append(part.filter(pl.Series(message.is_kept_back(intervals(part), by_worker.get(worker, EMPTY)))))
-    held_up = pl.concat(found)
-    return held_up if message.explains(len(held_up), len(late)) else late.clear()
+        held_up = part.filter(pl.Series(message.is_kept_back(intervals(part), by_worker.get(worker, EMPTY))))
+        found += [held_up] if message.explains(len(held_up), len(part)) else []
+    return pl.concat(found)
 
 
-def _took_alone(asked: pl.DataFrame, fetches: pl.DataFrame, by_worker: Mapping[object, Intervals]) -> NDArray[np.int64]:
+def _took_alone(asked: pl.DataFrame, made: pl.DataFrame, by_worker: Mapping[object, Intervals]) -> NDArray[np.int64]:
     """What messages took at most whose workers made no other batch meanwhile, of batches that took as long to make as others."""
-    made_ns = fetches.group_by("batch", "worker").agg(made_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
-    of_batch = asked.join(made_ns, on=["batch", "worker"], how="left")
+    of_batch = asked.join(made, on=["batch", "worker"], how="left")
     found = [np.empty(0, np.int64)]
     for (worker,), part in of_batch.filter(pl.col("made_ns") >= _LEAST_MADE * pl.col("made_ns").median()).group_by("worker"):
         times = pack(part["ready_ns"].to_numpy(), part["end_ns"].to_numpy())
@@ -107,30 +110,33 @@ class Message:
     takes_ns: int
     """0: all batches are late, so that nothing shows it."""
     always_late: bool
+    soon_ns: float = _SOON_NS
+    """Time from when its worker has made the next batch to the arrival of one that it kept back, at most."""
 
     @classmethod
-    def of(cls, took_ns: NDArray[np.int64], alone_ns: NDArray[np.int64] | None = None) -> "Message":
+    def of(cls, took_ns: NDArray[np.int64], alone_ns: NDArray[np.int64] | None = None, made_ns: float = 0.0) -> "Message":
         """From the times between when batches were made, or asked for if that was later, and their arrival; `alone_ns` are those
-        since they were made, of workers that were idle meanwhile, as far as they are known.
+        since they were made, of workers that were idle meanwhile, as far as they are known. `made_ns`: what making a batch takes.
         """
         quick_ns = int(np.quantile(took_ns, _QUICK, method="lower")) if len(took_ns) else 0
         if quick_ns >= LEAST_LATE_NS and alone_ns is not None and len(alone_ns):
             quick_ns = int(alone_ns.min())
-        return cls(0, True) if quick_ns >= LEAST_LATE_NS else cls(quick_ns, False)
+        soon_ns = max(_SOON_NS, _SOON * made_ns)
+        return cls(0, True, soon_ns) if quick_ns >= LEAST_LATE_NS else cls(quick_ns, False, soon_ns)
 
     def is_kept_back(self, late: Intervals, fetching: Intervals) -> NDArray[np.bool_]:
         """Of each late arrival: whether its worker made another batch meanwhile (`fetching`), and that explains it."""
         found: NDArray[np.bool_] = covered(late, fetching) >= _LEAST_COVERED * (late[:, 1] - late[:, 0])
-        return found & _end_with(late, fetching) if self.always_late else found
+        return found & _end_with(late, fetching, self.soon_ns) if self.always_late else found
 
     def explains(self, number: int, late: int) -> bool:
         """Whether it may be that so many of the late batches were kept back."""
         return not self.always_late or number >= _MOST_END_SO * late
 
 
-def _end_with(late: Intervals, fetching: Intervals) -> NDArray[np.bool_]:
+def _end_with(late: Intervals, fetching: Intervals, soon_ns: float) -> NDArray[np.bool_]:
     """Whether a batch arrives just after its worker has made the next one."""
     before = np.searchsorted(fetching[:, 1], late[:, 1], side="right") - 1
     since_ns = late[:, 1] - np.where(before >= 0, fetching[np.maximum(before, 0), 1] if len(fetching) else 0, 0)
-    found: NDArray[np.bool_] = (before >= 0) & (since_ns <= np.minimum(_SOON_NS, (1 - _LEAST_COVERED) * (late[:, 1] - late[:, 0])))
+    found: NDArray[np.bool_] = (before >= 0) & (since_ns <= np.minimum(soon_ns, (1 - _LEAST_COVERED) * (late[:, 1] - late[:, 0])))
     return found

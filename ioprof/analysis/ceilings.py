@@ -29,7 +29,8 @@ from ioprof.analysis.training_process import main_threads
 from ioprof.run_record import Ceilings, Residual
 from ioprof.trace import Trace
 
-RESIDUALS: Final = ("epoch starts", "imbalance of workers", "blocked sends", "delivery", "variation")
+IMBALANCE: Final = "imbalance of workers"
+RESIDUALS: Final = ("epoch starts", IMBALANCE, "blocked sends", "delivery", "variation")
 """What the two ceilings do not explain, in the order in which it is named; the last is what remains. `blocked sends`: batches that
 were made, and that a worker kept from being sent (`blocked_sends`); blame charges these times to what it did."""
 _KINDS: Final = (*COMPUTE, "step", "wait", "fetch", "sampler")
@@ -117,9 +118,7 @@ def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame, sending: Cal
     if not wall_ns or received.is_empty() or fetched.is_empty():
         return
     length = pl.col("end_ns") - pl.col("start_ns")
-    by_worker = fetched.group_by("worker").agg(
-        pl.col("start_ns").min(), pl.col("end_ns").max(), busy=length.sum(), batches=pl.col("batch").n_unique()
-    )
+    by_worker = fetched.group_by("worker").agg(pl.col("start_ns").min(), pl.col("end_ns").max(), busy=length.sum())
     workers, batches = _most_at_once(intervals(by_worker)), received["batch"].n_unique()
     per_batch = int(by_worker["busy"].sum()) / fetched["batch"].n_unique()
     is_serial = bool(by_worker["worker"].is_in(main_threads(spans).implode()).all())
@@ -127,14 +126,13 @@ def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame, sending: Cal
     on_device = intervals(spans.filter(kind_in(COMPUTE), on_stream))
     others = subtract(intervals(waits), intervals(spans.filter(pl.col("kind") == "sampler")))
     consumer = max(wall_ns - int(covered(windows, others).sum()), int(covered(windows, on_device).sum()))
-    slowest = max(busy / count for busy, count in by_worker.select("busy", "batches").iter_rows())
     ready = waits.join(fetches.group_by("batch").agg(ready_ns=pl.col("end_ns").max()), on="batch")
     sent = pack(np.maximum(ready["start_ns"].to_numpy(), ready["ready_ns"].to_numpy()), ready["end_ns"].to_numpy())
     delivering, late = overlaps(union(sent), steady), late_arrivals(ready)
     blocking = overlaps(delivering, _kept_back(sending())) if len(late) else EMPTY
     parts = {
         "epoch starts": _epoch_starts(waits, steady),
-        "imbalance of workers": (slowest - per_batch) * batches / workers,
+        IMBALANCE: _imbalance_ns(by_worker) * batches / max(1, fetched["batch"].n_unique()),
         "blocked sends": total(blocking),
         "delivery": total(subtract(delivering, blocking)),
     }
@@ -158,6 +156,16 @@ def _most_at_once(lives: Intervals) -> int:
     starts, ends = np.sort(lives[:, 0]), np.sort(lives[:, 1])
     at_once = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")
     return max(1, int(at_once.max()))  # a life may be empty
+
+
+def _imbalance_ns(by_worker: pl.DataFrame) -> float:
+    """How much longer the busiest worker fetched than the mean, summed over those that lived at the same time: each epoch may have
+    workers of its own. `by_worker`: `start_ns` and `end_ns` of each worker's fetches, and `busy`, their time.
+    """
+    ordered = by_worker.sort("start_ns")
+    before_ns = pl.col("end_ns").cum_max().shift()
+    of_epoch = ordered.group_by((pl.col("start_ns") >= before_ns).fill_null(value=False).cum_sum())
+    return float(of_epoch.agg(more=pl.col("busy").max() - pl.col("busy").mean())["more"].sum())
 
 
 def _ends(spans: pl.DataFrame) -> Intervals:

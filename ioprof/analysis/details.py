@@ -48,7 +48,9 @@ TO_HOST: Final = "device to host"
 FROM_PAGEABLE: Final = ", pageable memory"
 """The end of the name of copies from or to memory that is not page-locked."""
 OPTIMIZER: Final = "optimizer"
-_PASSES: Final = {"forward": "forward pass", "backward": "backward pass", "optimizer": OPTIMIZER}
+LOSS: Final = "loss"
+"""What is computed between the forward and the backward pass, and is no module."""
+_PASSES: Final = {"forward": "forward pass", "loss": LOSS, "backward": "backward pass", "optimizer": OPTIMIZER}
 """What computations on the CPU are called, by the names of their spans, see `hooks/compute.py`."""
 
 

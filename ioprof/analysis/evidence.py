@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from ioprof.analysis.ceilings import IMBALANCE
 from ioprof.analysis.checkpoints import Saved
 from ioprof.analysis.demand import Fetched
 from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, EPOCH_END, LAUNCHES, PLACES, SAMPLER, TO_HOST, WORKER_START
@@ -211,14 +212,23 @@ class Evidence:
 
     @property
     def workers_are_busy(self) -> bool:
-        """Whether the workers fetch nearly all of the time, or most of it and longer than the loop takes for a batch: then what the
-        loop waits for is their work, however it reaches it.
+        """Whether workers, or the busiest of them, fetch nearly all of the time, or most of it and longer than the loop takes for
+        a batch: then what the loop waits for is their work, however it reaches it.
         """
+        return self.are_busy(self.imbalance_s)
+
+    def are_busy(self, more_s: float = 0.0) -> bool:
+        """The same of a worker that fetches for so much longer per step than the mean of all."""
         found = self.ceilings
         if found is None or found.is_serial:
             return False
-        least = _LEAST_BUSY_AND_SLOWER if found.supply_s > found.consumer_s else LEAST_BUSY_RATIO
-        return found.supply_s >= least * found.step_s
+        supply_s = found.supply_s + more_s
+        return supply_s >= (_LEAST_BUSY_AND_SLOWER if supply_s > found.consumer_s else LEAST_BUSY_RATIO) * found.step_s
+
+    @property
+    def imbalance_s(self) -> float:
+        """How much longer per step the busiest worker fetches than the mean of all."""
+        return sum(part.seconds for part in self.ceilings.residuals if part.name == IMBALANCE) if self.ceilings else 0.0
 
     @property
     def most_work_is_unnamed(self) -> bool:

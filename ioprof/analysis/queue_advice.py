@@ -18,6 +18,8 @@ _MOST_SUPPLY: Final = 0.8
 """Time in which workers make a batch over that in which the loop takes one, up to which they would keep up with a longer queue."""
 _LEAST_VARIATION: Final = 0.1
 """Of a step, from which on the variation from batch to batch is a reason for a longer queue."""
+_LARGE_IMBALANCE: Final = 0.15
+"""Of a step, from which on unequal work of the workers is a reason to divide it anew."""
 _MOST_AHEAD: Final = 64
 """Batches per worker."""
 
@@ -30,7 +32,7 @@ def waiting_workers(evidence: Evidence, why: str) -> Advice | None:
         return None
     if running + (cpu.worker_waiting_threads or 0.0) > _MOST_RUNNING:
         return None
-    if ceilings.is_serial or ceilings.supply_s <= ceilings.consumer_s or not evidence.workers_are_busy:
+    if ceilings.is_serial or ceilings.supply_s <= ceilings.consumer_s or not evidence.are_busy():
         return None
     wanted = min(_MOST_TIMES * workers, ceil(workers * ceilings.supply_s / max(ceilings.consumer_s, 1e-9)))
     can_run = int(_MOST_USED * (cpu.cores or 1) / max(running, 0.01) / max(evidence.run.config.ranks or 1, 1))
@@ -43,7 +45,8 @@ def waiting_workers(evidence: Evidence, why: str) -> Advice | None:
 
 
 def more_workers(evidence: Evidence, why: str) -> Iterator[str | Advice]:
-    """More workers while there are free cores. One core per rank is left to the rank itself."""
+    """More workers while there are free cores, one per rank left to the rank itself; but equal work for them first."""
+    yield from equal_work(evidence)
     ranks, workers, cpus = evidence.run.config.ranks, evidence.run.config.workers, evidence.run.cpus
     if workers is None and evidence.run.config.loader is not None and not overrides_workers(evidence.cpu):
         yield f"Raise {evidence.options.workers_name} while cores are idle: {why}"
@@ -57,6 +60,16 @@ def more_workers(evidence: Evidence, why: str) -> Iterator[str | Advice]:
         yield from _within_shards(evidence, Advice(text, change=JobChange(workers=free)), why)
     elif found := waiting_workers(evidence, why):
         yield from _within_shards(evidence, found, why)
+
+
+def equal_work(evidence: Evidence) -> Iterator[Advice]:
+    """Equal work for all workers, where the busiest of them is what the loop waits for."""
+    found, more_s = evidence.ceilings, evidence.imbalance_s
+    if found is None or more_s < _LARGE_IMBALANCE * found.step_s or not evidence.workers_are_busy:
+        return
+    busy = f"the busiest of {found.workers} workers fetched for {(found.supply_s + more_s) * 1e3:,.1f} ms a step"
+    text = "Give all workers as much work (shards of equal size, or many more than workers; samples that take equally long)"
+    yield Advice(f"{text}: {busy}, the mean is {found.supply_s * 1e3:,.1f} ms")
 
 
 def lacks_shards(evidence: Evidence) -> bool:

@@ -1,12 +1,13 @@
 """Which lines of Python the time went to, from samples of stacks: time that no span explains, or that a span names but does not
 place in the user's code.
 
-A sample counts where its thread was what the step waited for at that instant: the rank's own thread where the instant is charged to
-`host`, to a checkpoint, to a copy from or to pageable memory, to its sampler, or to what it decodes, transforms, collates or
-validates outside of a wait; the thread of the worker or of the pool that made the awaited batch where a wait is charged to one of
-these or to `loader`; the thread of the rank's process that did the work where time is charged to such threads, see
-`training_process`. So the samples of a cause are spread over the time of that cause, and a line's part of them is its part of that
-time. Time of threads that were not sampled has no line: what the rank's own thread did meanwhile is the line at which it waited.
+A sample counts where its thread was what the step waited for at that instant: the rank's own thread where the instant is charged
+to `host`, to a loss that is no module, to a checkpoint, to a copy from or to pageable memory, to its sampler, or to what it
+decodes, transforms, collates or validates outside of a wait; the thread of the worker or of the pool that made the awaited batch
+where a wait is charged to one of these or to `loader`; the thread of the rank's process that did the work where time is charged
+to such threads, see `training_process`. So the samples of a cause are spread over the time of that cause, and a line's part of
+them is its part of that time. Time of threads that were not sampled has no line: what the rank's own thread did meanwhile is the
+line at which it waited.
 """
 
 import re
@@ -21,7 +22,7 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.blame import Charges
-from ioprof.analysis.details import FROM_PAGEABLE, TO_DEVICE, TO_HOST, with_directions
+from ioprof.analysis.details import FROM_PAGEABLE, LOSS, TO_DEVICE, TO_HOST, with_directions
 from ioprof.analysis.interpreter_lock import FEWEST_WAITS, causes_with_waits, is_within, of_holders, of_threads
 from ioprof.analysis.intervals import Intervals, overlaps, subtract, total, union
 from ioprof.analysis.lineage import fetchers
@@ -39,7 +40,9 @@ _OF_LOOP: Final = ("host", "checkpoint")
 _COPIES: Final = "h2d"
 """Its thread waits for those copies that have one of `_BLOCKING` as their name."""
 _BLOCKING: Final = (TO_DEVICE + FROM_PAGEABLE, TO_HOST + FROM_PAGEABLE)
-CAUSES: Final = (*_OF_LOOP, *_WITH_WAITS, _COPIES)
+_COMPUTED: Final = "compute"
+"""Its line is that of a loss that is no module; the other passes are torch's own."""
+CAUSES: Final = (*_OF_LOOP, *_WITH_WAITS, _COPIES, _COMPUTED)
 """All causes that it may be behind."""
 START: Final = "start"
 """What the rank's thread did before its first step; that is not a cause of `ioprof.schema.CAUSES`, and no part of a step."""
@@ -112,6 +115,8 @@ def unexplained(trace: Trace, charges: Charges, found: pl.DataFrame) -> tuple[Co
         seconds = int(charged[f"{cause}_ns"].sum()) / 1e9
         if cause == _COPIES:
             seconds = charges.details.named_ns(cause, _BLOCKING) / 1e9
+        elif cause == _COMPUTED:
+            seconds = charges.details.named_ns(cause, (LOSS,)) / 1e9
         threads_s = min(seconds, charges.derived_ns.get(cause, 0) / 1e9)
         by_others = _shares(cause, found.filter(~pl.col("by_threads")), seconds - threads_s, total_s)
         by_threads = _shares(cause, found.filter("by_threads"), threads_s, total_s)
@@ -156,6 +161,9 @@ class ChargedSamples:
         copies = with_directions(of_kind(spans, *COPIES)).filter(pl.col("name").is_in(_BLOCKING))
         if len(copies):
             self._parts.append(_within(own, overlaps(instants[_COPIES], union(intervals(copies))), _COPIES))
+        losses = of_kind(spans, "compute").filter(pl.col("name").cast(pl.String) == LOSS)
+        if len(losses):
+            self._parts.append(_within(own, overlaps(instants[_COMPUTED], union(intervals(losses))), _COMPUTED))
         mine = of_kind(spans, "wait", "sampler").filter(in_main_thread(spans))
         choosing = union(intervals(of_kind(mine, "sampler")))
         elsewhere = subtract(union(intervals(of_kind(mine, "wait"))), choosing)

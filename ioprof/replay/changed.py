@@ -236,6 +236,7 @@ def _with_workers(each: Iteration, workers: int | None, prefetch: int | None) ->
         each, workers=workers, prefetch=prefetch or each.prefetch, startup_s=startup, tasks=tasks,
         starts_workers=each.starts_workers and workers > 0,
         first_s=np.resize(each.first_s, workers) if len(each.first_s) else each.first_s,
+        makers=each.makers if workers == each.workers else (),
     )  # fmt: skip
 
 

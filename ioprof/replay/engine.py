@@ -50,6 +50,8 @@ class LoaderPlan:
     startup_s: Sequence[float]
     """Of each worker, after the beginning of START; empty: the workers run already."""
     group: int
+    makers: Sequence[int] = ()
+    """Of each task, its worker; of those beyond, and where it is empty, in turn."""
 
 
 @dataclass(frozen=True)
@@ -386,13 +388,14 @@ class _Loop:
                 self._simulation.start(self._worker(box, ready_s), self.cores)
 
     def _send(self, number: int, count: int) -> None:
-        """Tasks to the workers in turn, as torch's DataLoader does."""
+        """Tasks to the workers in turn, as torch's DataLoader does, or as they were recorded."""
         loader = self._plan.loaders[number]
         if not loader.workers:
             return
         boxes = self._boxes[loader.group]
         for task in range(self._num_sent[number], min(self._num_sent[number] + count, loader.num_tasks)):
-            self._simulation.send(boxes[task % loader.workers], (number, task))
+            worker = loader.makers[task] if task < len(loader.makers) else task % loader.workers
+            self._simulation.send(boxes[worker], (number, task))
             self._num_sent[number] = task + 1
 
     def _take(self, number: int) -> _Steps:

@@ -102,6 +102,8 @@ class Iteration:
     is_validation: bool = False
     first_s: Seconds = field(default_factory=lambda: np.zeros(0))
     """Of each worker that it starts: what its first task took beyond a usual one, such as imports. Not in that task's stages."""
+    makers: tuple[int, ...] = ()
+    """Which worker makes each task, if they are not given to them in turn, as where one has nothing more to read."""
     has_loader: bool = True
     """False: no loader gave batches to the loop. Each task is a step, which costs nothing: all time is the loop's own."""
 

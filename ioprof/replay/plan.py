@@ -161,6 +161,7 @@ def _loader(each: Iteration, rank: Rank, loop_cpu: CpuUse, storage: StorageUse, 
         num_tasks=len(tasks),
         startup_s=each.startup_s.tolist() if each.starts_workers else (),
         group=each.group,
+        makers=each.makers,
     )
 
 

@@ -41,7 +41,7 @@ def _replayed(run: Run, is_asked: bool) -> Run:
         found = gains_of(recorded) if refused is None else None
         error = found.baseline_error if found else baseline_error(recorded)
         if abs(error) > MOST_BASELINE_ERROR:
-            why = f"the replay of the run itself is wrong: its steps are {error:+.0%} too long"
+            why = f"the replay of the run itself is wrong: its steps are {abs(error):.0%} too {'long' if error > 0 else 'short'}"
             return _without(run, NoGain.BASELINE_ERROR, why, error)
         verdict, job = run.summary.verdict, run.trace.run.job_kind
         proposes = verdict.first_epoch is None  # else it would be of that epoch

@@ -4,9 +4,10 @@ beside_training.py WHAT STEPS
 
 WHAT: "none"; "lock", a thread that computes in Python and so holds the interpreter's lock; "loss" and "operators", a loss of
 methods and of operators of tensors that takes a large part of a step; "metric", a metric in Python between the forward and the
-backward pass; "array_metric", the same by NumPy; "pool", "executor", "saving" and "epochs", processes of a multiprocessing.Pool
-or of concurrent.futures that compute a metric of each step, write checkpoints, or compute what the loop takes once per epoch;
-"pool_arrays", "map_arrays" and "executor_arrays", those that return a value for each sample of each step.
+backward pass; "array_metric", the same by NumPy; "search", one by functions of tensors that no gradient is wanted of; "pool",
+"executor", "saving" and "epochs", processes of a multiprocessing.Pool or of concurrent.futures that compute a metric of each
+step, write checkpoints, or compute what the loop takes once per epoch; "pool_arrays", "map_arrays" and "executor_arrays", those
+that return a value for each sample of each step.
 """
 
 import json
@@ -68,6 +69,9 @@ def loss_of(output: torch.Tensor) -> torch.Tensor:
     elif what == "array_metric":
         values = np.tile(output.detach().numpy(), (8, 2))
         np.log(np.square(values) + 1).sum()  # array metric
+    elif what == "search":
+        stored = output.detach().repeat(8, 2)
+        [(stored - row).square().sum(1).argsort() for row in stored[:4]]  # search
     return loss
 
 

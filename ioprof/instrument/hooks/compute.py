@@ -1,12 +1,12 @@
-"""When a training loop on the CPU computes: `compute` spans named "forward", "backward" and "optimizer".
+"""When a training loop on the CPU computes: `compute` spans named "forward", "loss", "backward" and "optimizer".
 
-The forward pass is what the outermost calls of modules took (`modules`), with the loss, and with gradients that the loop asks
-for (`torch.autograd.grad`). A loss that is a module is a call of its own. What lies between two calls, or between the last one
-and the backward pass, such as a loss that is a plain function, counts as forward if it is short, see `SMALL_SHARE`, or if it is
-mostly spent in torch's functions, see `losses`; other work there is the loop's own, and no span is made. The backward pass and
-the optimizer's step are what torch's functions of that name took, but for a closure of the step, in which the loop computes
-anew; what lies between the two (clipping of gradients) counts as the optimizer's by the same rule. Waits for batches and
-collectives count as none of these. On a GPU the host's time says nothing of the device's, and no span is made.
+The forward pass is what the outermost calls of modules took (`modules`), with the loss if that is a module or short, and with
+gradients that the loop asks for (`torch.autograd.grad`). What lies between two calls, or between the last one and the backward
+pass, counts as forward if it is short, see `SMALL_SHARE`. If it is longer and mostly spent in torch's functions, see `losses`, it
+is a loss that is no module; other work there is the loop's own, and no span is made. The backward pass and the optimizer's step
+are what torch's functions of that name took, but for a closure of the step, in which the loop computes anew; what lies between
+the two (clipping of gradients) counts as the optimizer's by the same rule. Waits for batches and collectives count as none of
+these. On a GPU the host's time says nothing of the device's, and no span is made.
 """
 
 from typing import Any, Final
@@ -53,9 +53,9 @@ class Loop:
         """Backward passes in progress: one may run within another."""
         self.backward_gaps: list[tuple[int, int]] = []
         """Times within the outermost of them that were no computation: collectives of sharded parameters."""
-        self.loss = TensorWatch()
+        self.loss = TensorWatch(of_gradients=True)
         """What is done between the forward and the backward pass."""
-        self.clipping = TensorWatch()
+        self.clipping = TensorWatch(of_gradients=False)
         """What is done between the backward pass and the optimizer's step."""
         self.closures: list[tuple[int, int]] = []
         """Times of closures in the optimizer's step in progress."""
@@ -98,12 +98,15 @@ class Loop:
             self.loss.end(now_ns)
         if self.pending is None:
             return
-        is_small = _is_small(self.pending, now_ns)
-        if not is_small:
-            self.loss.count()
-        if is_small or self.loss.is_computation:
-            self.pending = (self.pending[0], now_ns, self.pending[2])
+        start_ns, end_ns, step = self.pending
+        if _is_small(self.pending, now_ns):
+            self.pending = (start_ns, now_ns, step)
+            self.emit_pending()
+            return
+        self.loss.count()
         self.emit_pending()
+        if self.loss.is_computation:
+            emit("compute", end_ns, now_ns, "loss", step=step)
 
     def emit_pending(self) -> None:
         """Emit the forward pass that has ended, if there is one."""

@@ -2,9 +2,11 @@
 
 A loss that is no module has no call that the hooks could observe. So some of these times are looked at in detail: torch calls a
 mode for whatever it computes with tensors (`torch.overrides.TorchFunctionMode`), which costs some 2 us per call, and the mode
-counts how long that takes. Only times that are long (`compute.SMALL_SHARE`) are counted here: the second to fourth of them are
-observed, then one of `SELDOM`. Where the thread did not wait meanwhile, its CPU time counts: another program may have the core for
-longer than a loss takes. Where torch's compiler is in use none is: compiled code would be compiled again for the mode.
+counts how long that takes. Before the backward pass only what a gradient is wanted of counts: the rest, such as a search for
+negatives among stored outputs, is no loss, though it uses tensors. Only times that are long (`compute.SMALL_SHARE`) are counted
+here: the second to fourth of them are observed, then one of `SELDOM`. Where the thread did not wait meanwhile, its CPU time
+counts: another program may have the core for longer than a loss takes. Where torch's compiler is in use none is: compiled code
+would be compiled again for the mode.
 """
 
 import resource
@@ -18,6 +20,7 @@ LEAST_RATIO: Final = 0.75
 SELDOM: Final = 256
 """Of so many times one is observed, when the first ones were."""
 _FIRST: Final = 3
+_MOST_RESULTS: Final = 4
 _CALL_NS: Final = 2_000
 """What the mode adds to a call besides what it counts itself."""
 
@@ -25,7 +28,9 @@ _CALL_NS: Final = 2_000
 class TensorWatch:
     """What is known of these times in one training loop, on the CPU."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_gradients: bool) -> None:
+        self._of_gradients = of_gradients
+        """Whether only results that a gradient is wanted of count."""
         self.wanted = False
         """The next such time is to be observed."""
         self._count = 0
@@ -47,7 +52,7 @@ class TensorWatch:
         """Such a time begins, and is wanted."""
         self.wanted = False
         if _may_observe():
-            self._mode = _mode_class()()
+            self._mode = _mode_class()(self._of_gradients)
             self._mode.__enter__()
             self._began_waits = _num_waits()
             self._began_cpu_ns = thread_cpu_ns()
@@ -102,6 +107,13 @@ def _is_innermost(mode: Any) -> bool:
     return _torch().overrides._get_current_function_mode() is mode  # noqa: SLF001
 
 
+def _wants_gradient(result: Any) -> bool:
+    """Of a tensor, or of the first ones of several."""
+    if isinstance(result, tuple | list):
+        return any(_wants_gradient(each) for each in result[:_MOST_RESULTS])
+    return getattr(result, "requires_grad", False) is True
+
+
 _classes: list[Any] = []
 
 
@@ -112,19 +124,20 @@ def _mode_class() -> Any:
         class CountingMode(_torch().overrides.TorchFunctionMode):  # type: ignore[misc]
             """Counts the time of all that torch computes."""
 
-            def __init__(self) -> None:
+            def __init__(self, of_gradients: bool) -> None:
                 super().__init__()
+                self.of_gradients = of_gradients
                 self.torch_ns = self.torch_cpu_ns = self.calls = 0
                 self.is_over = False
 
             def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 start_ns, start_cpu_ns = monotonic_ns(), thread_cpu_ns()
-                try:
-                    return function(*args, **(kwargs or {}))
-                finally:
+                result = function(*args, **(kwargs or {}))
+                self.calls += 1
+                if not self.of_gradients or _wants_gradient(result):
                     self.torch_cpu_ns += thread_cpu_ns() - start_cpu_ns
                     self.torch_ns += monotonic_ns() - start_ns
-                    self.calls += 1
+                return result
 
         _classes.append(CountingMode)
     return _classes[0]
