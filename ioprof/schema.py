@@ -71,6 +71,8 @@ COLLECTED_AT: Final = "gc.collect() at "
 """How names of `gc` spans begin that the program asked for; a file's name and a line follow."""
 WINDOW_SPAN: Final = "ioprof: gpu window"
 """Name of the spans of kind `user` during which recording a GPU blocked the job."""
+COMPILATION: Final = "compilation (torch.compile)"
+"""Name of the `user` spans of what torch's compiler took."""
 CORE_WAIT: Final = "waiting for a core"
 """Name of `user` spans of ioprof: the thread of the steps could have run, but other threads had the cores. They end where the time
 between two computations, or before a wait, ends: their length is measured, their place in it is not known."""

@@ -1,5 +1,6 @@
 """When a loop on the CPU computes: what its modules say themselves is the truth."""
 
+import json
 from pathlib import Path
 
 import polars as pl
@@ -7,8 +8,11 @@ import pytest
 from hooked import finish, recorded, run, start
 from repository import PROGRAMS
 
+from ioprof.analysis.blame import charges
+from ioprof.analysis.compilations import compiled_in
 from ioprof.analysis.intervals import overlaps, union
 from ioprof.analysis.selection import intervals
+from ioprof.schema import COMPILATION
 from ioprof.trace import Trace
 
 PROGRAM = PROGRAMS / "hooked_modules.py"
@@ -134,3 +138,16 @@ print(torch.nn.Module.__call__ is torch.nn.Module._wrapped_call_impl is call)
 def test_a_late_recording_and_its_end(tmp_path: Path) -> None:
     """The compiler was loaded before the hooks: it reads through the observer; afterwards the class is as it was."""
     assert ["True"] * 3 == run(["-W", "ignore", "-c", f"import os; os.chdir({str(tmp_path)!r})\n{LATE}"], None).splitlines()[-3:]
+
+
+def test_what_the_compiler_takes_is_no_computation(tmp_path: Path) -> None:
+    """It has spans of its own, in the steps in which it works, and is charged to the loop, with its name."""
+    said = json.loads(run(["-W", "ignore", PROGRAMS / "train_compiled.py", 9], tmp_path / "spool"))
+    trace = recorded(tmp_path / "spool")
+    spans = trace.spans.filter(pl.col("name").cast(str) == COMPILATION)
+    took_s = int((spans["end_ns"] - spans["start_ns"]).sum()) / 1e9
+    assert 0.5 * said["compiling_s"] < took_s < said["compiling_s"] + said["others_s"]
+    assert (0, 3, 6) == compiled_in(trace)
+    found = charges(trace)
+    assert found.details.named_ns("host", (COMPILATION,)) >= 0.99e9 * took_s
+    assert int(found.steps["compute_ns"].sum()) / 1e9 < said["compiling_s"] + said["others_s"] - 0.9 * took_s

@@ -269,18 +269,41 @@ def test_what_came_before_the_training_is_no_step() -> None:
 
 
 def test_an_optimizer_that_is_gone_makes_room() -> None:
-    """A new one counts from its first step when the old one does not exist any more, or was long not used."""
-    from ioprof.instrument.hooks.steps import REPLACED_AFTER
-
+    """A new one counts from its first step when the old one does not exist any more."""
     steps, made = _steps()
     steps.step_optimizer(Optimizer(), 0, 1)
     kept = Optimizer()
     steps.step_optimizer(kept, 2, 3)
     assert 2 == len(made)
-    other = Optimizer()
-    for time in range(REPLACED_AFTER + 2):
-        steps.step_optimizer(other, time, time)
-    assert 4 == len(made)
+
+
+@pytest.mark.parametrize("are_kept", [True, False])
+def test_models_that_are_trained_one_after_the_other_have_all_steps(are_kept: bool) -> None:
+    """Of a sweep, or the folds of a cross-validation, whether earlier optimizers are kept or not; with their batches and times."""
+    steps, made = _steps()
+    kept, number = [], 0
+    for _ in range(5):
+        optimizer = Optimizer()
+        kept += [optimizer] if are_kept else []
+        for _ in range(45):
+            steps.consume(10 * number, number)
+            steps.step_optimizer(optimizer, 10 * number + 5, 10 * number + 9)
+            number += 1
+    steps.finish(10 * number)
+    assert [(max(0, 10 * each - 1), 10 * each + 9, each, each) for each in range(number)] == made
+
+
+def test_optimizers_that_step_in_turn_are_one_loop() -> None:
+    """The one that was first makes the steps, however often another one steps for each; also where both replaced earlier ones."""
+    steps, made = _steps()
+    old, first, second, time = Optimizer(), Optimizer(), Optimizer(), 0
+    steps.step_optimizer(old, 0, 1)
+    for _ in range(40):
+        for optimizer in (first, second, second, second, second, second):
+            time += 10
+            steps.step_optimizer(optimizer, time, time + 1)
+    steps.finish(time + 10)
+    assert [1, *range(11, time, 60)] == [end for _, end, _, _ in made]
 
 
 class Optimizer:

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import sys
+import weakref
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -148,6 +149,28 @@ class Named(DataLoader):
     def __init__(self, *args: Any, numbers: LoaderNumbers) -> None:
         super().__init__(*args)
         numbers.identify(self, sys._getframe())
+
+
+def test_what_a_program_no_longer_uses_is_gone_though_it_made_a_loader() -> None:
+    """Its variables are looked at, and are not kept for that; a program that has them itself keeps them."""
+
+    def trains(numbers: LoaderNumbers) -> tuple[bool, dict[str, Any]]:
+        mine, used = locals(), LoaderNumbers()
+        Named([1], numbers=numbers)
+        is_used, _ = weakref.ref(used), mine
+        del used
+        return is_used() is None, mine
+
+    def also(numbers: LoaderNumbers) -> bool:
+        used = LoaderNumbers()
+        Named([1], numbers=numbers)
+        is_used = weakref.ref(used)
+        del used
+        return is_used() is None
+
+    numbers = LoaderNumbers()
+    assert also(numbers)
+    assert numbers is trains(numbers)[1]["numbers"]
 
 
 def test_loaders_of_one_line_are_numbered() -> None:

@@ -11,7 +11,7 @@ from ioprof.analysis.provable import can_pin
 from ioprof.analysis.queue_advice import lacks_shards, more_workers, waiting_workers
 from ioprof.analysis.read_patterns import SMALL_READS
 from ioprof.run_record import Advice, CauseDetail, JobChange, JobKind, NoGain, Reason
-from ioprof.schema import COLLECTED_AT, CORE_WAIT
+from ioprof.schema import COLLECTED_AT, COMPILATION, CORE_WAIT
 
 _SHORTEST_READ_S: Final = 1e-4
 """Half of the reads were served from memory if their median is below that: then it says nothing of those that were waited for."""
@@ -417,8 +417,7 @@ def _host(evidence: Evidence) -> Lines:
         )
         detail = None
     launching = evidence.launching
-    if detail and detail.name == LAUNCHES:
-        detail = None
+    detail = None if detail and detail.name == LAUNCHES else detail
     if holder := evidence.lock_holder:
         name, waited = holder
         where = f", at {line_text(line)}," if line and line.seconds >= LEAST_NAMED_RATIO * waited.seconds else ""
@@ -429,6 +428,13 @@ def _host(evidence: Evidence) -> Lines:
             predicted_speedup=1 / (1 - waited.share) if waited.share < 1 else None,
             is_bound=True,
         )
+    elif detail and detail.name == COMPILATION:
+        times = f"in {len(evidence.compiled_in)} steps, the last of which is step {max(evidence.compiled_in, default=0):,}"
+        text = (
+            "Compile less (dynamic=True or torch._dynamo.mark_dynamic for sizes that vary; batches of few lengths; a cache of "
+            f"compiled code, by TORCHINDUCTOR_CACHE_DIR): torch.compile took {detail.share:.1%} of the steps' time, {times}"
+        )
+        yield _of_detail(evidence, text, "host", detail)
     elif launching:
         where = f", most of them at {line_text(line)}" if line else ""
         text = (

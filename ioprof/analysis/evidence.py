@@ -137,6 +137,8 @@ class Evidence:
     """See `copies.copied_per_step`."""
     saved: Saved | None = None
     """Checkpoints whose sizes are known."""
+    compiled_in: tuple[int, ...] = ()
+    """Steps in which torch's compiler worked."""
     small_sums: SmallSums | None = None
     """All-reduces that the job makes for each parameter, or the like."""
     computed_meanwhile_s: dict[int, float] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from ioprof.analysis.capture import capture
 from ioprof.analysis.ceilings import ceilings
 from ioprof.analysis.checkpoints import saved
 from ioprof.analysis.collectives import collective_sources, may_be_hidden
+from ioprof.analysis.compilations import compiled_in
 from ioprof.analysis.copies import copied_per_step
 from ioprof.analysis.cpu import cpu_evidence
 from ioprof.analysis.cpu_verdict import with_cpu_limit
@@ -100,6 +101,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         files=more.reads.files,
         loaders=more.loaders,
         saved=saved(trace),
+        compiled_in=compiled_in(trace),
         small_sums=small_sums(trace),
         computed_meanwhile_s={rank: ns / 1e9 for rank, ns in charged.computed_meanwhile_ns.items()},
         longest_batch_s=int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,

@@ -20,6 +20,7 @@ import polars as pl
 
 from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pieces_within, subtract, union, union_all
 from ioprof.analysis.selection import READS, WORK, WORKER, Activity, from_peer, intervals, of_kind, of_work, with_worker
+from ioprof.schema import COMPILATION
 
 _STAGES: Final = ("decode", "transform", "collate")
 _SHORTEST_WAIT_NS: Final = 1_000_000
@@ -55,19 +56,29 @@ def has_processes(spans: pl.DataFrame) -> bool:
 def main_thread_work(spans: pl.DataFrame) -> Iterator[Activity]:
     """Collections, reads, decoding and transforms of the main thread, and its sampler, in the order in which time is charged.
 
-    What it reads from other processes while it waits for a batch or exchanges gradients is part of that, and is not here.
+    What it reads from other processes while it waits for a batch or exchanges gradients is part of that, and is not here; nor is
+    what it does while it waits for torch's compiler.
     """
     spans = with_worker(spans)
+    compiling = compilations(spans)
     did = of_kind(spans, "gc", "sampler", *READS, *_STAGES).select("start_ns", "end_ns", "kind", "source", WORKER)
     mine = did.filter(for_main_thread(spans))
-    yield Activity("gc", intervals(of_kind(mine, "gc")), "main")
+    collected = intervals(of_kind(mine, "gc"))
+    yield Activity("gc", subtract(collected, compiling) if len(compiling) else collected, "main")
     elsewhere = union(intervals(of_kind(spans, "wait", "comm")))
     for cause in WORK:
         work = of_work(mine, cause)
         of_peers = intervals(work.filter(from_peer))
         own = subtract(of_peers, elsewhere) if len(of_peers) else EMPTY
-        yield Activity(cause, union_all([intervals(work.filter(~from_peer)), own]), "main")
+        did_ns = union_all([intervals(work.filter(~from_peer)), own])
+        yield Activity(cause, subtract(did_ns, compiling) if len(compiling) else did_ns, "main")
     yield Activity("loader", intervals(of_kind(mine, "sampler")))
+
+
+def compilations(spans: pl.DataFrame) -> Intervals:
+    """When the main thread of a rank waited for torch's compiler."""
+    found = of_kind(spans, "user").filter(pl.col("name").cast(pl.String) == COMPILATION)
+    return union(intervals(found.filter(in_main_thread(spans)))) if len(found) else EMPTY
 
 
 def threads_work(spans: pl.DataFrame, with_peers: bool) -> dict[str, Intervals]:

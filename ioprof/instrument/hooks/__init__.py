@@ -28,6 +28,7 @@ WATCHED: Final = {
     "torch.nn.modules.module": "modules",
     "torch.optim.optimizer": "training",
     "torch.autograd": "training",
+    "torch._dynamo.callback": "compilations",
     "torch.serialization": "checkpoints decoders",
     "torch.distributed.checkpoint.state_dict_saver": "checkpoints",
     "torch.distributed.checkpoint.state_dict_loader": "checkpoints",

@@ -5,6 +5,7 @@ loader was made; a loop makes several loaders by the same path, which are number
 """
 
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 from types import FrameType
@@ -15,6 +16,10 @@ MADE: Final = "_ioprof_made"
 _PATH_BYTES: Final = 8
 _CO_VARARGS: Final = 0x4
 """`inspect.CO_VARARGS`: every process of a job loads this module, and need not load that one."""
+_CO_OPTIMIZED: Final = 0x1
+"""`inspect.CO_OPTIMIZED`: a function, whose variables are in no dict."""
+_REFERENCES: Final = 3
+"""To a copy that nobody else has: the frame's, a variable, and the argument of `sys.getrefcount`."""
 _STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
 _PACKAGES: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
@@ -75,11 +80,24 @@ def _is_given(frame: FrameType, loader: Any) -> bool:
     """Whether a frame is of a function whose first argument the loader is: a constructor of it, or what wraps one."""
     code = frame.f_code
     if code.co_argcount:
-        return frame.f_locals.get(code.co_varnames[0]) is loader
+        return _local(frame, code.co_varnames[0]) is loader
     if not code.co_flags & _CO_VARARGS:
         return False
-    given = frame.f_locals.get(code.co_varnames[code.co_kwonlyargcount])
+    given = _local(frame, code.co_varnames[code.co_kwonlyargcount])
     return isinstance(given, tuple) and len(given) > 0 and given[0] is loader
+
+
+def _local(frame: FrameType, name: str) -> Any:
+    """A local variable of a function; nothing stays alive for that.
+
+    Before Python 3.13 a copy of all variables stays with the frame until it ends, and what they refer to with it. That copy is
+    emptied, unless the program has it too: `locals()` is the same object. Of a module they are no copy.
+    """
+    variables = frame.f_locals
+    found = variables.get(name)
+    if type(variables) is dict and frame.f_code.co_flags & _CO_OPTIMIZED and sys.getrefcount(variables) <= _REFERENCES:
+        variables.clear()
+    return found
 
 
 def _is_of_job(frame: FrameType) -> bool:

@@ -2,8 +2,9 @@
 
 An optimizer's step ends a step of the job, which began where the one before ended; the first begins with the first wait for a
 batch. Only one optimizer counts: the first that steps in this process, with all that others do between its steps (a second
-network's, the one that it wraps). A loop that never steps an optimizer is counted by batches: a step lasts from one wait to the
-next. A loop that marks its steps (`ioprof.instrument.manual`) has those, and neither optimizers nor batches count.
+network's, the one that it wraps), until it is used no longer: then the next one does, and its steps up to then count too. A loop
+that never steps an optimizer is counted by batches: a step lasts from one wait to the next. A loop that marks its steps
+(`ioprof.instrument.manual`) has those, and neither optimizers nor batches count.
 """
 
 import weakref
@@ -20,7 +21,9 @@ SURE_WITHOUT_OPTIMIZER: Final = 3
 SURE_WITH_OPTIMIZER: Final = 1000
 """Batches that one which has made an optimizer may take before that steps for the first time: gradients may be accumulated."""
 REPLACED_AFTER: Final = 64
-"""Steps of other optimizers in a row after which the one that counted is taken as no longer used."""
+"""Steps of other optimizers in a row after which the one that counted is taken as no longer used, and those count."""
+_FEWEST_LEFT: Final = 16
+"""The same at the end of the recording, and for one that comes after another."""
 
 
 class Steps:
@@ -53,7 +56,8 @@ class Steps:
         self._by_marks = False
         self._by_batches = False
         self._counted: weakref.ref[Any] | None = None
-        self._others = 0
+        self._others: list[tuple[weakref.ref[Any], int, int]] = []
+        """Steps of others since the one that counts stepped last: of which, its end, and the batch."""
         self._has_optimizer = False
 
     @property
@@ -117,7 +121,7 @@ class Steps:
 
     def step_optimizer(self, optimizer: Any, start_ns: int, end_ns: int) -> None:
         """An optimizer made a step that is not part of another's."""
-        if not self._counts(optimizer) or self._by_marks:
+        if not self._counts(optimizer, end_ns) or self._by_marks:
             return
         if not self.begun:
             self.begin(start_ns)
@@ -146,20 +150,41 @@ class Steps:
 
     def finish(self, now_ns: int) -> None:
         """The recording ends: emit what is not decided yet."""
+        self._count_others(_FEWEST_LEFT)
         if self._counted is None and not self._by_batches and self._waits:
             self._count_batches()
         if self._by_batches:
             self._end_batch(now_ns)
 
-    def _counts(self, optimizer: Any) -> bool:
+    def _counts(self, optimizer: Any, end_ns: int) -> bool:
         counted = self._counted() if self._counted is not None else None
-        if counted is not None and counted is not optimizer and self._others < REPLACED_AFTER:
-            self._others += 1
+        if self._others and counted is not optimizer:
+            self._count_others(REPLACED_AFTER if counted is not None else 1)
+            counted = self._counted() if self._counted is not None else None
+        if counted is not None and counted is not optimizer:
+            self._others.append((weakref.ref(optimizer), end_ns, self._batch))
             return False
-        self._others = 0
+        self._others.clear()
         if counted is not optimizer:
             self._counted, self.trains = weakref.ref(optimizer), True
         return True
+
+    def _count_others(self, fewest: int) -> None:
+        """Emit the steps of those that came after the one that counted, one after the other, if there are so many; the last of them
+        counts from now on. Of those that step in turn the first counts.
+        """
+        if len(self._others) < fewest or self._by_marks:
+            return
+        others, batch = self._others, self._batch
+        last = {id(which): place for place, (which, _, _) in enumerate(others)}
+        current = others[0][0]
+        for place, (which, end_ns, self._batch) in enumerate(others):
+            if which is not current and last[id(current)] < place <= len(others) - _FEWEST_LEFT:
+                current = which
+            if which is current:
+                self._end(end_ns)
+        self._others = others[last[id(current)] + 1 :]
+        self._counted, self._batch, self.known_number = current, batch, self.number
 
     def _count_batches(self) -> None:
         self._by_batches = True
