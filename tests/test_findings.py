@@ -434,3 +434,27 @@ def test_small_reads_are_named_up_to_the_default_buffer(size: int, large: int, i
     assert is_named == bool(patterns)
     if is_named:
         assert f"300 reads moved {size:,} bytes each" in patterns[0].seen
+
+
+@pytest.mark.parametrize(("pieces", "opens", "code"), [(20, 30, "searching"), (10, 30, "small reads"), (200, 3, "small reads")])
+def test_archives_that_are_searched_for_each_sample_want_an_index(pieces: int, opens: int, code: str) -> None:
+    """They are opened again and again, each time read in many pieces; a buffer would read more. A few opens are none of that."""
+    drawn = timeline("step 0\nwait 0\nfetch w0 0\nread w0 file=1 0\nopen w0 file=1 0")
+    template = {
+        kind: drawn.spans.filter(pl.col("kind") == kind).row(0, named=True) for kind in ("step", "wait", "fetch", "read", "open")
+    }
+    rows, now = [], 0
+    for _ in range(opens):
+        rows.append(template["open"] | {"start_ns": now, "end_ns": now + MS // 100})
+        for _ in range(pieces):
+            now += MS
+            rows.append(template["read"] | {"start_ns": now, "end_ns": now + MS // 2, "bytes": 512, "offset": 512})
+        now += MS
+    rows += [template[kind] | {"start_ns": 0, "end_ns": now} for kind in ("step", "wait", "fetch")]
+    files = pl.DataFrame({"file": [1], "path": ["/data/a.tar"], "size_bytes": [10**7]}, schema_overrides={"file": pl.Int64})
+    files = (
+        drawn.files.clear().join(files, how="full", on=["file", "path", "size_bytes"], coalesce=True).select(drawn.files.columns)
+    )
+    told = [each.code for each in found(Trace(drawn.run, pl.DataFrame(rows, schema=drawn.spans.schema), files)).reads.patterns]
+    assert code in told
+    assert ("searching" in told) is not ("small reads" in told)

@@ -10,6 +10,7 @@ from ioprof.analysis.own_advice import PEERS, Lines, decode_less, ms, of_line, o
 from ioprof.analysis.provable import can_pin
 from ioprof.analysis.queue_advice import lacks_shards, more_workers, waiting_workers
 from ioprof.analysis.read_patterns import SMALL_READS
+from ioprof.analysis.straggler_advice import straggler_advice
 from ioprof.run_record import Advice, CauseDetail, JobChange, JobKind, NoGain, Reason
 from ioprof.schema import COLLECTED_AT, COMPILATION, CORE_WAIT
 
@@ -17,16 +18,12 @@ _SHORTEST_READ_S: Final = 1e-4
 """Half of the reads were served from memory if their median is below that: then it says nothing of those that were waited for."""
 _MOSTLY_OWN: Final = 0.5
 """Part of a stage that is in lines of the job's own Python, from which on a library's part of it is not what to change."""
-_UNEQUAL_STAGES: Final = 1.25
-"""Time that a stage of a pipeline computes over the mean of the others, from which on the model should be divided anew."""
 _LEAST_OF_COPIES: Final = 0.1
 """Part of the exposed copies that have one direction, from which on something is advised for it."""
 _MUCH_OF_LOOP: Final = 0.5
 """Part of the steps' time in which a loop does not wait for its device, from which on it bounds the next device."""
 _LARGE_LOSS: Final = 0.2
 """Share of the steps' time from which on a loss that is no module is one to make cheaper."""
-_LARGE_BUBBLES: Final = 0.1
-"""Share of the time of a pipeline of equal stages, from which on more microbatches are asked for."""
 
 
 def advice_for(evidence: Evidence, bound: str, *, is_own: bool) -> list[Advice]:
@@ -335,45 +332,7 @@ def _exchange(evidence: Evidence) -> Lines:
         f"({evidence.options.batch_size}) halves the exchanges per sample"
     )
     if max(evidence.straggler_wait.values(), default=0.0) >= 0.01:
-        yield from _straggler(evidence)
-
-
-def _straggler(evidence: Evidence) -> Lines:
-    of_stages = tuple(_stages(evidence)) if evidence.run.config.parallel == "pipeline" else ()
-    yield from of_stages
-    waited_s = evidence.waited_for_s
-    slowest = next(iter(waited_s), None)
-    if slowest is None:
-        return
-    causes = evidence.steps.straggler_wait_s[slowest]
-    most = max(causes, key=lambda cause: causes[cause])
-    if of_stages and most == "compute":
-        return
-    yield (
-        f"Look at what rank {slowest} does before the exchange: the others waited {waited_s[slowest]:.2f} s for it, "
-        f"{causes[most]:.2f} s of that for its {most.replace('_', ' ')}"
-    )
-
-
-def _stages(evidence: Evidence) -> Lines:
-    """Of a pipeline: stages of unequal time, or few microbatches."""
-    stages, parts = evidence.run.config.stages, evidence.run.config.microbatches
-    computed_s = {row.rank: row.compute_s for row in evidence.steps.per_rank if row.compute_s}
-    if not stages or not parts or len(computed_s) < stages:
-        return
-    longest = max(computed_s, key=lambda rank: computed_s[rank])
-    others_s = (sum(computed_s.values()) - computed_s[longest]) / (len(computed_s) - 1)
-    if computed_s[longest] > _UNEQUAL_STAGES * others_s:
-        yield (
-            f"Divide the model so that its stages take the same time: that of rank {longest} computed for "
-            f"{computed_s[longest]:.2f} s, the others for {others_s:.2f} s (mean)"
-        )
-    elif (bubbles := (stages - 1) / (parts + stages - 1)) >= _LARGE_BUBBLES:
-        more = max(4 * stages, 2 * parts)
-        yield (
-            f"Use more microbatches ({evidence.options.microbatches}): with {parts} and {stages} stages of the same time "
-            f"bubbles take {bubbles:.1%}, with {more} they take {(stages - 1) / (more + stages - 1):.1%}"
-        )
+        yield from straggler_advice(evidence)
 
 
 def _validation(evidence: Evidence) -> Lines:
@@ -482,7 +441,7 @@ def _rate(bytes_per_s: float) -> str:
 _ADVICE: Final[dict[str, Callable[[Evidence], Lines]]] = {
     "compute": _compute,
     "exchange": _exchange,
-    "straggler": _straggler,
+    "straggler": straggler_advice,
     "h2d": _h2d,
     "storage": _storage,
     "page_cache": _page_cache,

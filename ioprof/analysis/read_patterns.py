@@ -19,7 +19,8 @@ from ioprof.schema import SOURCES
 from ioprof.trace import Trace
 
 SMALL_READS: Final = "small reads"
-PATTERNS: Final = (SMALL_READS, "reopening", "page at a time", "readahead of a map", "readahead of ranges")
+SEARCHING: Final = "searching"
+PATTERNS: Final = (SMALL_READS, SEARCHING, "reopening", "page at a time", "readahead of a map", "readahead of ranges")
 
 _NUM_FILES: Final = 10
 _LEAST_READS: Final = 200
@@ -29,6 +30,8 @@ _LEAST_MOVED: Final = 0.5
 a full buffer."""
 _LEAST_SHARE: Final = 0.05
 """Of the time in which batches were made, from which on small reads and opens are named."""
+_PIECES: Final = 16
+"""Reads each time that a file is opened, from which on a sample is searched for in it, as in an archive without an index."""
 _LEAST_OPENS: Final = 5
 """Per file and epoch."""
 _LEAST_PART_OF_FILE: Final = 0.5
@@ -128,7 +131,18 @@ class ReadPatterns:
         if int(small["bytes"].sum()) < _LEAST_MOVED * asked:
             small = small.filter("below_page")
         accesses, spent_ns = int(small["accesses"].sum()), int(small["took_ns"].sum())
-        if self._faults < 0.5 * accesses and accesses >= _LEAST_READS and spent_ns >= _LEAST_SHARE * max(made_ns, 1):
+        num_epochs = max(1, self._epochs["epoch"].n_unique())
+        searched = files.filter(pl.col("opens") >= _LEAST_OPENS * num_epochs, pl.col("accesses") >= _PIECES * pl.col("opens"))
+        if not searched.is_empty() and int(searched["took_ns"].sum()) >= max(0.5 * spent_ns, _LEAST_SHARE * max(made_ns, 1)):
+            opens, pieces, took_ns = (int(searched[name].sum()) for name in ("opens", "accesses", "took_ns"))
+            yield ReadPattern(
+                SEARCHING,
+                f"{len(searched):,} files were opened {opens:,} times, and each time read in {pieces / opens:,.0f} pieces, which "
+                f"took {took_ns / 1e9:,.2f} s",
+                "keep where each record of a file begins (an index), and open each file once per worker",
+                took_ns / 1e9,
+            )
+        elif self._faults < 0.5 * accesses and accesses >= _LEAST_READS and spent_ns >= _LEAST_SHARE * max(made_ns, 1):
             mean = int(small["bytes"].sum()) / accesses
             yield ReadPattern(
                 SMALL_READS,
@@ -138,7 +152,6 @@ class ReadPatterns:
             )
         in_part = files.filter(pl.col("bytes") < _LEAST_PART_OF_FILE * pl.col("opens") * pl.col("size_bytes"))
         opens, open_ns, opened = int(in_part["opens"].sum()), int(in_part["open_ns"].sum()), len(in_part)
-        num_epochs = max(1, self._epochs["epoch"].n_unique())
         if opens >= max(_LEAST_READS, _LEAST_OPENS * opened * num_epochs) and open_ns >= 0.2 * _LEAST_SHARE * max(made_ns, 1):
             yield ReadPattern(
                 "reopening",

@@ -101,7 +101,6 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         files=more.reads.files,
         loaders=more.loaders,
         saved=saved(trace),
-        compiled_in=compiled_in(trace),
         small_sums=small_sums(trace),
         computed_meanwhile_s={rank: ns / 1e9 for rank, ns in charged.computed_meanwhile_ns.items()},
         longest_batch_s=int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,
@@ -141,7 +140,8 @@ def _with_worker_lines(evidence: Evidence, work: Making, samples: pl.DataFrame) 
 
 def _with_device_work(evidence: Evidence, trace: Trace, charged: Charges) -> Evidence:
     """The evidence, with what was launched and copied in the steps in which devices were recorded."""
-    return replace(evidence, launches=charged.launches, copied_per_step=copied_per_step(trace, _charged(charged.steps)))
+    copied = copied_per_step(trace, _charged(charged.steps))
+    return replace(evidence, launches=charged.launches, copied_per_step=copied, compiled_in=compiled_in(trace))
 
 
 def _look_at_reads(trace: Trace, received: pl.DataFrame) -> tuple[Finding, ReadTimes]:

@@ -35,7 +35,7 @@ _TIMES: Final = (2, 4)
 """As many workers as there are now are tried."""
 _ONCE: Final = "work on the code, once"
 _COSTS: Final = {
-    "storage": "another device, or space and time for a copy",
+    "storage": "another device, space and time for a copy, or work on the code",
     "page_cache": "a conversion of the dataset, once",
     "decode": "a conversion of the dataset, once, or another decoder",
     "exchange": "other results of the training, if the batch size changes",
