@@ -17,6 +17,23 @@ def _line(mark: str) -> str:
 
 CASES = (
     Case(
+        name="a search by functions of tensors in the loop",
+        program="own_tensors.py",
+        arguments=("negatives", 80),
+        bound_by="host",
+        says=("Host-bound", "own_tensors.py"),
+        advises="own_tensors.py",
+        names=("in hardest",),
+    ),
+    Case(
+        name="a model that is compiled for each length",
+        program="train_compiled.py",
+        arguments=(24,),
+        bound_by="host",
+        says=("Host-bound", "compilation (torch.compile)"),
+        advises="Compile less",
+    ),
+    Case(
         name="a metric in Python in the loop",
         program="own_code.py",
         arguments=("metric", 120, 0),

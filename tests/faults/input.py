@@ -34,6 +34,14 @@ CASES = (
         names=("imbalance of workers",),
     ),
     Case(
+        name="shards of which one worker has nine of ten",
+        program="own_tensors.py",
+        arguments=("shards", 60),
+        bound_by="loader",
+        says=("Loader-bound", "own_tensors.py"),
+        names=("imbalance of workers", "as much work"),
+    ),
+    Case(
         name="batches of 64 MB that are pickled into a pipe",
         program=_PROGRAM,
         arguments=("large_messages", 30, 1),
