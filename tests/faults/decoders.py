@@ -6,7 +6,7 @@ CASES = tuple(
     Case(
         name=f"{library} decodes most of the time",
         program="decode_bound.py",
-        arguments=(kind, 10),
+        arguments=(kind, 14),
         bound_by="decode",
         says=("ecode",),
         names=(advice,),

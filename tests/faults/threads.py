@@ -91,7 +91,7 @@ CASES = (
     Case(
         name="a ProcessPoolExecutor that writes checkpoints",
         program="beside_training.py",
-        arguments=("saving", 150),
+        arguments=("saving", 500),
         bound_by="host",
         says=("host-bound", "waiting for other threads or processes"),
         names=(_line("saving"),),

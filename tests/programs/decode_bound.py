@@ -100,7 +100,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     model = nn.Linear(8, 1)
     optimizer = Descent(model.parameters(), 1e-9)
-    for batch in DataLoader(Samples(sys.argv[1], 2 * int(sys.argv[2])), batch_size=2, num_workers=1):
+    for batch in DataLoader(Samples(sys.argv[1], 6 * int(sys.argv[2])), batch_size=6, num_workers=1):
         loss = model(batch).mean()
         optimizer.zero_grad()
         loss.backward()
