@@ -122,6 +122,25 @@ def test_a_loader_is_not_to_be_left_as_it_is_where_ranks_wait_for_cores(
     assert is_left is not ("waited for a core for 13%" in verdict.text)
 
 
+@pytest.mark.parametrize(
+    ("late", "said"),
+    [((0, 1), "Give all ranks as much work in each step"), ((0, 0), "Look at what rank 0 does before the exchange")],
+)
+def test_ranks_that_are_late_in_turn_are_not_one_slow_rank(late: tuple[int, int], said: str) -> None:
+    """Of two ranks one computes for 8 of 10 units of a step, the other for 2; which one changes from step to step, or does not."""
+    rows = {f"{kind} r{rank}": "" for rank in (0, 1) for kind in ("step", "compute main", "comm")}
+    for step in range(12):
+        for rank in (0, 1):
+            long = 8 if late[step % 2] == rank else 2
+            rows[f"step r{rank}"] += f"{step:x}" * 10
+            rows[f"compute main r{rank}"] += f"{step:x}" * long + "." * (10 - long)
+            rows[f"comm r{rank}"] += "." * long + f"{step:x}" * (10 - long)
+    drawing = "\n".join(f"{kind} {row}" for kind, row in rows.items())
+    verdict = summarise(timeline(drawing, config={"device": "cpu"})).verdict
+    assert "straggler" == verdict.bound_by
+    assert verdict.advice[0].action.startswith(said)
+
+
 def test_a_headline_says_what_the_verdict_says() -> None:
     """That it is unsure, of which epochs it is, and which part of the job took long."""
     drawing = "step 0000000000\nwait 00000.....\nfetch w0 00000\ndecode w0 #####\ncompute .....00000"

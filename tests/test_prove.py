@@ -154,23 +154,21 @@ class Named(DataLoader):
 def test_what_a_program_no_longer_uses_is_gone_though_it_made_a_loader() -> None:
     """Its variables are looked at, and are not kept for that; a program that has them itself keeps them."""
 
-    def trains(numbers: LoaderNumbers) -> tuple[bool, dict[str, Any]]:
-        mine, used = locals(), LoaderNumbers()
-        Named([1], numbers=numbers)
-        is_used, _ = weakref.ref(used), mine
-        del used
-        return is_used() is None, mine
-
-    def also(numbers: LoaderNumbers) -> bool:
+    def drops(numbers: LoaderNumbers) -> bool:
         used = LoaderNumbers()
         Named([1], numbers=numbers)
         is_used = weakref.ref(used)
         del used
         return is_used() is None
 
+    def keeps(numbers: LoaderNumbers) -> dict[str, Any]:
+        mine = locals()
+        Named([1], numbers=numbers)
+        return mine
+
     numbers = LoaderNumbers()
-    assert also(numbers)
-    assert numbers is trains(numbers)[1]["numbers"]
+    assert drops(numbers)
+    assert numbers is keeps(numbers)["numbers"]
 
 
 def test_loaders_of_one_line_are_numbered() -> None:

@@ -3,7 +3,18 @@
 from collections.abc import Callable
 from typing import Final
 
-from ioprof.analysis.details import EPOCH_END, FROM_PAGEABLE, LAUNCHES, LOSS, OPTIMIZER, SAMPLER, TO_HOST, WORKER_GC, WORKER_START
+from ioprof.analysis.details import (
+    EPOCH_END,
+    FORWARD,
+    FROM_PAGEABLE,
+    LAUNCHES,
+    LOSS,
+    OPTIMIZER,
+    SAMPLER,
+    TO_HOST,
+    WORKER_GC,
+    WORKER_START,
+)
 from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text, shortened
 from ioprof.analysis.gpu_windows import loop_ratio
 from ioprof.analysis.own_advice import PEERS, Lines, decode_less, ms, of_line, own_advice
@@ -22,8 +33,8 @@ _LEAST_OF_COPIES: Final = 0.1
 """Part of the exposed copies that have one direction, from which on something is advised for it."""
 _MUCH_OF_LOOP: Final = 0.5
 """Part of the steps' time in which a loop does not wait for its device, from which on it bounds the next device."""
-_LARGE_LOSS: Final = 0.2
-"""Share of the steps' time from which on a loss that is no module is one to make cheaper."""
+_LEAST_LOSS: Final = 0.05
+"""Share of the steps' time from which on a loss that takes longer than the model's forward pass is what to make cheaper."""
 
 
 def advice_for(evidence: Evidence, bound: str, *, is_own: bool) -> list[Advice]:
@@ -47,13 +58,16 @@ def _compute(evidence: Evidence) -> Lines:
             f"gradients): it takes {detail.share:.1%} of the steps' time"
         )
         yield _of_detail(evidence, text, "compute", detail)
-    if loss := next(
-        (part for part in evidence.charged["compute"].details if part.name == LOSS and part.share >= _LARGE_LOSS), None
-    ):
-        line = evidence.largest_line("compute")
-        where = f", {line.share or 0.0:.1%} at {line_text(line)}" if line else ""
-        text = "Compute the loss with fewer operations on larger tensors, or compile it (torch.compile)"
-        yield _of_detail(evidence, f"{text}: it takes {loss.share:.1%} of the steps' time{where}", "compute", loss)
+    shares = {part.name: part.share for part in evidence.charged["compute"].details}
+    if shares.get(LOSS, 0.0) >= max(_LEAST_LOSS, shares.get(FORWARD, 0.0)):
+        line = next((each for each in evidence.code if each.cause == "compute"), None)  # of a loss: other passes have no lines
+        where = f", most of it at {line_text(line)}" if line else ""
+        yield Advice(
+            "Compute the loss with fewer operations on larger tensors, or compile it (torch.compile): before the backward pass it "
+            f"takes {shares[LOSS]:.1%} of the steps' time, the model {shares.get(FORWARD, 0.0):.1%}{where}",
+            cause="compute",
+            no_gain=NoGain.NOT_MODELLED,
+        )
     yield Advice(f"Use a faster model or device, here one that is twice as fast: {rest}", cause="compute", change=change)
 
 
@@ -376,7 +390,8 @@ def _host(evidence: Evidence) -> Lines:
         )
         detail = None
     launching = evidence.launching
-    detail = None if detail and detail.name == LAUNCHES else detail
+    if detail and detail.name == LAUNCHES:
+        detail = None
     if holder := evidence.lock_holder:
         name, waited = holder
         where = f", at {line_text(line)}," if line and line.seconds >= LEAST_NAMED_RATIO * waited.seconds else ""

@@ -50,7 +50,8 @@ FROM_PAGEABLE: Final = ", pageable memory"
 OPTIMIZER: Final = "optimizer"
 LOSS: Final = "loss"
 """What is computed between the forward and the backward pass, and is no module."""
-_PASSES: Final = {"forward": "forward pass", "loss": LOSS, "backward": "backward pass", "optimizer": OPTIMIZER}
+FORWARD: Final = "forward pass"
+_PASSES: Final = {"forward": FORWARD, "loss": LOSS, "backward": "backward pass", "optimizer": OPTIMIZER}
 """What computations on the CPU are called, by the names of their spans, see `hooks/compute.py`."""
 
 

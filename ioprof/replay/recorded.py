@@ -380,9 +380,9 @@ def _iteration(
         before[of_worker[1:]] = ends[of_worker[:-1]]
         first.append(of_worker[0])
     lag = np.maximum(0.0, starts - np.fmax(before, known)) / 1e9
-    number = {workers[row]: place for place, row in enumerate(sorted(first))}
-    makers = tuple(number[worker] for worker in workers)
     first = sorted(first)
+    number = {workers[row]: place for place, row in enumerate(first)}
+    makers = tuple(number[worker] for worker in workers)
     startup = (starts[first] - visit.begin_ns) / 1e9 if visit.num_workers else np.zeros(0)
     lag[first] = 0.0 if visit.starts_workers else lag[first]  # it is part of the start-up
     return Iteration(

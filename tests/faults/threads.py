@@ -28,16 +28,20 @@ CASES = (
     Case(
         name="a loss of methods of tensors",
         program="beside_training.py",
-        arguments=("loss", 60),
+        arguments=("loss", 300),
         bound_by="compute",
         says=("Compute-bound",),
+        advises="Compute the loss",
+        names=(_line("loss"),),
     ),
     Case(
         name="a loss of operators of tensors",
         program="beside_training.py",
-        arguments=("operators", 60),
+        arguments=("operators", 300),
         bound_by="compute",
         says=("Compute-bound",),
+        advises="Compute the loss",
+        names=(_line("operators"),),
         like="a loss of methods of tensors",
     ),
     Case(
