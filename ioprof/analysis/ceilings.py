@@ -132,7 +132,7 @@ def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame, sending: Cal
     blocking = overlaps(delivering, _kept_back(sending())) if len(late) else EMPTY
     parts = {
         "epoch starts": _epoch_starts(waits, steady),
-        IMBALANCE: _imbalance_ns(by_worker) * batches / max(1, fetched["batch"].n_unique()),
+        IMBALANCE: _imbalance_ns(by_worker) * batches / fetched["batch"].n_unique(),
         "blocked sends": total(blocking),
         "delivery": total(subtract(delivering, blocking)),
     }

@@ -46,7 +46,7 @@ def waiting_workers(evidence: Evidence, why: str) -> Advice | None:
 
 def more_workers(evidence: Evidence, why: str) -> Iterator[str | Advice]:
     """More workers while there are free cores, one per rank left to the rank itself; but equal work for them first."""
-    yield from equal_work(evidence)
+    yield from _equal_work(evidence)
     ranks, workers, cpus = evidence.run.config.ranks, evidence.run.config.workers, evidence.run.cpus
     if workers is None and evidence.run.config.loader is not None and not overrides_workers(evidence.cpu):
         yield f"Raise {evidence.options.workers_name} while cores are idle: {why}"
@@ -62,7 +62,7 @@ def more_workers(evidence: Evidence, why: str) -> Iterator[str | Advice]:
         yield from _within_shards(evidence, found, why)
 
 
-def equal_work(evidence: Evidence) -> Iterator[Advice]:
+def _equal_work(evidence: Evidence) -> Iterator[Advice]:
     """Equal work for all workers, where the busiest of them is what the loop waits for."""
     found, more_s = evidence.ceilings, evidence.imbalance_s
     if found is None or more_s < _LARGE_IMBALANCE * found.step_s or not evidence.workers_are_busy:

@@ -60,7 +60,7 @@ def main_thread_work(spans: pl.DataFrame) -> Iterator[Activity]:
     what it does while it waits for torch's compiler.
     """
     spans = with_worker(spans)
-    compiling = compilations(spans)
+    compiling = _compilations(spans)
     did = of_kind(spans, "gc", "sampler", *READS, *_STAGES).select("start_ns", "end_ns", "kind", "source", WORKER)
     mine = did.filter(for_main_thread(spans))
     collected = intervals(of_kind(mine, "gc"))
@@ -70,12 +70,12 @@ def main_thread_work(spans: pl.DataFrame) -> Iterator[Activity]:
         work = of_work(mine, cause)
         of_peers = intervals(work.filter(from_peer))
         own = subtract(of_peers, elsewhere) if len(of_peers) else EMPTY
-        did_ns = union_all([intervals(work.filter(~from_peer)), own])
-        yield Activity(cause, subtract(did_ns, compiling) if len(compiling) else did_ns, "main")
+        times = union_all([intervals(work.filter(~from_peer)), own])
+        yield Activity(cause, subtract(times, compiling) if len(compiling) else times, "main")
     yield Activity("loader", intervals(of_kind(mine, "sampler")))
 
 
-def compilations(spans: pl.DataFrame) -> Intervals:
+def _compilations(spans: pl.DataFrame) -> Intervals:
     """When the main thread of a rank waited for torch's compiler."""
     found = of_kind(spans, "user").filter(pl.col("name").cast(pl.String) == COMPILATION)
     return union(intervals(found.filter(in_main_thread(spans)))) if len(found) else EMPTY
