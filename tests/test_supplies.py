@@ -53,7 +53,7 @@ def test_tasks_that_are_given_what_a_model_computed(arguments: Any, computed: bo
 def test_the_time_in_torch_is_counted_with_operators() -> None:
     """Methods, functions and operators of tensors are computation; Python that takes as long is not."""
     for computes in (True, False):
-        watch, tensor = TensorWatch(), torch.ones(400, 400, requires_grad=True)
+        watch, tensor = TensorWatch(of_gradients=True), torch.ones(2000, 2000, requires_grad=True)
         watch.begin()
         assert watch.is_on
         loss = ((tensor - 1) * 2).square().mean()
@@ -66,10 +66,21 @@ def test_the_time_in_torch_is_counted_with_operators() -> None:
         assert computes == watch.is_computation
 
 
+@pytest.mark.parametrize("of_gradients", [False, True])
+def test_what_no_gradient_is_wanted_of_counts_only_where_all_counts(of_gradients: bool) -> None:
+    """A search among stored tensors uses torch, and is no loss."""
+    watch, stored = TensorWatch(of_gradients=of_gradients), torch.ones(2000, 2000)
+    watch.begin()
+    assert not ((stored - 1) * 2).square().mean().requires_grad
+    watch.end(monotonic_ns())
+    assert not torch.ones(1).add(1).requires_grad  # the mode is taken away at the next call, at the latest
+    assert watch.is_computation is not of_gradients
+
+
 @pytest.mark.parametrize("sleeps", [False, True])
 def test_time_in_which_others_had_the_core_does_not_count(sleeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A preemption is longer than many a loss; what the thread slept is the loop's own."""
-    watch, tensor, elsewhere_ns = TensorWatch(), torch.ones(400, 400, requires_grad=True), 0
+    watch, tensor, elsewhere_ns = TensorWatch(of_gradients=True), torch.ones(2000, 2000, requires_grad=True), 0
     monkeypatch.setattr(losses, "monotonic_ns", lambda: monotonic_ns() + elsewhere_ns)
     watch.begin()
     loss = (tensor - 1).square().mean()
@@ -84,7 +95,7 @@ def test_time_in_which_others_had_the_core_does_not_count(sleeps: bool, monkeypa
 
 def test_only_some_times_are_observed() -> None:
     """The second to fourth, then seldom; none without gradients."""
-    watch, wanted = TensorWatch(), []
+    watch, wanted = TensorWatch(of_gradients=True), []
     for _ in range(600):
         watch.count()
         wanted.append(watch.wanted)

@@ -4,9 +4,9 @@ A loss that is no module has no call that the hooks could observe. So some of th
 mode for whatever it computes with tensors (`torch.overrides.TorchFunctionMode`), which costs some 2 us per call, and the mode
 counts how long that takes. Before the backward pass only what a gradient is wanted of counts: the rest, such as a search for
 negatives among stored outputs, is no loss, though it uses tensors. Only times that are long (`compute.SMALL_SHARE`) are counted
-here: the second to fourth of them are observed, then one of `SELDOM`. Where the thread did not wait meanwhile, its CPU time
-counts: another program may have the core for longer than a loss takes. Where torch's compiler is in use none is: compiled code
-would be compiled again for the mode.
+here: the second to fourth of them are observed, then one of `SELDOM`. Where the thread did not wait, in a function of torch (for
+torch's other threads) or between them, its CPU time counts: another program may have the core for longer than a loss takes. Where
+torch's compiler is in use none is observed: compiled code would be compiled again for the mode.
 """
 
 import resource
@@ -65,12 +65,12 @@ class TensorWatch:
         """
         mode = self._mode
         if now_ns is not None and not mode.is_over:
-            if _num_waits() == self._began_waits:
-                whole_ns, torch_ns = thread_cpu_ns() - self._began_cpu_ns, mode.torch_cpu_ns
+            if _num_waits() == self._began_waits + mode.waits:
+                other_ns = thread_cpu_ns() - self._began_cpu_ns - mode.cpu_ns
             else:
-                whole_ns, torch_ns = now_ns - self._began_ns, mode.torch_ns
-            self._torch_ns = self._torch_ns // 2 + torch_ns
-            self._whole_ns = self._whole_ns // 2 + max(whole_ns - mode.calls * _CALL_NS, torch_ns)
+                other_ns = now_ns - self._began_ns - mode.elapsed_ns
+            self._torch_ns = self._torch_ns // 2 + mode.torch_ns
+            self._whole_ns = self._whole_ns // 2 + mode.torch_ns + max(other_ns - mode.calls * _CALL_NS, 0)
         mode.is_over = True
         if _is_innermost(mode):  # and not within a mode of the user's, which has not ended yet
             self._mode = None
@@ -127,16 +127,20 @@ def _mode_class() -> Any:
             def __init__(self, of_gradients: bool) -> None:
                 super().__init__()
                 self.of_gradients = of_gradients
-                self.torch_ns = self.torch_cpu_ns = self.calls = 0
+                self.torch_ns = self.elapsed_ns = self.cpu_ns = self.waits = self.calls = 0
                 self.is_over = False
 
             def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                start_ns, start_cpu_ns = monotonic_ns(), thread_cpu_ns()
+                start_waits, start_ns, start_cpu_ns = _num_waits(), monotonic_ns(), thread_cpu_ns()
                 result = function(*args, **(kwargs or {}))
                 self.calls += 1
                 if not self.of_gradients or _wants_gradient(result):
-                    self.torch_cpu_ns += thread_cpu_ns() - start_cpu_ns
-                    self.torch_ns += monotonic_ns() - start_ns
+                    cpu_ns, elapsed_ns = thread_cpu_ns() - start_cpu_ns, monotonic_ns() - start_ns
+                    waits = _num_waits() - start_waits
+                    self.cpu_ns += cpu_ns
+                    self.elapsed_ns += elapsed_ns
+                    self.waits += waits
+                    self.torch_ns += elapsed_ns if waits else cpu_ns
                 return result
 
         _classes.append(CountingMode)
