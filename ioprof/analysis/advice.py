@@ -1,13 +1,12 @@
 """What to change for each bound, with the number that it is based on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ioprof.analysis.details import (
     EPOCH_END,
     FORWARD,
     FROM_PAGEABLE,
-    LAUNCHES,
     LOSS,
     OPTIMIZER,
     SAMPLER,
@@ -15,15 +14,16 @@ from ioprof.analysis.details import (
     WORKER_GC,
     WORKER_START,
 )
-from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text, shortened
+from ioprof.analysis.evidence import LEAST_NAMED_RATIO, MOSTLY_ONE, Evidence, line_text, shortened
 from ioprof.analysis.gpu_windows import loop_ratio
-from ioprof.analysis.own_advice import PEERS, Lines, decode_less, ms, of_line, own_advice
+from ioprof.analysis.host_advice import host_advice
+from ioprof.analysis.own_advice import PEERS, Lines, decode_less, ms, of_detail, of_line, own_advice
 from ioprof.analysis.provable import can_pin
 from ioprof.analysis.queue_advice import lacks_shards, more_workers, waiting_workers
 from ioprof.analysis.read_patterns import SMALL_READS
 from ioprof.analysis.straggler_advice import straggler_advice
-from ioprof.run_record import Advice, CauseDetail, JobChange, JobKind, NoGain, Reason
-from ioprof.schema import COLLECTED_AT, COMPILATION, CORE_WAIT
+from ioprof.run_record import Advice, FileReads, JobChange, JobKind, NoGain, Reason
+from ioprof.schema import COLLECTED_AT
 
 _SHORTEST_READ_S: Final = 1e-4
 """Half of the reads were served from memory if their median is below that: then it says nothing of those that were waited for."""
@@ -33,6 +33,8 @@ _LEAST_OF_COPIES: Final = 0.1
 """Part of the exposed copies that have one direction, from which on something is advised for it."""
 _MUCH_OF_LOOP: Final = 0.5
 """Part of the steps' time in which a loop does not wait for its device, from which on it bounds the next device."""
+_FEWEST_FILES: Final = 10
+"""Files that were read, from which on one of them is an exception."""
 _LEAST_LOSS: Final = 0.05
 """Share of the steps' time from which on a loss that takes longer than the model's forward pass is what to make cheaper."""
 
@@ -57,7 +59,7 @@ def _compute(evidence: Evidence) -> Lines:
             "Make the optimizer's step cheaper (fused=True; sparse gradients for large embeddings; fewer steps, by accumulating "
             f"gradients): it takes {detail.share:.1%} of the steps' time"
         )
-        yield _of_detail(evidence, text, "compute", detail)
+        yield of_detail(evidence, text, "compute", detail)
     shares = {part.name: part.share for part in evidence.charged["compute"].details}
     if shares.get(LOSS, 0.0) >= max(_LEAST_LOSS, shares.get(FORWARD, 0.0)):
         line = next((each for each in evidence.code if each.cause == "compute"), None)  # of a loss: other passes have no lines
@@ -82,7 +84,7 @@ def _storage(evidence: Evidence) -> Lines:
     for pattern in evidence.patterns:
         if pattern.code == SMALL_READS and 2e9 * (pattern.seconds or 0.0) >= evidence.making_ns.get("storage", 0):
             yield f"Read in larger pieces ({pattern.remedy}): {pattern.seen}; {_waits(evidence)}"
-    if file := evidence.slow_file:
+    if file := _slow_file(evidence.files):
         rest_s = sum(other.seconds for other in evidence.files) - file.seconds
         yield Advice(
             f"Copy {shortened(file.path)} to faster storage, or keep it in memory: {file.accesses:,} reads of this one file took "
@@ -152,6 +154,12 @@ def _if_latency(found: Lines, who: str = "storage", how: str = "not known; iopro
 
 def _waits(evidence: Evidence) -> str:
     return f"a step waits {ms(evidence.seconds_per_step('storage'))} for data"
+
+
+def _slow_file(files: Sequence[FileReads]) -> FileReads | None:
+    """One file of many that took most of the time of reading; `files` are those that took most, the slowest first."""
+    is_one = len(files) >= _FEWEST_FILES and files[0].seconds >= MOSTLY_ONE * sum(file.seconds for file in files)
+    return files[0] if is_one else None
 
 
 def _page_cache(evidence: Evidence) -> Lines:
@@ -307,7 +315,7 @@ def _to_host(evidence: Evidence, part: float) -> Lines:
             "Copy results into page-locked memory that is kept (torch.empty(..., pin_memory=True).copy_(..., non_blocking=True)), "
             f"and read them a step later: copies to pageable memory are slower, and the loop waits for each; {waits}"
         )
-        yield _of_detail(evidence, text, "h2d", pageable[0])
+        yield of_detail(evidence, text, "h2d", pageable[0])
 
 
 def _to_device(evidence: Evidence) -> Lines:
@@ -378,67 +386,6 @@ def _gc(evidence: Evidence) -> Lines:
     yield f"Call gc.freeze() before the first step, or collect between epochs only (gc.disable(), gc.collect()): {spent}"
 
 
-def _host(evidence: Evidence) -> Lines:
-    spent = f"a step spends {ms(evidence.seconds_per_step('host'))} in the ranks' own Python between waiting, copying and computing"
-    detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
-    if detail and detail.name == CORE_WAIT:
-        yield Advice(
-            f"Leave a core for the training loop: for {detail.share:.1%} of the steps' time it could run and had none, because "
-            "other threads had them; use fewer workers or threads, or more cores",
-            cause="host",
-            no_gain=NoGain.NOT_MODELLED,
-        )
-        detail = None
-    launching = evidence.launching
-    if detail and detail.name == LAUNCHES:
-        detail = None
-    if holder := evidence.lock_holder:
-        name, waited = holder
-        where = f", at {line_text(line)}," if line and line.seconds >= LEAST_NAMED_RATIO * waited.seconds else ""
-        yield Advice(
-            f"Move what thread {name} does{where} to a process of its own, or let it do less: it computes in Python, and the "
-            f"training loop waited for the interpreter lock meanwhile, {waited.share:.1%} of the steps' time",
-            cause="host",
-            predicted_speedup=1 / (1 - waited.share) if waited.share < 1 else None,
-            is_bound=True,
-        )
-    elif detail and detail.name == COMPILATION:
-        times = f"in {len(evidence.compiled_in)} steps, the last of which is step {max(evidence.compiled_in, default=0):,}"
-        text = (
-            "Compile less (dynamic=True or torch._dynamo.mark_dynamic for sizes that vary; batches of few lengths; a cache of "
-            f"compiled code, by TORCHINDUCTOR_CACHE_DIR): torch.compile took {detail.share:.1%} of the steps' time, {times}"
-        )
-        yield _of_detail(evidence, text, "host", detail)
-    elif launching:
-        where = f", most of them at {line_text(line)}" if line else ""
-        text = (
-            'Launch fewer kernels (CUDA graphs, as by torch.compile(mode="reduce-overhead"); larger batches; an optimizer with '
-            f"fused=True): the device waited for launches for {launching.share:.1%} of the time, {evidence.kernels}{where}"
-        )
-        yield _of_detail(evidence, text, "host", launching)
-    elif (waiting := evidence.waiting_line) and not (detail and detail.seconds > waiting.seconds):
-        text = (
-            f"Make what {line_text(waiting)} waits for faster, or ask for it earlier: the rank waits there for another process or "
-            f"thread, in {waiting.library}, {evidence.part_of(waiting)}"
-        )
-        yield of_line(evidence, text, "host", waiting)
-    elif line and not (detail and detail.seconds > line.seconds):
-        takes = f"it takes {evidence.part_of(line)}{evidence.of_function(line)}"
-        text = f"Do less at {line_text(line)}, or not in every step: {takes}; {spent}"
-        yield of_line(evidence, text, "host", line)
-    elif detail:
-        text = f"Do less in {detail.name}, or not in every step: it takes {detail.share:.1%} of the steps' time; {spent}"
-        yield _of_detail(evidence, text, "host", detail)
-    else:
-        yield Advice(f"Put ioprof.span around the parts of the training loop: {spent}", no_gain=NoGain.OF_RECORDING)
-
-
-def _of_detail(evidence: Evidence, text: str, cause: str, detail: CauseDetail) -> Advice:
-    """Advice that makes a named part of a cause take less: no more of the cause than that part."""
-    seconds = evidence.charged[cause].seconds
-    return Advice(text, cause=cause, part=min(1.0, detail.seconds / seconds) if seconds else None)
-
-
 def _of_details(evidence: Evidence, *names: str) -> float:
     """Share of the steps' time of parts of `loader`."""
     return sum(detail.share for detail in evidence.charged["loader"].details if detail.name in names)
@@ -468,5 +415,5 @@ _ADVICE: Final[dict[str, Callable[[Evidence], Lines]]] = {
     "validation": _validation,
     "checkpoint": _checkpoint,
     "gc": _gc,
-    "host": _host,
+    "host": host_advice,
 }

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from ioprof.analysis import lineage
 from ioprof.analysis.details import LAUNCHES, Details, host_places
+from ioprof.analysis.flushes import of_checkpoints
 from ioprof.analysis.gpu_windows import observed
 from ioprof.analysis.interpreter_lock import DETAIL, LockWaits
 from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack, partition, subtract, total, union, union_all
@@ -294,7 +295,8 @@ def _activities(
     whole = of_kind(spans, "step", "wait", "validate").filter(main).with_columns(start_ns="begin_ns", end_ns="finish_ns")
     validation = validations(whole)
     elsewhere = of_kind(spans, "wait", "validate").filter(~main, (pl.col("kind") == "validate") | (pl.col("name") == "validate"))
-    checkpoints = intervals(of_kind(spans, "checkpoint").filter(main))
+    saved = of_kind(spans, "checkpoint").filter(main)
+    checkpoints = union_all([intervals(saved), intervals(of_checkpoints(of_kind(spans, "checkpoint", "user").filter(main)))])
     own = [activity for activity in main_thread_work(spans) if activity.cause not in missing]
     computed = of_kind(spans, *COMPUTE).select("start_ns", "end_ns", "stream", "step")
     of_earlier = queued_before(validation, of_kind(whole, "step"), computed.filter(on_stream))

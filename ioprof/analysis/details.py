@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from ioprof.analysis.flushes import FLUSHES, OF_CHECKPOINT, is_flush, of_checkpoints
 from ioprof.analysis.gpu_windows import PAGEABLE
 from ioprof.analysis.intervals import EMPTY, Intervals, overlaps, pack, pieces_within, subtract, total, union, union_all
 from ioprof.analysis.lineage import fetchers
@@ -120,11 +121,12 @@ class Details:
         passes = passes.with_columns(name=pl.col("name").cast(pl.String).replace_strict(_PASSES, default=None))
         self._add_spans("compute", computed, passes)
         users = of_kind(spans, "user")
+        flushes = of_checkpoints(of_kind(spans, "checkpoint", "user").filter(by_main))
+        users = users.with_columns(name=pl.when(is_flush).then(pl.lit(FLUSHES)).otherwise(pl.col("name").cast(pl.String)))
         self._add_spans("host", host, users.filter(by_main))
         waits = of_kind(spans, "wait").with_columns(name=pl.col("name").cast(pl.String).replace_strict(_WAIT_NAMES, default=None))
         named = of_kind(spans, *_SPAN_NAMES)
         named = named.with_columns(name=pl.col("kind").cast(pl.String).replace_strict(_SPAN_NAMES, return_dtype=pl.String))
-        users = users.with_columns(pl.col("name").cast(pl.String))
         columns = ["start_ns", "end_ns", "name"]
         if len(loader):
             choosing = union(intervals(of_kind(spans, "sampler").filter(by_main)))  # also while an epoch begins
@@ -135,6 +137,7 @@ class Details:
             charged = union_all([activity.times for activity in exclusive if activity.cause == cause])
             self._add_spans(cause, charged, of_kind(spans, cause))
         self._add_spans("checkpoint", checkpoints, of_kind(spans, "checkpoint").filter(by_main))
+        self._add_spans("checkpoint", checkpoints, flushes.with_columns(name=pl.lit(OF_CHECKPOINT)))
         self._add_spans("gc", collections, of_kind(spans, "gc").filter(by_main))
         self._add_validation(validation, activities)
         copied = union_all([EMPTY, *(activity.times for activity in exclusive if activity.cause == "h2d")])

@@ -13,6 +13,7 @@ from ioprof.analysis.checkpoints import Saved
 from ioprof.analysis.demand import Fetched
 from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, EPOCH_END, LAUNCHES, PLACES, SAMPLER, TO_HOST, WORKER_START
 from ioprof.analysis.exchange_rate import SmallSums
+from ioprof.analysis.flushes import Flushed
 from ioprof.analysis.interpreter_lock import thread_in
 from ioprof.analysis.launches import Launches
 from ioprof.analysis.options import JobOptions, options_of
@@ -51,8 +52,6 @@ MOSTLY_ONE: Final = 0.8
 """Part of a cause from which on one rank or file is named for it."""
 _LEAST_OF_PLACE: Final = 0.6
 """Part of `host` from which on a place in the step is named for it."""
-_FEWEST_FILES: Final = 10
-"""Files that were read, from which on one of them is an exception."""
 _PLACES: Final = {BEFORE_FORWARD: ", most of it before the forward pass", AFTER_COMPUTE: ", most of it after the computation"}
 
 LEAST_NAMED_RATIO: Final = 0.3
@@ -139,6 +138,7 @@ class Evidence:
     """Checkpoints whose sizes are known."""
     compiled_in: tuple[int, ...] = ()
     """Steps in which torch's compiler worked."""
+    flushed: Flushed | None = None
     small_sums: SmallSums | None = None
     """All-reduces that the job makes for each parameter, or the like."""
     computed_meanwhile_s: dict[int, float] = field(default_factory=dict)
@@ -411,13 +411,6 @@ class Evidence:
         """The kernels of a step, in words: `2,432 kernels a step, median 2.1 us`."""
         found = self.launches
         return f"{found.per_step:,.0f} kernels a step, median {found.median_s * 1e6:,.1f} µs" if found else ""
-
-    @property
-    def slow_file(self) -> FileReads | None:
-        """One file of many that took most of the time of reading."""
-        spent_s = sum(file.seconds for file in self.files)
-        is_one = len(self.files) >= _FEWEST_FILES and self.files[0].seconds >= MOSTLY_ONE * spent_s
-        return self.files[0] if is_one else None
 
     @property
     def place_of_host(self) -> str:

@@ -102,3 +102,9 @@ def of_line(evidence: Evidence, text: str, cause: str, line: CodeShare) -> Advic
 def ms(seconds: float | None) -> str:
     """Milliseconds, as a text."""
     return "an unknown time" if seconds is None else f"{seconds * 1e3:,.2f} ms"
+
+
+def of_detail(evidence: Evidence, text: str, cause: str, detail: CauseDetail) -> Advice:
+    """Advice that makes a named part of a cause take less: no more of the cause than that part."""
+    seconds = evidence.charged[cause].seconds
+    return Advice(text, cause=cause, part=min(1.0, detail.seconds / seconds) if seconds else None)

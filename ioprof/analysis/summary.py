@@ -24,6 +24,7 @@ from ioprof.analysis.epoch_verdict import with_first_epoch
 from ioprof.analysis.evidence import Evidence
 from ioprof.analysis.exchange_rate import small_sums
 from ioprof.analysis.findings import Finding
+from ioprof.analysis.flushes import flushed
 from ioprof.analysis.gpu_windows import pageable_ratio
 from ioprof.analysis.job_verdict import with_phase
 from ioprof.analysis.ledger import after_steps, ledger
@@ -141,7 +142,8 @@ def _with_worker_lines(evidence: Evidence, work: Making, samples: pl.DataFrame) 
 def _with_device_work(evidence: Evidence, trace: Trace, charged: Charges) -> Evidence:
     """The evidence, with what was launched and copied in the steps in which devices were recorded."""
     copied = copied_per_step(trace, _charged(charged.steps))
-    return replace(evidence, launches=charged.launches, copied_per_step=copied, compiled_in=compiled_in(trace))
+    evidence = replace(evidence, launches=charged.launches, copied_per_step=copied)
+    return replace(evidence, compiled_in=compiled_in(trace), flushed=flushed(trace))
 
 
 def _look_at_reads(trace: Trace, received: pl.DataFrame) -> tuple[Finding, ReadTimes]:

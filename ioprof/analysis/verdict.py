@@ -294,7 +294,7 @@ _MEANING: Final = {
     "validation": "evaluating the model",
     "checkpoint": "writing checkpoints",
     "gc": "Python's garbage collector",
-    "host": "the ranks' own Python, which no span covers",
+    "host": "the ranks' own Python between waiting, copying and computing",
 }
 _WAITING_HOST: Final = "the ranks' own Python and to waiting for other threads or processes, which were not followed"
 _STAGE_NAMES: Final = {"page_cache": "page cache", "loader": "what no read, decode or transform covers"}

@@ -33,6 +33,26 @@ CASES = (
         says=("Host-bound", "compilation (torch.compile)"),
         advises="Compile less",
     ),
+    *(
+        Case(
+            name=f"{what} that is on storage before the next step",
+            program="flushes.py",
+            arguments=(how, 1500, "records"),
+            bound_by="host",
+            says=("Host-bound", "waiting until writes are on storage", "flushes.py"),
+            advises="Wait less often until writes are on storage",
+            names=(file,),
+        )
+        for how, what, file in (("log", "a line of a log", "losses.csv"), ("database", "a row of SQLite", "losses.db"))
+    ),
+    Case(
+        name="checkpoints that are flushed and renamed",
+        program="flushes.py",
+        arguments=("checkpoint", 1500, "records"),
+        bound_by="checkpoint",
+        says=("Checkpoint-bound", "bringing them to storage", "flushes.py"),
+        advises="Write checkpoints less often",
+    ),
     Case(
         name="a metric in Python in the loop",
         program="own_code.py",

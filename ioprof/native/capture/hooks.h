@@ -62,6 +62,13 @@ HOOK(void *, mmap64, (void *address, size_t length, int protection, int flags, i
 HOOK(int, madvise, (void *address, size_t length, int advice))
 HOOK(int, posix_madvise, (void *address, size_t length, int advice))
 
+/* Waiting until what was written is on storage */
+HOOK(int, fsync, (int descriptor))
+HOOK(int, fdatasync, (int descriptor))
+HOOK(int, syncfs, (int descriptor))
+HOOK(int, msync, (void *address, size_t length, int flags))
+HOOK(void, sync, (void))
+
 /* Receiving from sockets, waiting for descriptors, looking up hosts */
 HOOK(ssize_t, recv, (int descriptor, void *buffer, size_t size, int flags))
 HOOK(ssize_t, __recv_chk, (int descriptor, void *buffer, size_t size, size_t room, int flags))

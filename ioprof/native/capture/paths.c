@@ -55,8 +55,7 @@ static size_t read_working_directory(char *into)
 
 /* ---------------------------------------------------------------------------------------- absolute paths */
 
-/* The path of an open descriptor, as the kernel knows it; 0: it has none. */
-static size_t descriptor_path(int descriptor, char *into)
+size_t descriptor_path(int descriptor, char *into)
 {
     char link[32] = "/proc/self/fd/";
     *append_decimal(link + sizeof "/proc/self/fd/" - 1, (uint64_t)descriptor) = '\0';

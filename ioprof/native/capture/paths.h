@@ -16,7 +16,10 @@ extern __thread uintptr_t text_pages[TEXT_PAGES];
  * where `..` leads. */
 int32_t path_number(int folder, const char *path);
 
-/* The number of the path of an open descriptor, as the kernel knows it; -1: it has none. */
+/* The path of an open descriptor, as the kernel knows it, into PATH_MAX bytes, and its length; 0: it has none. */
+size_t descriptor_path(int descriptor, char *into);
+
+/* The number of that path; -1: it has none. */
 int32_t descriptor_path_number(int descriptor);
 
 /* After chdir: the working directory has to be asked for again. */
