@@ -11,6 +11,7 @@ from pipeline_simulator import Pipeline
 from simulated_loader import Job, simulate
 from timeline import timeline
 
+from ioprof.analysis.advice import advice_for
 from ioprof.analysis.blame import charges
 from ioprof.analysis.ceilings import ceilings
 from ioprof.analysis.demand import Fetched
@@ -79,6 +80,20 @@ def test_the_part_is_that_of_the_function() -> None:
     assert known.part_of_cause("host", other)[0] == pytest.approx(0.1)
     assert " (25.0% of the steps' time in all of main)" == known.of_function(first)
     assert "" == known.of_function(other)
+
+
+def test_functions_that_take_as_much_are_named_together() -> None:
+    """Besides the largest; none of a tenth of the steps' time or less, and the largest ones where none is large by itself."""
+    functions = [line(3, 4.0), line(5, 3.0, "other"), line(7, 2.5, "third"), line(9, 0.2, "least")]
+    named = ", 20.0% at train.py:3 in main, 15.0% at train.py:5 in other, 12.5% at train.py:7 in third"
+    assert named == evidence(*functions).largest_part("host")
+    assert ", 40.0% at train.py:3 in main" == evidence(line(3, 8.0), line(5, 2.1, "other")).largest_part("host")
+    small = [line(number, 2.2, name) for number, name in enumerate("abcd", 1)]
+    assert [line(number, 2.2, name) for number, name in enumerate("abc", 1)] == evidence(*small).further_functions("host", None)
+    told = [getattr(entry, "action", entry) for entry in advice_for(evidence(*functions), "host", is_own=False)]
+    assert ["train.py:3", "train.py:5", "train.py:7"] == [str(text).split()[3] for text in told]
+    told = [getattr(entry, "action", entry) for entry in advice_for(evidence(*small), "host", is_own=False)]
+    assert ["train.py:1", "train.py:2", "train.py:3"] == [str(text).split()[3] for text in told]
 
 
 def test_lines_that_call_libraries_are_not_the_jobs_own_python() -> None:

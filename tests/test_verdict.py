@@ -9,7 +9,7 @@ from pipeline_simulator import Pipeline
 from rich.console import Console
 from timeline import timeline
 
-from ioprof.analysis.evidence import shortened
+from ioprof.analysis.code_lines import shortened
 from ioprof.analysis.summary import summarise
 from ioprof.report.caveats import caveats
 from ioprof.report.text import comparison_text, summary_text

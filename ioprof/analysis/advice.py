@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from ioprof.analysis.code_lines import line_text, shortened
 from ioprof.analysis.details import (
     EPOCH_END,
     FORWARD,
@@ -14,7 +15,7 @@ from ioprof.analysis.details import (
     WORKER_GC,
     WORKER_START,
 )
-from ioprof.analysis.evidence import LEAST_NAMED_RATIO, MOSTLY_ONE, Evidence, line_text, shortened
+from ioprof.analysis.evidence import LEAST_NAMED_RATIO, MOSTLY_ONE, Evidence
 from ioprof.analysis.gpu_windows import loop_ratio
 from ioprof.analysis.host_advice import host_advice
 from ioprof.analysis.own_advice import PEERS, Lines, decode_less, ms, of_detail, of_line, own_advice

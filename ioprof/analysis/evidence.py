@@ -1,15 +1,12 @@
 """All that a verdict may be based on, and what of it is asked for in more than one place."""
 
 import math
-import re
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Final
-
-from msgspec.structs import replace
 
 from ioprof.analysis.ceilings import IMBALANCE
 from ioprof.analysis.checkpoints import Saved
+from ioprof.analysis.code_lines import FEWEST_SAMPLES, awaits, computes, function_of, functions, line_text, shortened
 from ioprof.analysis.demand import Fetched
 from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, EPOCH_END, LAUNCHES, PLACES, SAMPLER, TO_HOST, WORKER_START
 from ioprof.analysis.exchange_rate import SmallSums
@@ -72,26 +69,14 @@ _MOSTLY_TO_HOST: Final = 0.5
 """Part of the exposed copies from which on they are said to be from the device to the host."""
 _MUCH_MORE: Final = 1.2
 """Time of all lines of a function over that of one of them, from which on the function's is told too."""
-_WAITING: Final = {
-    "multiprocessing/connection.py": ("_recv", "_send", "_read", "wait", "_poll"),
-    "multiprocessing/popen_fork.py": ("poll",),
-    "threading.py": ("wait", "_wait_for_tstate_lock", "join"),
-    "queue.py": ("get", "put"),
-    "selectors.py": ("select",),
-    "socket.py": ("readinto", "accept"),
-    "ssl.py": ("read", "recv", "recv_into"),
-    "subprocess.py": ("_wait", "_try_wait", "_communicate"),
-}
-"""Functions of the standard library that wait for another process or thread, by file."""
 _LEAST_AFTER_STEPS_S: Final = 1.0
 _LEAST_AFTER_STEPS: Final = 0.1
 """What a cause takes after the last step, in seconds and as a part of what it takes in steps, from which on it is told too."""
-_COMPUTING: Final = ("torch/nn/functional.py", "torch/functional.py")
-"""Files of functions of tensors, such as losses; torch/_tensor.py is none: a loop of Python over a tensor is there too."""
+_LEAST_FURTHER: Final = 0.1
+"""Share of the steps' time from which on a function is told that is not the largest part of its cause."""
+_MOST_FURTHER: Final = 3
 _ERRORS: Final = 2.0
 """Standard errors by which the time of a function may be off."""
-FEWEST_SAMPLES: Final = 4
-"""Samples of a line of code below which it is not named in the verdict."""
 
 
 @dataclass(frozen=True)
@@ -287,11 +272,19 @@ class Evidence:
         if cause == "loader" and self.most_work_is_unnamed:
             cause, total_s = WORKERS, self._worker_lines_s
         own = [line for line in self.code if line.cause == cause and line.is_own]
-        for found in (own, _functions(own)):
+        for found in (own, functions(own)):
             largest = max(found, key=lambda line: line.seconds, default=None)
             if largest and largest.samples >= FEWEST_SAMPLES and total_s and largest.seconds >= LEAST_NAMED_RATIO * total_s:
                 return largest
         return None
+
+    def further_functions(self, cause: str, named: CodeShare | None) -> list[CodeShare]:
+        """Other functions of the user's own code than that of a line that took much of a cause, the most first."""
+        own = [line for line in self.code if line.cause == cause and line.is_own]
+        other = [line for line in own if named is None or function_of(line) != function_of(named)]
+        each = {function_of(line): line for line in (*other, *functions(other))}.values()
+        large = [line for line in each if line.samples >= FEWEST_SAMPLES and (line.share or 0.0) >= _LEAST_FURTHER]
+        return sorted(large, key=lambda line: -line.seconds)[:_MOST_FURTHER]
 
     @property
     def sampler_line(self) -> CodeShare | None:
@@ -387,8 +380,8 @@ class Evidence:
 
     def _whole_function(self, line: CodeShare, causes: tuple[str, ...]) -> CodeShare:
         """The sum over the lines of a line's function in these causes."""
-        same = [other for other in self.code if other.cause in causes and _function_of(other) == _function_of(line)]
-        return next(iter(_functions(same)), line)
+        same = [other for other in self.code if other.cause in causes and function_of(other) == function_of(line)]
+        return next(iter(functions(same)), line)
 
     def largest_part(self, cause: str) -> str:
         """The largest part of a cause, as a clause: a file, a span, or a line of code. Empty: none that is large enough."""
@@ -402,7 +395,10 @@ class Evidence:
         if line and line.cause == WORKERS and (not detail or detail.name in (WORKER_START, EPOCH_END)):
             return f", {self.part_of(line)} at {line_text(line)}"
         if line and (not detail or cause in ("transform", "validation")):
-            return f", {line.share or 0.0:.1%} at {line_text(line)}{self.of_function(line)}"
+            similar = [part for part in self.further_functions(cause, line) if 2 * part.seconds >= line.seconds]
+            return f", {line.share or 0.0:.1%} at {line_text(line)}{self.of_function(line)}{_each(similar)}"
+        if not line and not detail:
+            return _each(self.further_functions(cause, None))
         within = f" ({line_text(line)})" if line and detail and not (detail.name == SAMPLER and not self.sampler_line) else ""
         return f", {detail.share:.1%} on {shortened(detail.name)}{within}" if detail else ""
 
@@ -443,51 +439,6 @@ class Evidence:
         return (self.charged[cause].seconds or 0.0) / count if cause in self.charged and count else 0.0
 
 
-def shortened(name: str, longest: int = 44) -> str:
-    """A path without its first folders."""
-    parts = PurePosixPath(name.lstrip("/")).parts
-    while len(parts) > 1 and len("/".join(parts)) > longest:
-        parts = parts[1:]
-    slash = "/" if name.endswith("/") else ""
-    return name if len(name) <= longest or "/" not in name else f"…/{'/'.join(parts)}{slash}"
-
-
-def line_text(line: CodeShare) -> str:
-    """A line of code: `train.py:42 in main`; a function of several lines: `train.py in main`."""
-    place = f":{line.line}" if line.line else ""
-    return f"{shortened(line.file, 30)}{place} in {line.function}"
-
-
-def awaits(line: CodeShare) -> bool:
-    """Whether a line calls what waits for another process or thread, by the innermost function that most of its samples are in."""
-    function, _, file = (line.library or "").partition(" (")
-    return function.rpartition(".")[2] in _WAITING.get(file.rstrip(")"), ())
-
-
-def computes(line: CodeShare) -> bool:
-    """Whether a line calls one of torch's functions of tensors, by the innermost function that most of its samples are in."""
-    return (line.library or "").partition(" (")[2].rstrip(")") in _COMPUTING
-
-
-_INNER: Final = re.compile(r"(\.<locals>\.<(listcomp|setcomp|dictcomp|genexpr|lambda)>)+$")
-"""The end of the qualified name of what Python before 3.12 runs as a function of its own."""
-
-
-def _function_of(line: CodeShare) -> tuple[str, str]:
-    """The file and the function of a line; a comprehension is part of the function that it is in."""
-    return line.file, _INNER.sub("", line.function)
-
-
-def _functions(lines: list[CodeShare]) -> list[CodeShare]:
-    """The sums over the lines of each function, as a line 0."""
-    found: dict[tuple[str, str], CodeShare] = {}
-    for line in lines:
-        key = _function_of(line)
-        if before := found.get(key):
-            share = None if line.share is None or before.share is None else before.share + line.share
-            sums = {"seconds": before.seconds + line.seconds, "samples": before.samples + line.samples, "share": share}
-            error_s = math.hypot(before.uncertainty_s, line.uncertainty_s)
-            found[key] = replace(before, line=0, function=key[1], uncertainty_s=error_s, library=None, **sums)
-        else:
-            found[key] = line
-    return [line for line in found.values() if not line.line]
+def _each(lines: list[CodeShare]) -> str:
+    """Lines of code and their shares, as clauses."""
+    return "".join(f", {line.share or 0.0:.1%} at {line_text(line)}" for line in lines)

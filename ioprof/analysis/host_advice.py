@@ -2,8 +2,9 @@
 
 from typing import Final
 
+from ioprof.analysis.code_lines import awaits, line_text
 from ioprof.analysis.details import LAUNCHES
-from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text
+from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence
 from ioprof.analysis.flushes import FLUSHES
 from ioprof.analysis.own_advice import Lines, ms, of_detail, of_line
 from ioprof.run_record import Advice, CauseDetail, CodeShare, NoGain
@@ -40,9 +41,12 @@ def host_advice(evidence: Evidence) -> Lines:
         takes = f"it takes {evidence.part_of(line)}{evidence.of_function(line)}"
         text = f"Do less at {line_text(line)}, or not in every step: {takes}; {spent}"
         yield of_line(evidence, text, "host", line)
+        yield from _further(evidence, line)
     elif detail:
         text = f"Do less in {detail.name}, or not in every step: it takes {detail.share:.1%} of the steps' time; {spent}"
         yield of_detail(evidence, text, "host", detail)
+    elif further := list(_further(evidence, None)):
+        yield from further
     else:
         yield Advice(f"Put ioprof.span around the parts of the training loop: {spent}", no_gain=NoGain.OF_RECORDING)
 
@@ -81,6 +85,14 @@ def _of_known(evidence: Evidence, detail: CauseDetail | None, line: CodeShare | 
         )
         return of_detail(evidence, text, "host", launching)
     return None
+
+
+def _further(evidence: Evidence, named: CodeShare | None) -> Lines:
+    """Functions besides that of a line, each with its own gain."""
+    for line in evidence.further_functions("host", named):
+        if not awaits(line):
+            text = f"Do less at {line_text(line)}, or not in every step: it takes {evidence.part_of(line)}"
+            yield of_line(evidence, text, "host", line)
 
 
 def _at(line: CodeShare | None) -> str:

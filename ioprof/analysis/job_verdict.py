@@ -5,7 +5,8 @@ of the whole job; and that one rank loads for all.
 from dataclasses import dataclass
 from typing import Final
 
-from ioprof.analysis.evidence import EXCHANGE, FEWEST_SAMPLES, LEAST_NAMED_RATIO, Evidence, line_text
+from ioprof.analysis.code_lines import FEWEST_SAMPLES, line_text
+from ioprof.analysis.evidence import EXCHANGE, LEAST_NAMED_RATIO, Evidence
 from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.stacks import START
 from ioprof.run_record import Advice, CodeShare, Ledger, NoGain, Phase, Verdict

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence, line_text, shortened
+from ioprof.analysis.code_lines import line_text, shortened
+from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence
 from ioprof.run_record import Advice, CauseDetail, CodeShare
 
 OWN_MEANING: Final = {

@@ -4,9 +4,10 @@ from collections.abc import Collection
 from typing import Final
 
 from ioprof.analysis.advice import advice_for
+from ioprof.analysis.code_lines import line_text
 from ioprof.analysis.details import FROM_PAGEABLE
 from ioprof.analysis.doubts import with_doubts
-from ioprof.analysis.evidence import IDLE_RATIO, MOSTLY_ONE, Evidence, line_text
+from ioprof.analysis.evidence import IDLE_RATIO, MOSTLY_ONE, Evidence
 from ioprof.analysis.job_verdict import with_loading_rank
 from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.own_advice import OWN_MEANING

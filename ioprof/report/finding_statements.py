@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ioprof.analysis.evidence import shortened
+from ioprof.analysis.code_lines import shortened
 from ioprof.report.units import amount, clean, count, duration, percent, rate
 from ioprof.run_record import FileReads, Findings, LoaderTime, QueueDepth, RankSkew, ReadGroup, Summary, Trend, Waiting, WorkersTime
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ioprof.analysis.evidence import shortened
+from ioprof.analysis.code_lines import shortened
 from ioprof.analysis.storage_bytes import are_untimed, imports_text, untimed_text
 from ioprof.report.cpu_statements import cpu_text
 from ioprof.report.epoch_statements import epochs_text

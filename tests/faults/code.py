@@ -63,6 +63,15 @@ CASES = (
         names=(_line("metric"), "in main"),
     ),
     Case(
+        name="four functions of the loop that take as long each",
+        program="own_code.py",
+        arguments=("several", 250, 0),
+        bound_by="host",
+        says=("Host-bound", "own_code.py in "),
+        advises="own_code.py",
+        names=("in accuracy", "in histogram", "in averages", "in norms"),
+    ),
+    Case(
         name="logging in the loop",
         program="own_code.py",
         arguments=("logging", 40, 0),

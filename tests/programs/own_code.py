@@ -1,7 +1,8 @@
 """Trains a tiny model with Python code of its own in the named place, and prints how long that took by its own stopwatch.
 
 own_code.py PLACE STEPS WORKERS     PLACE: metric, logging, sleep, getitem, transform, index, calls, before, compute, sampler,
-                                    collate, tasks, futures and queue, where WORKERS are processes of a multiprocessing.Pool or of a
+                                    several, which is four functions that take as long each; collate, tasks, futures and queue,
+                                    where WORKERS are processes of a multiprocessing.Pool or of a
                                     ProcessPoolExecutor, or fill a queue; thread_tasks, thread_futures, where they are threads that
                                     compute by NumPy, and thread_python, where these compute in Python; pad, a collate function that
                                     pads in Python; gradients, between the backward pass and the optimizer's step, and closure, the
@@ -26,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 
 place, num_steps, num_workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 BATCH = 4
-took = dict.fromkeys(("metric", "logging", "sleep", "index", "calls", "before", "gradients", "closure"), 0.0)
+took = dict.fromkeys(("metric", "logging", "sleep", "index", "calls", "several", "before", "gradients", "closure"), 0.0)
 log = logging.getLogger("own")
 log.addHandler(logging.FileHandler(os.devnull))
 log.setLevel(logging.INFO)
@@ -111,6 +112,22 @@ def make(number: int) -> list[list[float]]:
     return [[float(number)] * 8] * BATCH
 
 
+def accuracy() -> int:
+    return sum(value * value % 7 for value in range(100_000))
+
+
+def histogram() -> int:
+    return sum(value * value % 5 for value in range(100_000))
+
+
+def averages() -> int:
+    return sum(value * value % 3 for value in range(100_000))
+
+
+def norms() -> int:
+    return sum(value * value % 11 for value in range(100_000))
+
+
 def sort(number: int) -> list[list[float]]:
     """A batch, in a thread: some 70 ms of NumPy, without the interpreter's lock."""
     np.sort(np.random.default_rng(number).random(800_000))  # sort
@@ -187,6 +204,8 @@ def main() -> None:
                 log.info("step %d of %s", number, loss)  # logging
         elif place == "sleep":
             time.sleep(0.05)  # sleep
+        elif place == "several":
+            accuracy(), histogram(), averages(), norms()
         elif place == "calls":
             value = 0
             for _ in range(300_000):
