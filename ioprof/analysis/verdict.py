@@ -10,7 +10,7 @@ from ioprof.analysis.doubts import with_doubts
 from ioprof.analysis.evidence import IDLE_RATIO, MOSTLY_ONE, Evidence
 from ioprof.analysis.job_verdict import with_loading_rank
 from ioprof.analysis.lineage import LEAVES
-from ioprof.analysis.own_advice import OWN_MEANING
+from ioprof.analysis.own_advice import OWN_MEANING, PEERS
 from ioprof.analysis.queue_advice import deeper_queue
 from ioprof.run_record import Advice, NoGain, RunRecord, Verdict
 from ioprof.schema import PYTHON_PROGRAM
@@ -176,6 +176,8 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         meaning = "bubbles of the pipeline, in which a stage waits for another"
     if bound == "h2d":
         meaning = _copies(evidence)
+    if bound == "storage" and (detail := evidence.largest_detail("storage")) and detail.name.startswith(PEERS):
+        meaning = "waiting for data that another program sends"
     if bound == "host" and evidence.launching:
         meaning = "the ranks' own Python"
     if waits:

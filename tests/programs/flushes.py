@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import torch
+from descent import Descent
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -30,7 +31,7 @@ def flush_folder() -> None:
 def main() -> None:
     torch.manual_seed(0)
     model = nn.Linear(256, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = Descent(model.parameters(), lr=0.01)
     log = os.open(folder / "losses.csv", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     database = sqlite3.connect(folder / "losses.db")
     database.execute("CREATE TABLE IF NOT EXISTS losses (step INTEGER, loss REAL)")
