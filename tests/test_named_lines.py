@@ -21,10 +21,11 @@ from ioprof.analysis.queue_advice import waiting_workers
 from ioprof.analysis.summary import _unexplained_ratio, summarise
 from ioprof.replay.advice import ranked
 from ioprof.replay.choices import with_choices
-from ioprof.replay.pipeline import OWN, Op, Program
+from ioprof.replay.pipeline import OWN, STAGES, Op, Program
 from ioprof.replay.recorded import pipeline
 from ioprof.run_record import Advice, CauseShare, Ceilings, CodeShare, ConfigRecord, CpuEvidence, JobChange, JobKind, RunRecord
-from ioprof.trace import Trace
+from ioprof.schema import SPAN_COLUMNS
+from ioprof.trace import Trace, table_schema
 
 MS = 1_000_000
 
@@ -145,6 +146,23 @@ def test_a_loader_change_that_brings_nothing_is_no_advice() -> None:
     found = (Advice("deeper", change=JobChange(prefetch=8)), Advice("decode", cause="decode"))
     told = ranked(found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH), proposes=False)
     assert ["decode"] == [each.action for each in told]
+
+
+def test_what_a_loop_spends_on_choosing_samples_is_time_of_its_loader() -> None:
+    """And no delivery: of a wait in which the loop chooses for 4 ms, fetches for 2 and takes 2 ms more."""
+    rows = []
+    for batch in range(24):
+        begin = batch * 10 * MS
+        times = {"wait": (0, 8), "sampler": (1, 5), "fetch": (5, 7), "compute": (8, 10)}
+        for kind, (first, last) in times.items():
+            rows.append({"kind": kind, "start_ns": begin + first * MS, "end_ns": begin + last * MS, "batch": batch})
+        rows.append({"kind": "step", "start_ns": begin, "end_ns": begin + 10 * MS, "batch": None, "step": batch})
+    spans = [{"rank": 0, "pid": 1, "tid": 1, "host": "node1", **row} for row in rows]
+    trace = Trace(RunRecord.of({"status": "complete"}), pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS)))
+    (rank,) = pipeline(trace).ranks
+    (each,) = rank.iterations
+    made_s = each.tasks.stages_s[:, STAGES.index("loader")]
+    assert (6.0, 2.0) == pytest.approx((1e3 * made_s.mean(), 1e3 * each.tasks.take_s.mean()))
 
 
 def test_choosing_an_epoch_stays_if_workers_are_kept() -> None:

@@ -211,6 +211,8 @@ def _transform(evidence: Evidence) -> Lines:
     yield from more_workers(evidence, spent)
     name = f"the transform at {line_text(line)}" if line else "the transforms"
     text = f"Make {name} faster, or store their result: {spent}"
+    if (detail := evidence.largest_detail("transform", LEAST_NAMED_RATIO)) and detail.name.endswith("Formatter"):  # of datasets
+        text = f"Format fewer columns, those that the model takes (select_columns, or set_format(columns=...)): {spent}"
     yield of_line(evidence, text, "transform", line) if line else text
     if evidence.stores_originals:
         yield f"Store the images resized (ioprof convert imagenet SRC DST --image rgb256): {spent}"
@@ -231,8 +233,8 @@ def _collate(evidence: Evidence) -> Lines:
 def _delivery(evidence: Evidence) -> Lines:
     waits = f"the rank waits {ms(evidence.seconds_per_step('delivery'))} a step for batches that are made and on their way"
     yield (
-        f"Send less per batch, in fewer tensors (uint8 instead of float32, one tensor instead of many, no Python objects): {waits}"
-        f"{_batch(evidence)}"
+        "Send less per batch, in fewer tensors (uint8 instead of float32, one tensor instead of many, no Python objects, a clone() "
+        f"of what is part of a larger tensor, which is sent whole): {waits}{_batch(evidence)}"
     )
 
 
@@ -244,8 +246,9 @@ def _loader(evidence: Evidence) -> Lines:
     if detail and detail.name == SAMPLER:
         at = f" at {line_text(evidence.sampler_line)}" if evidence.sampler_line else ""
         yield (
-            f"Choose the samples of a batch with less work in the sampler{at} (a table made once instead of a loop): it took "
-            f"{detail.share:.1%} of the steps' time in the training process, whatever the workers do"
+            f"Choose the samples of a batch with less work in the sampler{at} (a table made once instead of a loop; an iterator "
+            f"that is kept, where iter() of the loader is called for each batch): it took {detail.share:.1%} "
+            "of the steps' time in the training process, whatever the workers do"
         )
         return
     if detail and detail.name in (WORKER_START, EPOCH_END) and not evidence.most_work_is_unnamed:

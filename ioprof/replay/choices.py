@@ -5,10 +5,19 @@ from typing import Final
 
 import polars as pl
 
-from ioprof.replay.pipeline import OWN, Op, Program
+from ioprof.analysis.intervals import covered, union
+from ioprof.analysis.selection import intervals
+from ioprof.analysis.training_process import in_main_thread
+from ioprof.replay.pipeline import OWN, Op, Program, Seconds
 
 _LEAST_CHOSEN: Final = 0.1
 """Part of the start of an epoch that choosing its samples must take to be told from it."""
+
+
+def chosen_s(waits: pl.DataFrame, spans: pl.DataFrame) -> Seconds:
+    """Of each wait of a loop: what its thread spent meanwhile on choosing samples, those of the epoch included."""
+    chosen = spans.filter(pl.col("kind") == "sampler", in_main_thread(spans))
+    return covered(intervals(waits), union(intervals(chosen))) / 1e9
 
 
 def with_choices(program: Program, waits: pl.DataFrame, spans: pl.DataFrame) -> Program:

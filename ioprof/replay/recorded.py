@@ -17,7 +17,7 @@ from ioprof.analysis.stragglers import arrivals
 from ioprof.analysis.study import OPTIMIZER
 from ioprof.analysis.training_process import in_main_thread, threads_work
 from ioprof.replay.asynchronous import with_depth
-from ioprof.replay.choices import with_choices
+from ioprof.replay.choices import chosen_s, with_choices
 from ioprof.replay.contention import with_others
 from ioprof.replay.cpu_use import Counted, Worked, counted, cpu_use, usable_cores
 from ioprof.replay.device_copies import copy_s, way
@@ -25,7 +25,7 @@ from ioprof.replay.iterations import Visit, visits
 from ioprof.replay.others import Others, others
 from ioprof.replay.pipeline import OWN, STAGES, WITHOUT_CORES, CpuUse, Iteration, Op, Pipeline, Program, Rank, Seconds, Tasks
 from ioprof.replay.refusals import Refusal, ReplayError
-from ioprof.replay.storage_use import reads_of_batches, storage_use
+from ioprof.replay.storage_use import reads_of_batches, storage_use, warm_open_ratio
 from ioprof.replay.windows import without_windows
 from ioprof.trace import Trace
 
@@ -76,7 +76,7 @@ def pipeline(trace: Trace) -> Pipeline:
         others={},
         memory_s_per_byte=per_byte,
         has_memory_reads=has_memory_reads,
-        warm_open_ratio=_warm_open_ratio(trace),
+        warm_open_ratio=warm_open_ratio(trace),
         on_device=_on_device(trace),
         copy_s=copy_s(trace),
         copy=way(trace, {rank: causes["h2d"] for rank, causes in own.items()}),
@@ -120,13 +120,6 @@ def _served_s_per_read(trace: Trace, reads: pl.DataFrame, beside: Mapping[str, O
         return 0.0
     took_s = float((reads["end_ns"] - reads["start_ns"]).to_numpy().mean()) / 1e9  # a read waits for what one thread does for it
     return min(took_s, sum(each.serving for each in beside.values()) * (last - first) / 1e9 / count)
-
-
-def _warm_open_ratio(trace: Trace) -> float:
-    """Time of a fast open over the mean: an open is as fast where what it needs of the file system is in memory."""
-    opens = trace.spans.filter(pl.col("kind") == "open", pl.col("name").is_null(), pl.col("batch").is_not_null())
-    took = np.sort((opens["end_ns"] - opens["start_ns"]).to_numpy())
-    return float(took[len(took) // 10] / took.mean()) if len(took) and took.mean() > 0 else 0.0
 
 
 def _on_device(trace: Trace) -> bool:
@@ -176,8 +169,8 @@ def _rank(
         seen = visits(waits, fetches)
     fetches = _with_stages(spans, fetches, reads)
     prefetch = trace.run.config.prefetch or _DEFAULT_PREFETCH
-    sent, held_s = _sent(spans), _held_s(spans, waits)
-    iterations = _first_apart(tuple(_iteration(visit, waits, fetches, sent, held_s, prefetch) for visit in seen.visits))
+    sent, held_s, chose_s = _sent(spans), _held_s(spans, waits), chosen_s(waits, spans)
+    iterations = _first_apart(tuple(_iteration(visit, waits, fetches, sent, held_s, chose_s, prefetch) for visit in seen.visits))
     steps = spans.filter(pl.col("kind") == "step")
     program, end_ns = _program(seen.ops, seen.of_visit, waits, steps, causes, arrived, _optimizer(spans))
     program = with_choices(program, waits, spans)
@@ -360,10 +353,10 @@ def _sent(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _iteration(
-    visit: Visit, waits: pl.DataFrame, fetches: pl.DataFrame, sent: pl.DataFrame, held_s: Seconds, prefetch: int
+    visit: Visit, waits: pl.DataFrame, fetches: pl.DataFrame, sent: pl.DataFrame, held_s: Seconds, chose_s: Seconds, prefetch: int
 ) -> Iteration:
-    """An iteration from the rows of its waits and fetches. `held_s`: of each wait, `Tasks.held_s`."""
-    rows = fetches[visit.fetch_rows]
+    """An iteration from the rows of its waits and fetches. Of each wait: `held_s`, `Tasks.held_s`, and `chose_s`, `chosen_s`."""
+    rows, is_own = fetches[visit.fetch_rows], visit.num_workers == 0
     starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     known = rows.join(sent, on="batch", how="left", maintain_order="left")["sent_ns"].to_numpy().astype(np.float64)
     asked, got = _padded(waits["start_ns"].to_numpy(), visit, len(rows)), _padded(waits["end_ns"].to_numpy(), visit, len(rows))
@@ -388,7 +381,7 @@ def _iteration(
     return Iteration(
         workers=visit.num_workers,
         prefetch=prefetch,
-        tasks=_tasks(rows, lag, asked, got, _padded(held_s, visit, len(rows)), ends, visit.num_workers == 0),
+        tasks=_tasks(rows, lag, asked, got, _padded(chose_s if is_own else held_s, visit, len(rows)), ends, is_own),
         num_taken=len(visit.wait_rows),
         is_complete=visit.is_complete,
         group=visit.group,
@@ -435,13 +428,18 @@ def _padded(times: NDArray[np.int64] | Seconds, visit: Visit, length: int) -> Se
 def _tasks(
     rows: pl.DataFrame, lag: Seconds, asked: Seconds, got: Seconds, held: Seconds, ready: NDArray[np.int64], is_own: bool
 ) -> Tasks:
+    """`held`: see `Tasks.held_s`; where the loop makes its batches itself, what choosing their samples took."""
     took = (got - asked) / 1e9
+    stages, none = rows.select(STAGES).to_numpy(writable=True), np.zeros(len(rows))
+    chosen, held = (np.nan_to_num(held), none) if is_own else (none, held)
     waited = (ready > asked) | (held > 0)
     held = np.where(waited, held, np.nan)
     late = (got - ready) / 1e9 - np.nan_to_num(held)
     if is_own:
         own = np.maximum(0.0, took - (ready - rows["start_ns"].to_numpy()) / 1e9)
-        transit, most, take = np.zeros(len(rows)), np.zeros(len(rows)), own
+        chosen = np.minimum(chosen, np.nan_to_num(own))
+        transit, most, take = none, none, own - chosen
+        stages[:, STAGES.index("loader")] += chosen
     else:
         # A batch that was ready before one that comes earlier may have been received while the loop waited for that one.
         in_turn = ready > np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], ready[:-1])))
@@ -452,7 +450,6 @@ def _tasks(
         transit = np.where(waited, np.maximum(0.0, late - typical), np.nan)
         most = np.where(waited | np.isnan(asked), np.inf, (asked - ready) / 1e9)
         take = np.where(np.isnan(take) & waited, np.minimum(np.maximum(late, 0.0), typical), take)
-    stages, none = rows.select(STAGES).to_numpy(), np.zeros(len(rows))
     reads, read_bytes, open_s = (rows[name].to_numpy() for name in ("reads", "read_bytes", "open_s"))
     return Tasks(stages, reads, read_bytes, open_s, none, none, lag, transit, most, take, none if is_own else held)
 

@@ -45,6 +45,13 @@ def storage_use(reads: pl.DataFrame) -> StorageUse:
     return StorageUse(0.0, rate, rate, is_rate_bound=True, is_alone=is_alone, burst_bytes=_burst(reads, rate), is_sure=is_sure)
 
 
+def warm_open_ratio(trace: Trace) -> float:
+    """Time of a fast open over the mean: an open is as fast where what it needs of the file system is in memory."""
+    opens = trace.spans.filter(pl.col("kind") == "open", pl.col("name").is_null(), pl.col("batch").is_not_null())
+    took = np.sort((opens["end_ns"] - opens["start_ns"]).to_numpy())
+    return float(took[len(took) // 10] / took.mean()) if len(took) and took.mean() > 0 else 0.0
+
+
 def reads_of_batches(trace: Trace) -> pl.DataFrame:
     """Reads and faults from storage that made batches, on the device on which they waited longest.
 
