@@ -58,7 +58,7 @@ def _of_known(evidence: Evidence, detail: CauseDetail | None, line: CodeShare | 
         where = f", at {line_text(line)}," if line and line.seconds >= LEAST_NAMED_RATIO * waited.seconds else ""
         return Advice(
             f"Move what thread {name} does{where} to a process of its own, or let it do less: it computes in Python, and the "
-            f"training loop waited for the interpreter lock meanwhile, {waited.share:.1%} of the steps' time",
+            f"training loop waited for the interpreter lock meanwhile, at least {waited.share:.1%} of the steps' time",
             cause="host",
             predicted_speedup=1 / (1 - waited.share) if waited.share < 1 else None,
             is_bound=True,
