@@ -5,6 +5,7 @@ from typing import Final
 
 import polars as pl
 
+from ioprof.analysis.code_lines import shortened
 from ioprof.analysis.selection import of_kind
 from ioprof.schema import FLUSH
 from ioprof.trace import Trace
@@ -34,7 +35,7 @@ class Flushed:
     @property
     def text(self) -> str:
         """In words: `2.0 calls a step of 1.3 ms each, most of them of /logs/metrics.db`."""
-        of_file = f", most of the time for {self.file}" if self.file else ""
+        of_file = f", most of the time for {shortened(self.file)}" if self.file else ""
         return f"{self.per_step:,.1f} calls a step, {self.seconds / self.number * 1e3:,.2f} ms each{of_file}"
 
 

@@ -17,7 +17,7 @@ from ioprof.report.palette import CAUSE_COLOURS, DARK
 from ioprof.report.prediction import gain_text, proof_hint
 from ioprof.report.statements import CauseRow, cause_rows, failures, setting, title
 from ioprof.report.text import Report
-from ioprof.report.units import clean, duration, rate
+from ioprof.report.units import ADVICE_LENGTH, clean, duration, rate
 from ioprof.report.whole_job import window_text
 from ioprof.run_record import Advice, CauseShare, Summary
 
@@ -131,7 +131,9 @@ def _bar(columns: float) -> str:
 def _that_fit(advice: tuple[Advice, ...], lines: int) -> tuple[Advice, ...]:
     """The first of them, at most `_MOST_CHANGES`, as many as so many lines have room for; one always."""
     for number in range(min(_MOST_CHANGES, len(advice)), 1, -1):
-        texts = [_cut(text, _LONGEST_CHANGE) for each in advice[:number] for text in (clean(each.action, 400), gain_text(each))]
+        texts = [
+            _cut(text, _LONGEST_CHANGE) for each in advice[:number] for text in (clean(each.action, ADVICE_LENGTH), gain_text(each))
+        ]
         if sum(len(wrap(text, _TEXT_WIDTH)) for text in texts) + (proof_hint(advice[:number]) is not None) <= lines:
             return advice[:number]
     return advice[:1]
@@ -142,7 +144,7 @@ def _changes(advice: tuple[Advice, ...]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column()
     for number, entry in enumerate(advice, 1):
-        table.add_row(Text(f"  {number}."), Text(_cut(clean(entry.action, 400), _LONGEST_CHANGE)))
+        table.add_row(Text(f"  {number}."), Text(_cut(clean(entry.action, ADVICE_LENGTH), _LONGEST_CHANGE)))
         if text := gain_text(entry):
             table.add_row("", Text(_cut(text, _LONGEST_CHANGE), style="dim"))
     return table

@@ -10,7 +10,7 @@ from ioprof.report.page.answer import MOST_CHANGES, headline
 from ioprof.report.palette import cause_styles
 from ioprof.report.prediction import gain_text
 from ioprof.report.statements import cause_rows, failures, setting, title
-from ioprof.report.units import clean
+from ioprof.report.units import ADVICE_LENGTH, clean
 from ioprof.report.whole_job import window_text
 from ioprof.run_record import Summary
 
@@ -44,7 +44,11 @@ def run_card(summary: Summary) -> str:
         for entry in named
     ]
     changes = [
-        element("li", clean(entry.action, 400), element("span", f" {text}", class_="quiet") if (text := gain_text(entry)) else None)
+        element(
+            "li",
+            clean(entry.action, ADVICE_LENGTH),
+            element("span", f" {text}", class_="quiet") if (text := gain_text(entry)) else None,
+        )
         for entry in summary.verdict.advice[:MOST_CHANGES]
     ]
     limits = ", ".join([*(["unsure"] if summary.verdict.doubts else []), *(entry.name for entry in caveats(summary))])

@@ -6,7 +6,7 @@ from typing import Final
 
 from ioprof.replay.prediction import Prediction
 from ioprof.replay.proof import Proof
-from ioprof.report.units import clean, duration, percent, rate
+from ioprof.report.units import ADVICE_LENGTH, clean, duration, percent, rate
 from ioprof.run_record import Advice, Summary
 
 LARGE_ERROR: Final = 0.1
@@ -69,7 +69,7 @@ def proof_hint(advice: Sequence[Advice]) -> str | None:
 
 def proof_lines(found: Proof) -> Iterator[str]:
     """One sentence per line."""
-    yield f"Advice: {clean(found.action, 300)}"
+    yield f"Advice: {clean(found.action, ADVICE_LENGTH)}"
     if found.command is not None:
         yield f"Run again, recorded: {clean(shlex.join(found.command), 300)}"
         yield f"Changed in half of the runs: {clean(found.changed or '', 300)}."

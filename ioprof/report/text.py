@@ -27,7 +27,7 @@ from ioprof.report.statements import (
     unseen,
     with_basis,
 )
-from ioprof.report.units import MISSING, clean, duration, percent, rate, shares
+from ioprof.report.units import ADVICE_LENGTH, MISSING, clean, duration, percent, rate, shares
 from ioprof.run_record import Advice, CauseShare, Summary
 from ioprof.schema import CAUSES
 
@@ -181,7 +181,7 @@ def _advice(advice: Sequence[Advice]) -> list[RenderableType]:
     found: list[RenderableType] = [Text(""), Text("What to change:", style="bold")]
     for number, each in enumerate(advice, 1):
         gain = gain_text(each)
-        found.append(_hanging(clean(each.action, 300) + (f"\n{gain}" if gain else ""), bullet=f"{number}. "))
+        found.append(_hanging(clean(each.action, ADVICE_LENGTH) + (f"\n{gain}" if gain else ""), bullet=f"{number}. "))
     hint = proof_hint(advice)
     return [*found, Text(hint)] if hint else found
 

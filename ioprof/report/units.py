@@ -9,6 +9,8 @@ from ioprof.errors import CommandError
 MISSING: Final = "–"
 """Stands where a number could not be measured; never 0."""
 
+ADVICE_LENGTH: Final = 400
+"""Characters of an advice; longer text is cut in the middle, so what is put into one must be short."""
 NAME_LENGTH: Final = 60
 
 _TIME_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))

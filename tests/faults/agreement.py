@@ -15,6 +15,7 @@ from ioprof.report.brief import brief_text
 from ioprof.report.page.answer import headline
 from ioprof.report.statements import is_on_cpu
 from ioprof.report.text import summary_text
+from ioprof.report.units import ADVICE_LENGTH
 from ioprof.run_record import Advice, JobKind, NoGain, Summary
 
 _OTHER_JOBS: Final = re.compile(r"ioprof (run|convert)\b|(?<!\w)--(workers|batch-size|steps|cache|copy|loader)\b")
@@ -49,6 +50,8 @@ def _without_gain(summary: Summary) -> Iterator[str]:
     for advice in summary.verdict.advice:
         if advice.predicted_speedup is None and not advice.reason:
             yield f"neither a gain nor a reason why there is none: {advice.action}"
+        if len(advice.action) > ADVICE_LENGTH:
+            yield f"is cut where it is shown: {advice.action}"
 
 
 def _of_headline(summary: Summary, brief: str) -> Iterator[str]:
