@@ -56,8 +56,7 @@ parameters and random numbers are the same to the bit as without a recording. GP
 TESTS_LINE: Final = """
 Tests: {tests}, with the recorded programs under that torch. Those of DALI, torchdata and SPDL, which are not in its
 environment, are skipped. What differs: where `torch.compile(fullgraph=True)` refuses a collective, which it does in torch 2.1
-with and without ioprof, the text of the exception is another one with ioprof. DDP's last exchange of gradients is recorded only
-if the model still exists when the recording ends.
+with and without ioprof, the text of the exception is another one with ioprof.
 """
 PYTHONS_HEADER: Final = """
 # Versions of Python without torch

@@ -1,4 +1,4 @@
-"""Ranks: jobs in which one process loads for all of them."""
+"""Ranks: jobs in which one process loads for all of them, or whose ranks wait for each other in turn."""
 
 from typing import Final
 
@@ -22,5 +22,15 @@ CASES = (
         arguments=("broadcast", "{data}", 12),
         launcher=_TWO,
         says=("rank 0",),
+    ),
+    Case(
+        name="garbage collected by two ranks at different steps, with gradients of four batches per exchange",
+        program="accumulate_on_ranks.py",
+        arguments=(150, "staggered"),
+        launcher=_TWO,
+        num_cores=2,
+        bound_by="gc",
+        says=("garbage", "a slower rank that the others waited for", "accumulate_on_ranks.py"),
+        advises="gc.collect()",
     ),
 )

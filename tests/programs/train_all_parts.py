@@ -23,9 +23,6 @@ from torch.utils.data import DataLoader, Dataset
 STEPS = 8
 BATCH = 4
 
-kept: list[torch.nn.Module] = []
-"""Models: DDP's log of its last exchange is read when the recording ends, if the model still exists."""
-
 
 class Photographs(Dataset):
     """The same image again and again, with random numbers added."""
@@ -67,7 +64,6 @@ def main() -> None:
     dist.init_process_group("gloo")
     network = torch.nn.Sequential(torch.nn.Linear(192, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
     model = DistributedDataParallel(network)
-    kept.append(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     seen = hashlib.sha256()
     num_collectives = 0

@@ -277,7 +277,6 @@ class HookState:
 
     def flush(self) -> None:
         """Emit what is held back until more is known of it: the recording, or the training, is about to end."""
-        self.gradients.finish()
         loop = self.per_thread.current.loop
         loop.emit_pending()
         if loop.evaluation.num_passes and self.is_on:

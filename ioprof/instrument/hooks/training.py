@@ -83,7 +83,6 @@ def _observe_backward(original: Function, state: HookState) -> Function:
         if on_cpu:
             if state.is_deferred:
                 state.start_deferred()
-            state.gradients.begin_backward()
             loop.begin_backward(start_ns)
         try:
             return original(tensors, *args, **kwargs)
