@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -238,12 +238,14 @@ def job(
     pools: dict[str, int] | None = None,
     drawing: str = DECODING,
     sampled_ns: int = 10 * 10**9,
+    beside: Sequence[dict[str, Any]] = (),
 ) -> Trace:
     """A job whose only worker always decodes, on a host with 16 cores, with these values of series after 10 s."""
     records = [
         {"host": "node1", "pid": pid(0), "role": "rank", "rank": 0, "cpus_allowed": allowed, "first_ns": 0, "last_ns": 300},
         {"host": "node1", "pid": pid(0, 0), "role": "worker", "rank": 0, "worker": 0, "cpus_allowed": allowed, "first_ns": 0,
          "last_ns": 300, "thread_pools": pools or {}},
+        *beside,
     ]  # fmt: skip
     hosts = [{"name": "node1", "cpus": 16, "online_cpus": 16}]
     config = {"device": "cuda", "workers": 1, "batch_size": 4, "loader": "torch DataLoader"}
@@ -364,6 +366,19 @@ def test_busy_cores_are_not_shared_by_more_workers() -> None:
     assert text.startswith("Decode-bound")
     assert "A higher num_workers would only share the cores: all 16 were busy" in text
     assert not any(advice.action.startswith("Keep") for advice in found.verdict.advice)
+
+
+def test_other_processes_that_use_the_cores_are_named() -> None:
+    """Ten actors with several threads each, on 16 cores with a rank; another process of the job does nothing."""
+    beside = [{"host": "node1", "pid": 50 + number, "role": "other", "first_ns": 0, "last_ns": 300} for number in range(11)]
+    actors = [row for number in range(10) for row in used(50 + number, 15.0, 10.0, threads=3)]
+    series = [*used(RANK, 5.0, 9.0), *used(WORKER, 1.0, 0.1), *actors, *used(60, 0.1, 0.0)]
+    found = summarise(job(*IDLE, *series, beside=beside))
+    assert found.cpu
+    assert (CpuLimit.PROCESSES,) == found.cpu.limits
+    assert (10, 15.0, 2.5) == (found.cpu.beside_processes, found.cpu.beside_cores, found.cpu.beside_threads)
+    assert found.verdict.text.startswith("The ranks waited for a core 64% of the time in which they could run: 10 other processes")
+    assert "torch.set_num_threads(1)" in found.verdict.advice[0].action
 
 
 def test_a_job_that_was_not_sampled_has_no_evidence() -> None:

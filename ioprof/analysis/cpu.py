@@ -27,6 +27,10 @@ MOST_IDLE: Final = 0.05
 """Share of the host's CPU time that may be idle where all cores are called busy."""
 LEAST_WANTED: Final = 0.5
 """Cores that a worker could use on average, from which on busy cores hold it up: one that mostly waits for data needs few."""
+LEAST_BESIDE: Final = 0.25
+"""Cores that other processes of the job used, from which on they can be what ranks waited for."""
+_LEAST_OF_PROCESS: Final = 0.1
+"""Cores that one of these used, from which on it counts."""
 _LEAST_SAMPLED_S: Final = 0.25
 """Life of a process at its last sample, below which that says nothing: the kernel counts CPU time in steps of 10 ms."""
 _GREATEST: Final = 2.0**63  # a counter of a damaged file may be anything, NaN included
@@ -57,16 +61,19 @@ class _Usage:
 
 def cpu_evidence(trace: Trace) -> CpuEvidence | None:
     """The evidence of the host whose ranks and workers waited for a core most; None: nothing of it was sampled."""
-    found = [_of_host(trace, host, usages) for host, usages in _usages(trace).items()]
+    of_hosts = _usages(trace).items()
+    found = [_of_host(trace, host, usages) for host, usages in of_hosts if any(each.record.role != "other" for each in usages)]
     return max(found, key=lambda entry: (len(entry.limits), entry.worker_run_delay_ratio or 0.0), default=None)
 
 
 def _of_host(trace: Trace, host: str, usages: list[_Usage]) -> CpuEvidence:
     ranks = [usage for usage in usages if usage.record.role == "rank"]
     workers = [usage for usage in usages if usage.record.role == "worker"]
+    wall_s = max(usage.wall_s for usage in usages)
+    beside = [usage for usage in usages if usage.record.role == "other" and usage.cpu_s >= _LEAST_OF_PROCESS * wall_s]
+    usages = [*ranks, *workers]
     busiest = max(usages, key=lambda usage: usage.runnable)
     pools = {name: size for usage in usages for name, size in usage.record.thread_pools.items() if size == _largest_pool(usages)}
-    wall_s = max(usage.wall_s for usage in usages)
     quota, states = _quota(trace, host), _states(trace, host)
     machine = next((each for each in trace.run.hosts if each.name == host), HostRecord())
     found = CpuEvidence(
@@ -87,6 +94,9 @@ def _of_host(trace: Trace, host: str, usages: list[_Usage]) -> CpuEvidence:
         most_threads=max(usage.threads for usage in usages),
         thread_pool=next(iter(sorted(pools)), None),
         thread_pool_threads=_largest_pool(usages),
+        beside_processes=len(beside) or None,
+        beside_cores=_of_known([usage.cpu_s / wall_s for usage in beside]),
+        beside_threads=sum(usage.runnable for usage in beside) / len(beside) if beside else None,
         involuntary_switches_per_s=sum(usage.switches for usage in usages) / wall_s,
         quota_cores=quota.cores,
         quota_group=quota.group,
@@ -115,6 +125,9 @@ def _limits(found: CpuEvidence) -> Iterator[CpuLimit]:
     wanted = (found.worker_running_threads or 0.0) + (found.worker_waiting_threads or 0.0)
     if workers_wait and wanted >= LEAST_WANTED and found.idle_ratio is not None and found.idle_ratio <= MOST_IDLE:
         yield CpuLimit.CORES
+    beside = found.beside_cores or 0.0
+    if ranks_wait and beside >= LEAST_BESIDE and beside + threads > usable:
+        yield CpuLimit.PROCESSES
 
 
 def _is_short(delay_ratio: float | None, waiting: float | None) -> bool:
@@ -125,11 +138,9 @@ def _is_short(delay_ratio: float | None, waiting: float | None) -> bool:
 
 
 def _usages(trace: Trace) -> dict[str, list[_Usage]]:
-    """By host, the ranks and workers that were sampled for long enough."""
+    """By host, the processes of the job that were sampled for long enough."""
     records = {
-        (record.host, record.pid): record
-        for record in trace.run.processes
-        if record.role in ("rank", "worker") and record.host is not None and record.pid is not None
+        (record.host, record.pid): record for record in trace.run.processes if record.host is not None and record.pid is not None
     }
     pids = sorted({pid for _, pid in records})
     named = pl.col("name").cast(pl.String).is_in(_OF_PROCESS)

@@ -14,6 +14,8 @@ LEAST_OF_STORAGE: Final = 0.30
 where storage is the bound: a read that has ended counts as one until its thread runs again."""
 LEAST_OTHERS: Final = 0.05
 """Share of the host's CPU time that other programs took that is mentioned: they are part of why a thread waits for a core."""
+_LEAST_SHARED: Final = 1.25
+"""Threads of a process that could run, on average, from which on it is said to compute with several."""
 _NOT_OF_CPUS: Final = (None, "h2d", "checkpoint")
 
 
@@ -54,6 +56,11 @@ def sentence(found: CpuEvidence, limit: CpuLimit, num_workers: int | None = None
         return (
             f"{_threads(found)} on {_cores_text(found)}: {found.most_runnable_threads:.0f} could run on average, "
             f"and waited for a core {_worse(found):.0%} of that time{_beside(found)}."
+        )
+    if limit is CpuLimit.PROCESSES:
+        return (
+            f"The ranks waited for a core {found.rank_run_delay_ratio or 0.0:.0%} of the time in which they could run: "
+            f"{_beside_text(found)} used {found.beside_cores:.1f} of {_cores_text(found)}{_beside(found)}."
         )
     of_workers = limit is CpuLimit.WORKER_AFFINITY
     allowed, cpus = (found.worker_cores, found.worker_cpus) if of_workers else (found.rank_cores, found.rank_cpus)
@@ -116,6 +123,22 @@ def _advise_threads(found: CpuEvidence, options: JobOptions) -> str:
     )
 
 
+def _beside_text(found: CpuEvidence) -> str:
+    number = found.beside_processes or 0
+    threads = f", each with {found.beside_threads:.1f} threads that could run," if number > 1 else ""
+    if number == 1:
+        threads = f", with {found.beside_threads:.1f} threads that could run,"
+    return f"{number} other process{'' if number == 1 else 'es'} of the job{threads}"
+
+
+def _advise_processes(found: CpuEvidence, _options: JobOptions) -> str:
+    if (found.beside_threads or 0.0) >= _LEAST_SHARED:
+        how = "let each of them compute with one thread: call torch.set_num_threads(1) in it, or start it with OMP_NUM_THREADS=1"
+    else:
+        how = "use fewer of them, or let them do less"
+    return f"Leave cores for the ranks: {_beside_text(found)} computed beside them on {_cores_text(found)}; {how}"
+
+
 def _cores_are_busy(found: CpuEvidence, options: JobOptions) -> str:
     ratio, busy = found.worker_run_delay_ratio or 0.0, 1 - (found.idle_ratio or 0.0)
     return (
@@ -129,4 +152,5 @@ _ADVICE: Final = {
     CpuLimit.WORKER_AFFINITY: _advise_affinity,
     CpuLimit.RANK_AFFINITY: _advise_affinity,
     CpuLimit.THREADS: _advise_threads,
+    CpuLimit.PROCESSES: _advise_processes,
 }

@@ -167,6 +167,8 @@ class CpuLimit(StrEnum):
     """Processes ran many more threads than there are cores."""
     CORES = "cores"
     """All cores of the host were busy."""
+    PROCESSES = "processes"
+    """Other processes of the job, neither ranks nor workers of a loader, used the cores that ranks waited for."""
 
 
 class JobKind(StrEnum):

@@ -316,6 +316,12 @@ class CpuEvidence(Record, frozen=True):
     thread_pool: str | None = None
     """The library with the largest thread pool."""
     thread_pool_threads: int | None = None
+    beside_processes: int | None = None
+    """Other processes of the job that computed: neither ranks nor workers of a loader."""
+    beside_cores: float | None = None
+    """Cores that these used, all together, on average."""
+    beside_threads: float | None = None
+    """Threads of one of them that ran or could have run, on average."""
     involuntary_switches_per_s: float | None = None
     """Involuntary context switches of main threads. High: more runnable threads than cores."""
     idle_ratio: float | None = None

@@ -58,6 +58,24 @@ CASES = (
         num_cores=2,
     ),
     Case(
+        name="actors that play by the model beside the learner",
+        program="train_from_actors.py",
+        arguments=(150, "beside"),
+        before=_TWO,
+        says=("The ranks waited for a core", "2 other processes of the job"),
+        advises="Leave cores for the ranks",
+        num_cores=2,
+    ),
+    Case(
+        name="a learner without its actors",
+        program="train_from_actors.py",
+        arguments=(300, "before"),
+        before=_TWO,
+        never_says=(*_ACCUSATIONS, "other processes of the job"),
+        most_unexplained=0.15,  # seconds of a tiny model, of whose Python few samples of stacks are taken
+        num_cores=2,
+    ),
+    Case(
         name="healthy job on two cores",
         program="train_on_files.py",
         arguments=("{data}", 1, 108),  # so many that samples of stacks find the twentieth of the time that has no other name
