@@ -175,6 +175,11 @@ class Evidence:
         waited = {rank: sum(causes.values()) for rank, causes in self.steps.straggler_wait_s.items()}
         return dict(sorted(waited.items(), key=lambda entry: -entry[1]))
 
+    @property
+    def waits_for_messages(self) -> bool:
+        """Whether ranks waited for messages of late ones, as in pipelines."""
+        return any(part.name.startswith(("bubble", "message of")) for part in self.charged["straggler"].details)
+
     def _delays_of(self, rank: int, waited_s: float) -> dict[str, float]:
         """What makes a rank start to compute later than others: its own causes outside compute and exchange, as seconds of those
         that all others waited for its computation. A cause delays each of the others by no more than its own time.

@@ -174,6 +174,8 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         meaning = "forward passes in evaluation mode without gradients (a validation, if not the making of training data)"
     if bound == "straggler" and evidence.run.config.parallel == "pipeline":
         meaning = "bubbles of the pipeline, in which a stage waits for another"
+    elif bound == "straggler" and evidence.waits_for_messages:
+        meaning = "waiting for messages of ranks that were computing"
     if bound == "h2d":
         meaning = _copies(evidence)
     if bound == "storage" and (detail := evidence.largest_detail("storage")) and detail.name.startswith(PEERS):

@@ -42,6 +42,17 @@ CASES = (
         num_cores=2,
     ),
     Case(
+        name="stages divided by hand that send each other whole batches",
+        program=_PROGRAM,
+        arguments=("by-hand", "{fast}", 60),
+        launcher=_TWO,
+        bound_by="straggler",
+        says=("Straggler-bound", "waiting for messages of ranks that were computing"),
+        advises="Let the ranks compute at the same time",
+        names=("about as long",),
+        num_cores=2,
+    ),
+    Case(
         name="sharded parameters, and a rank that waits for images that one worker decodes",
         program=_PROGRAM,
         arguments=("sharded-data", "{fast}", 25),

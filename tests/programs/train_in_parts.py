@@ -1,10 +1,11 @@
 """A model divided between two ranks, one of which has a fault. Started by torchrun.
 
-    train_in_parts.py slow-stage|stage-data|stage-alone|sharded-data|sharded-exchange IMAGES STEPS
+    train_in_parts.py slow-stage|stage-data|stage-alone|by-hand|sharded-data|sharded-exchange IMAGES STEPS
 
 `slow-stage`: of a pipeline the first stage computes ten times as much. `stage-data`: it waits for images that its one worker
-decodes many times. `stage-alone`: a pipeline of equal stages with as few microbatches as stages. `sharded-data`: with sharded
-parameters rank 1 waits so. `sharded-exchange`: parameters of 32 MB, and hardly anything to compute with them.
+decodes many times. `stage-alone`: a pipeline of equal stages with as few microbatches as stages. `by-hand`: equal stages that send
+each other whole batches, by torch's send and recv. `sharded-data`: with sharded parameters rank 1 waits so. `sharded-exchange`:
+parameters of 32 MB, and hardly anything to compute with them.
 """
 
 import sys
@@ -72,6 +73,26 @@ def train_stages(what: str, rank: int, steps: int) -> None:
         optimizer.zero_grad()
 
 
+def train_by_hand(rank: int, steps: int) -> None:
+    part = Part(150)
+    optimizer = Descent(part.parameters(), 0.01)
+    for _ in range(steps):
+        if rank == 0:
+            features = part(torch.randn(BATCH, WIDTH))
+            dist.send(features.detach(), 1)
+            gradients = torch.empty_like(features)
+            dist.recv(gradients, 1)
+            features.backward(gradients)
+        else:
+            received = torch.empty(BATCH, WIDTH)
+            dist.recv(received, 0)
+            received.requires_grad_()
+            nn.functional.mse_loss(part(received), torch.zeros(BATCH, WIDTH)).backward()
+            dist.send(received.grad, 0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def train_sharded(what: str, rank: int, steps: int) -> None:
     from torch.distributed.fsdp import fully_shard
 
@@ -92,7 +113,10 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     what, steps = sys.argv[1], int(sys.argv[3])
-    (train_sharded if what.startswith("sharded") else train_stages)(what, dist.get_rank(), steps)
+    if what == "by-hand":
+        train_by_hand(dist.get_rank(), steps)
+    else:
+        (train_sharded if what.startswith("sharded") else train_stages)(what, dist.get_rank(), steps)
     dist.barrier()
     dist.destroy_process_group()
 
