@@ -23,7 +23,7 @@ from ioprof.analysis.provable import can_pin
 from ioprof.analysis.queue_advice import lacks_shards, more_workers, waiting_workers
 from ioprof.analysis.read_patterns import SMALL_READS
 from ioprof.analysis.straggler_advice import straggler_advice
-from ioprof.run_record import Advice, FileReads, JobChange, JobKind, NoGain, Reason
+from ioprof.run_record import Advice, CodeShare, FileReads, JobChange, JobKind, NoGain, Reason
 from ioprof.schema import COLLECTED_AT
 
 _SHORTEST_READ_S: Final = 1e-4
@@ -277,8 +277,7 @@ def _loader(evidence: Evidence) -> Lines:
         yield from more
         more = []
     if line:
-        takes = f"it takes {evidence.part_of(line)}{evidence.of_function(line)}"
-        yield of_line(evidence, f"Make {line_text(line)} faster, or do it once before training: {takes}", "loader", line)
+        yield _at_loader_line(evidence, line)
     if not evidence.run.reads_captured:
         yield Advice(f"Record the reads as well: {spent}, and reads were not captured", no_gain=NoGain.OF_RECORDING)
     if evidence.warmup_ratio.get("loader", 0.0) >= 0.5 and evidence.steps.warmup and not evidence.most_work_is_unnamed:
@@ -293,6 +292,19 @@ def _loader(evidence: Evidence) -> Lines:
         )
     elif not line:
         yield f"Do less in the dataset's own code, for each sample or once per worker: {spent}"
+
+
+def _at_loader_line(evidence: Evidence, line: CodeShare) -> Advice:
+    takes = f"it takes {evidence.part_of(line)}{evidence.of_function(line)}"
+    if not evidence.served_line:
+        return of_line(evidence, f"Make {line_text(line)} faster, or do it once before training: {takes}", "loader", line)
+    text = (
+        f"Ask for less at {line_text(line)}, or keep what is asked for where the workers can read it themselves (shared tensors, a "
+        f"memory map, a file): {takes}, in which workers wait for another process of the job, which answers all of them, so that "
+        "more workers would wait longer"
+    )
+    why = "what that process takes of the cores is not replayed"
+    return Advice(text, cause="loader", no_gain=NoGain.NOT_MODELLED, reason=why)
 
 
 def _h2d(evidence: Evidence) -> Lines:

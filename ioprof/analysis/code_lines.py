@@ -9,8 +9,9 @@ from ioprof.run_record import CodeShare
 
 FEWEST_SAMPLES: Final = 4
 """Samples of a line of code below which it is not named in the verdict."""
+_CONNECTION: Final = "multiprocessing/connection.py"
 _WAITING: Final = {
-    "multiprocessing/connection.py": ("_recv", "_send", "_read", "wait", "_poll"),
+    _CONNECTION: ("_recv", "_send", "_read", "wait", "_poll"),
     "multiprocessing/popen_fork.py": ("poll",),
     "threading.py": ("wait", "_wait_for_tstate_lock", "join"),
     "queue.py": ("get", "put"),
@@ -43,7 +44,21 @@ def line_text(line: CodeShare) -> str:
 
 def awaits(line: CodeShare) -> bool:
     """Whether a line calls what waits for another process or thread, by the innermost function that most of its samples are in."""
-    function, _, file = (line.library or "").partition(" (")
+    return _awaits(line.library)
+
+
+def is_served(line: CodeShare) -> bool:
+    """Whether a line asks another process of the job, such as a manager of multiprocessing, and waits for the answer."""
+    return asks_process(line.library)
+
+
+def asks_process(library: str | None) -> bool:
+    """The same of the innermost function of a library, as `function (file)`."""
+    return _awaits(library) and (library or "").endswith(f"({_CONNECTION})")
+
+
+def _awaits(library: str | None) -> bool:
+    function, _, file = (library or "").partition(" (")
     return function.rpartition(".")[2] in _WAITING.get(file.rstrip(")"), ())
 
 

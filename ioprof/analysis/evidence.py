@@ -6,7 +6,7 @@ from typing import Final
 
 from ioprof.analysis.ceilings import IMBALANCE
 from ioprof.analysis.checkpoints import Saved
-from ioprof.analysis.code_lines import FEWEST_SAMPLES, awaits, computes, function_of, functions, line_text, shortened
+from ioprof.analysis.code_lines import FEWEST_SAMPLES, awaits, computes, function_of, functions, is_served, line_text, shortened
 from ioprof.analysis.demand import Fetched
 from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, EPOCH_END, LAUNCHES, PLACES, SAMPLER, TO_HOST, WORKER_START
 from ioprof.analysis.exchange_rate import SmallSums
@@ -362,6 +362,12 @@ class Evidence:
         """The line at which the ranks' own Python mostly waits for another thread or process that no hook follows."""
         line = self.largest_line("host")
         return line if line and awaits(line) else None
+
+    @property
+    def served_line(self) -> CodeShare | None:
+        """The line at which workers mostly wait for what another process of the job answers; more workers would wait longer."""
+        line = self.largest_line("loader") if self.most_work_is_unnamed else None
+        return line if line and is_served(line) else None
 
     @property
     def computing_line(self) -> CodeShare | None:

@@ -131,6 +131,8 @@ def why_not(recorded: Pipeline, new: Pipeline, total_s: float, found: tuple[Kind
         return NoGain.NOT_SHOWN, f"predictions for {' and '.join(found)} have not been shown to be right"
     if refused := why_none(recorded):
         return refused
+    if recorded.asks_process and Kind.WORKERS in found:
+        return NoGain.NOT_MODELLED, "its workers wait for another process of the job, which may not answer more of them"
     if not recorded.shares_cores and _COMPETING.intersection(found):
         return NoGain.CONTENTION, "the replay does not reproduce how the job's threads share the cores"
     if not recorded.storage.is_sure and set(found) != {Kind.PREFETCH} and _storage_ratio(recorded) >= _LEAST_STORAGE:

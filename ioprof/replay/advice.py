@@ -236,6 +236,8 @@ def _proposals(
 ) -> Iterator[Advice]:
     workers, prefetch = _numbers(recorded)
     tried = [times * max(workers, 1) for times in _TIMES]
+    if recorded.asks_process and workers:
+        most_workers = workers
     if most_workers is not None:
         tried = [number for number in sorted({min(number, most_workers) for number in tried}) if number > workers]
     speedups = {number: predictor.speedup(Change(workers=number)) for number in tried}

@@ -117,6 +117,12 @@ def _assumptions(recorded: Pipeline, change: Change) -> Iterator[Assumption]:
         yield Assumption(
             "others", f"{others:.1f} threads of other programs compete for the cores, as they did while the run was recorded"
         )
+    if recorded.asks_process and change.workers:
+        yield Assumption(
+            "answers",
+            "the workers of this run mostly wait for another process of the job, which is assumed to answer more of them as fast, "
+            "so with more of them this is an upper bound",
+        )
     if change.workers and not all(each.workers for each in iterations):
         yield Assumption("no_start", "this run started no workers, so the time to start them is not included")
     if loses_workers(recorded, change):

@@ -243,6 +243,8 @@ class Pipeline:
     shares_cores: bool = True
     """Whether the replay shares the cores among all that compute. Else work takes as long as it was measured, since that reproduces
     the run better."""
+    asks_process: bool = False
+    """Whether its workers mostly wait for answers of another process of the job, so that nothing is known of more workers."""
     copy_s: float = 0.0
     """Median time of copying a batch to the device; 0: no copy was recorded."""
     copy: str = "overlapped"

@@ -13,6 +13,7 @@ from ioprof.analysis.blame import exposed
 from ioprof.analysis.intervals import Intervals, charge, covered, intersect, overlaps, pack, subtract, total, union, union_all
 from ioprof.analysis.lineage import COLUMNS, KINDS, Axis, kept_back
 from ioprof.analysis.selection import COMPUTE, WORK, by_rank, intervals, kind_in, on_stream, with_worker
+from ioprof.analysis.served import are_served
 from ioprof.analysis.stragglers import arrivals
 from ioprof.analysis.study import OPTIMIZER
 from ioprof.analysis.training_process import in_main_thread, threads_work
@@ -78,6 +79,7 @@ def pipeline(trace: Trace) -> Pipeline:
         has_memory_reads=has_memory_reads,
         warm_open_ratio=warm_open_ratio(trace),
         on_device=_on_device(trace),
+        asks_process=are_served(trace),
         copy_s=copy_s(trace),
         copy=way(trace, {rank: causes["h2d"] for rank, causes in own.items()}),
     )

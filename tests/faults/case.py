@@ -72,6 +72,8 @@ class Case:
     arguments; none: the images."""
     names: tuple[str, ...] = ()
     """What the whole report contains."""
+    never_names: tuple[str, ...] = ()
+    """What it does not contain."""
     unsettled: str = ""
     """Why the report of this case is not right in every run yet; empty: it is. The tests leave such a case out."""
     like: str = ""
@@ -130,6 +132,7 @@ class Outcome:
         wrong = [f"lacks {words!r}: {self.head}" for words in case.says if words.lower() not in head]
         wrong += [f"says {words!r}: {self.head}" for words in case.never_says if words.lower() in head]
         wrong += [f"lacks {words!r} in the report" for words in case.names if words not in self.report]
+        wrong += [f"has {words!r} in the report" for words in case.never_names if words in self.report]
         if case.bound_by is not None and verdict.bound_by != case.bound_by:
             wrong.append(f"bound by {verdict.bound_by} ({verdict.text}), not {case.bound_by}")
         if case.phase is not None and verdict.phase != case.phase:

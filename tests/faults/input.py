@@ -42,6 +42,17 @@ CASES = (
         names=("imbalance of workers", "as much work"),
     ),
     Case(
+        name="features that a manager of multiprocessing keeps",
+        program="ask_manager.py",
+        arguments=(400, 2),
+        bound_by="loader",
+        says=("Loader-bound", "ask_manager.py"),
+        never_names=("num_workers=",),
+        advises="Ask for less at",
+        names=("in Features.__getitem__", "more workers would wait longer"),
+        prints_rate=True,
+    ),
+    Case(
         name="batches of 64 MB that are pickled into a pipe",
         program=_PROGRAM,
         arguments=("large_messages", 30, 1),
