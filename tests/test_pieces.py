@@ -30,7 +30,7 @@ from ioprof.ingest import read_spool, store_spool
 from ioprof.ingest.reader import Spool
 from ioprof.recording.run_writer import make_run_folder
 from ioprof.replay.summary import with_gains
-from ioprof.run_record import RunRecord
+from ioprof.run_record import NoGain, RunRecord
 from ioprof.schema import CAUSES, DENSE_KINDS, KINDS
 from ioprof.trace import SPANS, Trace
 from ioprof.wire_format import SLOTS
@@ -191,6 +191,8 @@ def test_the_analysis_of_a_large_run_is_kept(tmp_path: Path, monkeypatch: pytest
     again = with_gains(Run.of(loaded.trace), is_asked=False)
     assert run.summary.to_json() == loaded.summary.to_json() == again.summary.to_json()
     assert_frame_equal(run.steps, loaded.steps)
+    not_asked, asked = ({each.no_gain for each in found.summary.verdict.advice} for found in (loaded, with_gains(loaded)))
+    assert NoGain.RUN_TOO_LARGE in not_asked - asked
     (out / "run.json").write_text((out / "run.json").read_text().replace('"x"', '"y"'))
     assert kept_analysis(out) is None
     assert "y" == Run.load(out).summary.run.command

@@ -398,7 +398,13 @@ def _gc(evidence: Evidence) -> Lines:
     spent = f"a step spends {ms(evidence.seconds_per_step('gc'))} in Python's garbage collector"
     detail = evidence.largest_detail("gc")
     if detail and detail.name.startswith(COLLECTED_AT):
-        yield f"Call gc.collect() less often (now: {detail.name.removeprefix(COLLECTED_AT)}): {spent}"
+        place, ranks = detail.name.removeprefix(COLLECTED_AT), evidence.run.config.ranks or 1
+        together = ", and at the same step on all ranks" if ranks > 1 else ""
+        yield (
+            f"Call gc.collect() less often (now: {place}){together}, or gc.freeze() before the first step, after which it looks "
+            f"only at what is newer: {spent}"
+        )
+        return
     yield f"Call gc.freeze() before the first step, or collect between epochs only (gc.disable(), gc.collect()): {spent}"
 
 

@@ -125,8 +125,8 @@ def _limits(found: CpuEvidence) -> Iterator[CpuLimit]:
     wanted = (found.worker_running_threads or 0.0) + (found.worker_waiting_threads or 0.0)
     if workers_wait and wanted >= LEAST_WANTED and found.idle_ratio is not None and found.idle_ratio <= MOST_IDLE:
         yield CpuLimit.CORES
-    beside = found.beside_cores or 0.0
-    if ranks_wait and beside >= LEAST_BESIDE and beside + threads > usable:
+    beside, others = found.beside_cores or 0.0, (found.others_ratio or 0.0) * cores
+    if ranks_wait and beside >= LEAST_BESIDE and beside + threads + others > usable:
         yield CpuLimit.PROCESSES
 
 

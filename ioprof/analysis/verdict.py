@@ -5,6 +5,7 @@ from typing import Final
 
 from ioprof.analysis.advice import advice_for
 from ioprof.analysis.code_lines import line_text
+from ioprof.analysis.cpu import LEAST_DELAY_RATIO
 from ioprof.analysis.details import FROM_PAGEABLE
 from ioprof.analysis.doubts import with_doubts
 from ioprof.analysis.evidence import IDLE_RATIO, MOSTLY_ONE, Evidence
@@ -147,19 +148,22 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
             f"what the {devices} computed was not recorded, so how much of it was hidden is not known."
         )
     if bound == "compute":
-        keep = " Leave the input pipeline as it is: only a faster model or device makes this job faster."
+        keep, waited = " Leave the input pipeline as it is: only a faster model or device makes this job faster.", None
         if line := evidence.computing_line:
             keep = f" So did {line_text(line)}, which calls {line.library}, for {line.share or 0.0:.1%}; it counts as host."
         elif (waited := _waits_for_cores(evidence)) is not None:
+            helps = ", and the workers compute too: what makes batches cheaper, or more cores, may make"
+            if not evidence.work_ns:
+                helps = ": more cores, or fewer programs beside the job, may make"
             keep = (
-                f" The ranks waited for a core for {waited:.0%} of the time in which they could run, and the workers compute too: "
-                "what makes batches cheaper, or more cores, may make this job faster, as does a faster model or device."
+                f" The ranks waited for a core for {waited:.0%} of the time in which they could run{helps} this job faster, as "
+                "does a faster model or device."
             )
         elif shares["compute"] <= 1 - IDLE_RATIO:
             keep = f" Each other cause took less than {IDLE_RATIO:.0%}: a faster model or device makes this job faster first."
         computed = "the model computed (on the CPU)" if is_on_cpu else f"the {devices} computed"
         text = f"Compute-bound: {computed} for {shares['compute']:.1%} of the steps' time{_next(shares)}."
-        return text + keep if evidence.has_loader or evidence.computing_line else text
+        return text + keep if evidence.has_loader or evidence.computing_line or waited else text
     is_of_workers = bound in evidence.making_ns and not evidence.is_work_of_others(bound)
     if is_of_workers or (bound == "loader" and evidence.most_work_is_unnamed):
         waited = sum(share for cause, share in shares.items() if cause in LEAVES)
@@ -204,10 +208,12 @@ def _copies(evidence: Evidence) -> str:
 
 
 def _waits_for_cores(evidence: Evidence) -> float | None:
-    """Share of the time in which ranks could run that they waited for a core, where they compute on the CPU and have workers."""
-    if evidence.run.config.device != "cpu" or evidence.run.is_emulated or not evidence.work_ns or evidence.cpu is None:
+    """Share of the time in which ranks could run that they waited for a core, where they compute on the CPU."""
+    if evidence.run.config.device != "cpu" or evidence.run.is_emulated or evidence.cpu is None:
         return None
     waited = evidence.cpu.rank_run_delay_ratio or 0.0
+    if not evidence.work_ns:
+        return waited if waited >= LEAST_DELAY_RATIO and not evidence.cpu.limits else None
     return waited if waited >= _LEAST_DELAY else None
 
 

@@ -35,6 +35,7 @@ def _replayed(run: Run, is_asked: bool) -> Run:
         return _without(run, NoGain.RUN_TOO_LARGE, "a replay of so many spans takes long; ask for it: ioprof report RUN --gains")
     if not run.summary.steps.count:
         return _without(run, NoGain.NOT_REPLAYED, Refusal.NO_STEP.text())
+    run = _asked_again(run)
     try:
         recorded = pipeline(run.trace)
         refused = why_none(recorded)
@@ -58,6 +59,15 @@ def _replayed(run: Run, is_asked: bool) -> Run:
     assert found is not None, "it is not refused"
     causes = tuple(_with_gain(entry, found, recorded) for entry in run.summary.steps.causes)
     return _with_replay(run, ReplayRecord(found.baseline_error), causes)
+
+
+def _asked_again(run: Run) -> Run:
+    """The run, whose advice was without gains because nobody had asked for them."""
+    verdict = run.summary.verdict
+    advice = tuple(
+        each.replace(no_gain=None, reason=None) if each.no_gain is NoGain.RUN_TOO_LARGE else each for each in verdict.advice
+    )
+    return replace(run, summary=run.summary.replace(verdict=verdict.replace(advice=advice)))
 
 
 def _without(run: Run, code: NoGain, reason: str, baseline_error: float | None = None) -> Run:
