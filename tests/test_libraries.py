@@ -136,6 +136,8 @@ def test_webdataset(images: Path, tmp_path: Path) -> None:
     assert shards == dict(taken.group_by("path").len().rows())
     assert len(shards) == found.trace.run.config.shards
     assert STEPS <= len(of_kind(found.trace, "collate"))
+    samples = of_kind(found.trace, "fetch").drop_nulls("offset")
+    assert 72 == samples["offset"].sum()
 
 
 @pytest.mark.parametrize(

@@ -142,10 +142,8 @@ def test_kept_workers_of_validation_are_too(job: Job) -> None:
     truth = simulate(replace(job, persistent=True, end=0))
     recorded = pipeline(simulate(job).trace)
     assume(not looks_like_starting(recorded))
-    validating = tuple(
-        replace(rank, iterations=tuple(replace(each, is_validation=True) for each in rank.iterations)) for rank in recorded.ranks
-    )
-    validation = replace(recorded, ranks=validating)
+    of_ranks = ((rank, tuple(replace(each, is_validation=True) for each in rank.iterations)) for rank in recorded.ranks)
+    validation = replace(recorded, ranks=tuple(replace(rank, iterations=each) for rank, each in of_ranks))
     np.testing.assert_allclose(replay_of(with_kept_workers(validation, of_validation=True)), seconds(truth.got), atol=1e-7)
     assert replay_of(with_kept_workers(validation)).tolist() == replay_of(validation).tolist()
 

@@ -175,7 +175,21 @@ def _page_cache(evidence: Evidence) -> Lines:
     yield from more_workers(evidence, f"a step waits {ms(evidence.seconds_per_step('page_cache'))} for reads from memory")
 
 
+def _unused(evidence: Evidence) -> Lines:
+    """What to change where samples are made that no batch has."""
+    if (found := evidence.unused) is None:
+        return
+    first = "shuffle before samples are decoded (.shuffle() before .decode()), and " if found.is_decoded else ""
+    kept = f"{evidence.options.keep_workers[:1].lower()}{evidence.options.keep_workers[1:]}"
+    yield Advice(
+        f"Throw fewer samples away: {first}{kept}, or make epochs longer: of {found.taken:,} samples that were taken out of shards "
+        f"{found.used:,} were in batches that the loop got; the others were in shuffle buffers when an epoch ended",
+        no_gain=NoGain.NOT_MODELLED,
+    )
+
+
 def _decode(evidence: Evidence) -> Lines:
+    yield from _unused(evidence)
     run, samples = evidence.run, evidence.fetched.samples
     sample_s = evidence.fetched.decode_ns / 1e9 / samples if samples and evidence.fetched.decode_ns else None
     step_s = evidence.seconds_per_step("decode")
@@ -204,6 +218,7 @@ def _decode(evidence: Evidence) -> Lines:
 
 
 def _transform(evidence: Evidence) -> Lines:
+    yield from _unused(evidence)
     line = evidence.largest_line("transform")
     spent = f"a step waits {ms(evidence.seconds_per_step('transform'))} for transforms"
     if line:

@@ -15,6 +15,7 @@ from ioprof.analysis.interpreter_lock import thread_in
 from ioprof.analysis.launches import Launches
 from ioprof.analysis.options import JobOptions, options_of
 from ioprof.analysis.stacks import OF_BATCHES, WORKERS
+from ioprof.analysis.unused_samples import Unused
 from ioprof.run_record import (
     CauseDetail,
     CauseShare,
@@ -124,6 +125,7 @@ class Evidence:
     compiled_in: tuple[int, ...] = ()
     """Steps in which torch's compiler worked."""
     flushed: Flushed | None = None
+    unused: Unused | None = None
     small_sums: SmallSums | None = None
     """All-reduces that the job makes for each parameter, or the like."""
     computed_meanwhile_s: dict[int, float] = field(default_factory=dict)

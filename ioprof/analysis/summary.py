@@ -38,6 +38,7 @@ from ioprof.analysis.steps import warmup
 from ioprof.analysis.storage_bytes import by_process, fetched_in_steps, storage_bytes, with_doubt, with_storage_bytes
 from ioprof.analysis.totals import Totals, totals
 from ioprof.analysis.unmeasured import unknown_read_ratio, unmeasured
+from ioprof.analysis.unused_samples import unused_samples
 from ioprof.analysis.validation import by_mode_s
 from ioprof.analysis.variation import epochs
 from ioprof.analysis.verdict import verdict
@@ -143,7 +144,7 @@ def _with_device_work(evidence: Evidence, trace: Trace, charged: Charges) -> Evi
     """The evidence, with what was launched and copied in the steps in which devices were recorded."""
     copied = copied_per_step(trace, _charged(charged.steps))
     evidence = replace(evidence, launches=charged.launches, copied_per_step=copied)
-    return replace(evidence, compiled_in=compiled_in(trace), flushed=flushed(trace))
+    return replace(evidence, compiled_in=compiled_in(trace), flushed=flushed(trace), unused=unused_samples(trace))
 
 
 def _look_at_reads(trace: Trace, received: pl.DataFrame) -> tuple[Finding, ReadTimes]:

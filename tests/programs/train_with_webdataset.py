@@ -1,5 +1,6 @@
 """Trains with webdataset: tar shards, a pipeline in the workers of a WebLoader. Uses as in training_loop.py; the word `pipe` after
-the time of the transform has each shard read by `cat`.
+the time of the transform has each shard read by `cat`, `late` has samples shuffled after all that is done to them, in epochs of 30
+batches, for each of which the workers fill their buffers anew.
 """
 
 import sys
@@ -35,6 +36,11 @@ if __name__ == "__main__":
         shards = sorted(map(str, Path(data).glob("*.tar")))
         if "pipe" in numbers:
             shards = [f"pipe:cat {shard}" for shard in shards]
+        if "late" in numbers:
+            samples = wds.WebDataset(shards, shardshuffle=False, resampled=True, nodesplitter=None).decode("pil")
+            batches = samples.to_tuple("jpg", "cls").map(prepared).shuffle(120, initial=120).batched(4)
+            train(wds.WebLoader(batches, batch_size=None, num_workers=int(numbers[0])).with_epoch(30), int(numbers[1]))
+            sys.exit()
         samples = wds.WebDataset(shards, shardshuffle=False, seed=0).shuffle(4, initial=4, seed=0).decode("pil")
         batches = samples.to_tuple("jpg", "cls").map(prepared).batched(4)
         train(wds.WebLoader(batches, batch_size=None, num_workers=int(numbers[0])), int(numbers[1]))

@@ -1,6 +1,7 @@
 """Observes the fetch of a batch, in a worker or in the consumer itself: `fetch` spans, and `collate` spans within them.
 
-What is collated is a list of samples, whose length is the `offset` of the `fetch` span.
+What is collated is a list of samples, whose length is the `offset` of the `fetch` span. Of datasets that make batches themselves
+it is known where a library's hooks tell.
 """
 
 import functools

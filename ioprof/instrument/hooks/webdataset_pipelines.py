@@ -104,9 +104,12 @@ def _observe_batched(original: Function, state: HookState) -> Function:
             return original(data, *args, **kwargs)
 
         def collation_fn(samples: Any) -> Any:
+            thread = state.per_thread.current
             start_ns = monotonic_ns()
             batch = collate(samples)
-            emit("collate", start_ns, monotonic_ns(), batch=state.per_thread.current.batch)
+            emit("collate", start_ns, monotonic_ns(), batch=thread.batch)
+            if thread.fetching and type(samples) is list:
+                thread.num_samples = len(samples)
             return batch
 
         if len(args) > 1:
