@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ioprof.analysis.code_lines import line_text, shortened
+from ioprof.analysis.code_lines import asks_process, line_text, shortened
 from ioprof.analysis.details import (
     EPOCH_END,
     FORWARD,
@@ -175,21 +175,23 @@ def _page_cache(evidence: Evidence) -> Lines:
     yield from more_workers(evidence, f"a step waits {ms(evidence.seconds_per_step('page_cache'))} for reads from memory")
 
 
-def _unused(evidence: Evidence) -> Lines:
+def _unused(evidence: Evidence, cause: str) -> Lines:
     """What to change where samples are made that no batch has."""
     if (found := evidence.unused) is None:
         return
-    first = "shuffle before samples are decoded (.shuffle() before .decode()), and " if found.is_decoded else ""
+    first = "shuffle and select before samples are decoded (.shuffle() before .decode()), and " if found.is_decoded else ""
     kept = f"{evidence.options.keep_workers[:1].lower()}{evidence.options.keep_workers[1:]}"
     yield Advice(
         f"Throw fewer samples away: {first}{kept}, or make epochs longer: of {found.taken:,} samples that were taken out of shards "
-        f"{found.used:,} were in batches that the loop got; the others were in shuffle buffers when an epoch ended",
+        f"{found.used:,} were in batches that the loop got; stages such as select drop the others, or they were still in a shuffle "
+        "buffer when an epoch or the job ended",
+        cause=cause,
         no_gain=NoGain.NOT_MODELLED,
     )
 
 
 def _decode(evidence: Evidence) -> Lines:
-    yield from _unused(evidence)
+    yield from _unused(evidence, "decode")
     run, samples = evidence.run, evidence.fetched.samples
     sample_s = evidence.fetched.decode_ns / 1e9 / samples if samples and evidence.fetched.decode_ns else None
     step_s = evidence.seconds_per_step("decode")
@@ -218,7 +220,7 @@ def _decode(evidence: Evidence) -> Lines:
 
 
 def _transform(evidence: Evidence) -> Lines:
-    yield from _unused(evidence)
+    yield from _unused(evidence, "transform")
     line = evidence.largest_line("transform")
     spent = f"a step waits {ms(evidence.seconds_per_step('transform'))} for transforms"
     if line:
@@ -311,7 +313,7 @@ def _loader(evidence: Evidence) -> Lines:
 
 def _at_loader_line(evidence: Evidence, line: CodeShare) -> Advice:
     takes = f"it takes {evidence.part_of(line)}{evidence.of_function(line)}"
-    if not evidence.served_line:
+    if not (evidence.are_served and asks_process(line.library)):
         return of_line(evidence, f"Make {line_text(line)} faster, or do it once before training: {takes}", "loader", line)
     text = (
         f"Ask for less at {line_text(line)}, or keep what is asked for where the workers can read it themselves (shared tensors, a "

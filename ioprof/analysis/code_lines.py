@@ -47,13 +47,8 @@ def awaits(line: CodeShare) -> bool:
     return _awaits(line.library)
 
 
-def is_served(line: CodeShare) -> bool:
-    """Whether a line asks another process of the job, such as a manager of multiprocessing, and waits for the answer."""
-    return asks_process(line.library)
-
-
 def asks_process(library: str | None) -> bool:
-    """The same of the innermost function of a library, as `function (file)`."""
+    """Whether the innermost function of a library, as `function (file)`, waits for the answer of another process of the job."""
     return _awaits(library) and (library or "").endswith(f"({_CONNECTION})")
 
 

@@ -69,7 +69,7 @@ def cpu_evidence(trace: Trace) -> CpuEvidence | None:
 def _of_host(trace: Trace, host: str, usages: list[_Usage]) -> CpuEvidence:
     ranks = [usage for usage in usages if usage.record.role == "rank"]
     workers = [usage for usage in usages if usage.record.role == "worker"]
-    wall_s = max(usage.wall_s for usage in usages)
+    wall_s = max(usage.wall_s for usage in (*ranks, *workers))
     beside = [usage for usage in usages if usage.record.role == "other" and usage.cpu_s >= _LEAST_OF_PROCESS * wall_s]
     usages = [*ranks, *workers]
     busiest = max(usages, key=lambda usage: usage.runnable)

@@ -125,10 +125,8 @@ def _advise_threads(found: CpuEvidence, options: JobOptions) -> str:
 
 def _beside_text(found: CpuEvidence) -> str:
     number = found.beside_processes or 0
-    threads = f", each with {found.beside_threads:.1f} threads that could run," if number > 1 else ""
-    if number == 1:
-        threads = f", with {found.beside_threads:.1f} threads that could run,"
-    return f"{number} other process{'' if number == 1 else 'es'} of the job{threads}"
+    processes, each = ("process", "") if number == 1 else ("processes", "each ")
+    return f"{number} other {processes} of the job, {each}with {found.beside_threads or 0.0:.1f} threads that could run on average,"
 
 
 def _advise_processes(found: CpuEvidence, _options: JobOptions) -> str:

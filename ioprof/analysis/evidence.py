@@ -6,7 +6,7 @@ from typing import Final
 
 from ioprof.analysis.ceilings import IMBALANCE
 from ioprof.analysis.checkpoints import Saved
-from ioprof.analysis.code_lines import FEWEST_SAMPLES, awaits, computes, function_of, functions, is_served, line_text, shortened
+from ioprof.analysis.code_lines import FEWEST_SAMPLES, awaits, computes, function_of, functions, line_text, shortened
 from ioprof.analysis.demand import Fetched
 from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, EPOCH_END, LAUNCHES, PLACES, SAMPLER, TO_HOST, WORKER_START
 from ioprof.analysis.exchange_rate import SmallSums
@@ -126,6 +126,8 @@ class Evidence:
     """Steps in which torch's compiler worked."""
     flushed: Flushed | None = None
     unused: Unused | None = None
+    are_served: bool = False
+    """Whether workers mostly wait for what another process of the job answers, see `served`; more workers would wait longer."""
     small_sums: SmallSums | None = None
     """All-reduces that the job makes for each parameter, or the like."""
     computed_meanwhile_s: dict[int, float] = field(default_factory=dict)
@@ -179,8 +181,8 @@ class Evidence:
 
     @property
     def waits_for_messages(self) -> bool:
-        """Whether ranks waited for messages of late ones, as in pipelines."""
-        return any(part.name.startswith(("bubble", "message of")) for part in self.charged["straggler"].details)
+        """Whether what ranks waited for longest of late ones was a message, as in pipelines."""
+        return any(part.name.startswith(("bubble", "message of")) for part in self.charged["straggler"].details[:1])
 
     def _delays_of(self, rank: int, waited_s: float) -> dict[str, float]:
         """What makes a rank start to compute later than others: its own causes outside compute and exchange, as seconds of those
@@ -364,12 +366,6 @@ class Evidence:
         """The line at which the ranks' own Python mostly waits for another thread or process that no hook follows."""
         line = self.largest_line("host")
         return line if line and awaits(line) else None
-
-    @property
-    def served_line(self) -> CodeShare | None:
-        """The line at which workers mostly wait for what another process of the job answers; more workers would wait longer."""
-        line = self.largest_line("loader") if self.most_work_is_unnamed else None
-        return line if line and is_served(line) else None
 
     @property
     def computing_line(self) -> CodeShare | None:

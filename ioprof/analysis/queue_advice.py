@@ -28,7 +28,7 @@ def waiting_workers(evidence: Evidence, why: str) -> Advice | None:
     """More workers where those that there are mostly wait, for anything but a core. None: they do not, or they keep up."""
     ceilings, cpu, workers = evidence.ceilings, evidence.cpu, evidence.run.config.workers
     running = cpu.worker_running_threads if cpu else None
-    if ceilings is None or cpu is None or running is None or not workers or evidence.served_line:
+    if ceilings is None or cpu is None or running is None or not workers or evidence.are_served:
         return None
     if running + (cpu.worker_waiting_threads or 0.0) > _MOST_RUNNING:
         return None
@@ -50,7 +50,7 @@ def more_workers(evidence: Evidence, why: str) -> Iterator[str | Advice]:
     None where they wait for one process that answers all of them.
     """
     yield from _equal_work(evidence)
-    if evidence.served_line:
+    if evidence.are_served:
         return
     ranks, workers, cpus = evidence.run.config.ranks, evidence.run.config.workers, evidence.run.cpus
     if workers is None and evidence.run.config.loader is not None and not overrides_workers(evidence.cpu):

@@ -33,6 +33,7 @@ from ioprof.analysis.loaders import batches, samples_in
 from ioprof.analysis.provable import changes_text
 from ioprof.analysis.reads import ReadTimes, ThreadReads, storage, thread_reads
 from ioprof.analysis.selection import COMPUTE, kind_in, look
+from ioprof.analysis.served import are_served
 from ioprof.analysis.stacks import unexplained, worker_lines
 from ioprof.analysis.steps import warmup
 from ioprof.analysis.storage_bytes import by_process, fetched_in_steps, storage_bytes, with_doubt, with_storage_bytes
@@ -107,7 +108,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         computed_meanwhile_s={rank: ns / 1e9 for rank, ns in charged.computed_meanwhile_ns.items()},
         longest_batch_s=int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,
     )
-    evidence = _with_worker_lines(_with_device_work(evidence, trace, charged), work, found.unnamed_samples)
+    evidence = _with_worker_lines(_with_device_work(evidence, trace, charged), trace, work, found.unnamed_samples)
     later, complete = _later(trace, charged, evidence, work, received), with_storage_bytes(capture(trace), storage_bytes(trace))
     answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)
     return Summary(
@@ -132,8 +133,11 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     )
 
 
-def _with_worker_lines(evidence: Evidence, work: Making, samples: pl.DataFrame) -> Evidence:
-    """The evidence, with the lines of what workers do that has no name, where that is most of their work."""
+def _with_worker_lines(evidence: Evidence, trace: Trace, work: Making, samples: pl.DataFrame) -> Evidence:
+    """The evidence, with what workers wait for and make for nothing, and the lines of what they do that has no name, where that is
+    most of their work.
+    """
+    evidence = replace(evidence, unused=unused_samples(trace), are_served=are_served(trace))
     if not evidence.most_work_is_unnamed:
         return evidence
     unnamed_ns = work.total_ns - sum(work.stages.values())
@@ -144,7 +148,7 @@ def _with_device_work(evidence: Evidence, trace: Trace, charged: Charges) -> Evi
     """The evidence, with what was launched and copied in the steps in which devices were recorded."""
     copied = copied_per_step(trace, _charged(charged.steps))
     evidence = replace(evidence, launches=charged.launches, copied_per_step=copied)
-    return replace(evidence, compiled_in=compiled_in(trace), flushed=flushed(trace), unused=unused_samples(trace))
+    return replace(evidence, compiled_in=compiled_in(trace), flushed=flushed(trace))
 
 
 def _look_at_reads(trace: Trace, received: pl.DataFrame) -> tuple[Finding, ReadTimes]:

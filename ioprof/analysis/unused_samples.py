@@ -1,4 +1,5 @@
-"""Samples that workers made and that were in no batch: those in shuffle buffers when an epoch ended, and the workers with it.
+"""Samples that workers made and that were in no batch: those in shuffle buffers when an epoch ended, and the workers with it, and
+those that a stage dropped.
 
 What is taken out of shards is known of webdataset, by its spans named "tar", see `instrument/hooks/webdataset_pipelines.py`.
 """

@@ -30,6 +30,7 @@ def _parts(found: CpuEvidence) -> Iterator[str]:
     if found.runnable_threads is not None:
         yield f"{found.runnable_threads:.1f} threads could run on average, a process had up to {count(found.most_threads)}"
     if found.beside_processes and found.beside_cores:
-        yield f"{count(found.beside_processes)} other processes of the job used {found.beside_cores:.1f} cores"
+        processes = "process" if found.beside_processes == 1 else "processes"
+        yield f"{count(found.beside_processes)} other {processes} of the job used {found.beside_cores:.1f} cores"
     if found.steal_ratio:
         yield f"{percent(found.steal_ratio)} of the host's CPU time was stolen by the hypervisor"

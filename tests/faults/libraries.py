@@ -51,7 +51,7 @@ CASES = (
         prepares=True,
         bound_by="transform",
         says=("Transform-bound",),
-        advises="Throw fewer samples away: shuffle before samples are decoded",
+        advises="Throw fewer samples away: shuffle and select before samples are decoded",
         names=("samples that were taken out of shards 360 were in batches",),
         needs=("webdataset",),
     ),

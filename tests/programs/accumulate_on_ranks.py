@@ -1,7 +1,7 @@
 """Two ranks of DistributedDataParallel that exchange gradients once for several batches (`no_sync`), on the CPU.
 
 accumulate_on_ranks.py STEPS HOW     HOW: staggered, each rank collects the garbage of many objects in every tenth step, and not in
-                                     the same one as the other; together, in the same one; none
+                                     the same one as the other; none
 
 Prints, by rank, how long collecting and the whole loop took, and of each backward pass that exchanges when it began and ended.
 """
@@ -49,7 +49,7 @@ def main() -> None:
                     passes.append((started, time.monotonic_ns()))
         optimizer.step()
         optimizer.zero_grad()
-        if how != "none" and (step + (rank * EVERY // 2 if how == "staggered" else 0)) % EVERY == EVERY // 2 - 1:
+        if how != "none" and (step + rank * EVERY // 2) % EVERY == EVERY // 2 - 1:
             started_s = time.perf_counter()
             gc.collect()
             collecting += time.perf_counter() - started_s
