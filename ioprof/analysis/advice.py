@@ -75,7 +75,7 @@ def _compute(evidence: Evidence) -> Lines:
 
 
 def _storage(evidence: Evidence) -> Lines:
-    seen, need, dataset = evidence.storage, evidence.demand, evidence.dataset
+    seen, dataset = evidence.storage, evidence.dataset
     detail, is_foreign = evidence.largest_detail("storage", LEAST_NAMED_RATIO), evidence.run.job_kind is not JobKind.BUILT_IN
     name = shortened(detail.name) if detail else "the data"
     is_sent = seen.bytes_socket + seen.bytes_pipe > seen.bytes_from_storage + seen.bytes_unknown
@@ -106,19 +106,13 @@ def _storage(evidence: Evidence) -> Lines:
             f"from storage were in progress at a time, {ms(depth.latency_s)} each; storage is bound by latency, so more reads "
             "at a time get more, also where all cores are in use"
         )
-    if need.bytes_per_s and need.reads_per_s and seen.accesses and evidence.wall_s:
-        each = seen.bytes / seen.accesses if need.mean_bytes_per_s is None else need.bytes_per_s / need.reads_per_s
-        most = (
-            "" if need.mean_bytes_per_s is None else f" for the batches that need most ({_rate(need.mean_bytes_per_s)} on average)"
-        )
-        yield (
-            f"Use storage that delivers {_rate(need.bytes_per_s)} in {need.reads_per_s:,.0f} reads/s "
-            f"({each / 1e3:,.0f} kB each): the devices need that{most}, and this run got "
-            f"{_rate(seen.bytes / evidence.wall_s)} in {seen.accesses / evidence.wall_s:,.0f} reads/s"
-        )
+    own_copy = evidence.options.local_copy if is_foreign else ""
+    if own_copy:
+        yield f"{own_copy}: {_waits(evidence)}"
+    yield from _demanded(evidence)
     if is_foreign:
-        copy = evidence.options.local_copy or f"Copy {name} to faster, node-local storage before the job starts"
-        yield f"{copy}: {_waits(evidence)}"
+        if not own_copy:
+            yield f"Copy {name} to faster, node-local storage before the job starts: {_waits(evidence)}"
         if evidence.options.fewer_bytes:
             yield f"Read fewer bytes per sample from storage: {evidence.options.fewer_bytes}"
     if dataset.layout == "files" and seen.accesses:
@@ -133,6 +127,21 @@ def _storage(evidence: Evidence) -> Lines:
     if depth is None or depth.bound is None:
         took = f", which takes {ms(seen.read_p50_s)} (p50)" if (seen.read_p50_s or 0.0) >= _SHORTEST_READ_S else ""
         yield from _if_latency(more_workers(evidence, f"each waits for one read at a time{took}"))
+
+
+def _demanded(evidence: Evidence) -> Lines:
+    """What storage would have to deliver, beside what it did."""
+    seen, need = evidence.storage, evidence.demand
+    if need.bytes_per_s and need.reads_per_s and seen.accesses and evidence.wall_s:
+        each = seen.bytes / seen.accesses if need.mean_bytes_per_s is None else need.bytes_per_s / need.reads_per_s
+        most = (
+            "" if need.mean_bytes_per_s is None else f" for the batches that need most ({_rate(need.mean_bytes_per_s)} on average)"
+        )
+        yield (
+            f"Use storage that delivers {_rate(need.bytes_per_s)} in {need.reads_per_s:,.0f} reads/s "
+            f"({each / 1e3:,.0f} kB each): the devices need that{most}, and this run got "
+            f"{_rate(seen.bytes / evidence.wall_s)} in {seen.accesses / evidence.wall_s:,.0f} reads/s"
+        )
 
 
 def _received(evidence: Evidence, name: str) -> Lines:

@@ -10,6 +10,7 @@ from typing import Final
 
 import polars as pl
 
+from ioprof.analysis.steps import steps
 from ioprof.run_record import CpuEvidence, CpuLimit, HostRecord, ProcessRecord
 from ioprof.trace import Trace
 
@@ -28,7 +29,7 @@ MOST_IDLE: Final = 0.05
 LEAST_WANTED: Final = 0.5
 """Cores that a worker could use on average, from which on busy cores hold it up: one that mostly waits for data needs few."""
 LEAST_BESIDE: Final = 0.25
-"""Cores that other processes of the job used, from which on they can be what ranks waited for."""
+"""Cores that other processes of the job used since the first step, from which on they can be what ranks waited for."""
 _LEAST_OF_PROCESS: Final = 0.1
 """Cores that one of these used, from which on it counts."""
 _LEAST_SAMPLED_S: Final = 0.25
@@ -49,6 +50,7 @@ class _Usage:
     cpu_s: float
     delay_s: float | None
     wall_s: float
+    last_ns: int
     threads: int
     cores: int
     switches: float
@@ -70,7 +72,8 @@ def _of_host(trace: Trace, host: str, usages: list[_Usage]) -> CpuEvidence:
     ranks = [usage for usage in usages if usage.record.role == "rank"]
     workers = [usage for usage in usages if usage.record.role == "worker"]
     wall_s = max(usage.wall_s for usage in (*ranks, *workers))
-    beside = [usage for usage in usages if usage.record.role == "other" and usage.cpu_s >= _LEAST_OF_PROCESS * wall_s]
+    steps_s = (max(usage.last_ns for usage in (*ranks, *workers)) - _first_step_ns(trace)) / 1e9
+    beside = [usage for usage in usages if usage.record.role == "other" and usage.cpu_s >= _LEAST_OF_PROCESS * steps_s > 0]
     usages = [*ranks, *workers]
     busiest = max(usages, key=lambda usage: usage.runnable)
     pools = {name: size for usage in usages for name, size in usage.record.thread_pools.items() if size == _largest_pool(usages)}
@@ -95,7 +98,7 @@ def _of_host(trace: Trace, host: str, usages: list[_Usage]) -> CpuEvidence:
         thread_pool=next(iter(sorted(pools)), None),
         thread_pool_threads=_largest_pool(usages),
         beside_processes=len(beside) or None,
-        beside_cores=_of_known([usage.cpu_s / wall_s for usage in beside]),
+        beside_cores=_of_known([usage.cpu_s / steps_s for usage in beside]),
         beside_threads=sum(usage.runnable for usage in beside) / len(beside) if beside else None,
         involuntary_switches_per_s=sum(usage.switches for usage in usages) / wall_s,
         quota_cores=quota.cores,
@@ -126,7 +129,7 @@ def _limits(found: CpuEvidence) -> Iterator[CpuLimit]:
     if workers_wait and wanted >= LEAST_WANTED and found.idle_ratio is not None and found.idle_ratio <= MOST_IDLE:
         yield CpuLimit.CORES
     beside, others = found.beside_cores or 0.0, (found.others_ratio or 0.0) * cores
-    if ranks_wait and beside >= LEAST_BESIDE and beside + threads + others > usable:
+    if ranks_wait and beside >= max(LEAST_BESIDE, others) and beside + threads + others > usable:
         yield CpuLimit.PROCESSES
 
 
@@ -137,17 +140,24 @@ def _is_short(delay_ratio: float | None, waiting: float | None) -> bool:
 # ------------------------------------------------------------------------------------------------ from the series
 
 
+def _first_step_ns(trace: Trace) -> int:
+    return steps(trace)["start_ns"].min() or 0
+
+
 def _usages(trace: Trace) -> dict[str, list[_Usage]]:
-    """By host, the processes of the job that were sampled for long enough."""
+    """By host, the processes of the job that were sampled for long enough; what is neither rank nor worker since the first step."""
     records = {
         (record.host, record.pid): record for record in trace.run.processes if record.host is not None and record.pid is not None
     }
     pids = sorted({pid for _, pid in records})
     named = pl.col("name").cast(pl.String).is_in(_OF_PROCESS)
     table = trace.counters.filter(pl.col("pid").is_in(pids), named, pl.col("value").is_between(0, _GREATEST))
+    steps_ns = _first_step_ns(trace)
+    before, before_ns = (pl.col(name).filter(pl.col("time_ns") <= steps_ns).last() for name in ("value", "time_ns"))
     ends = table.sort("time_ns").group_by("host", "pid", "name").agg(
         pl.col("time_ns").first().alias("first_ns"), pl.col("time_ns").last().alias("last_ns"),
         pl.col("value").last().alias("last"), pl.col("value").max().alias("most"),
+        before.alias("before"), before_ns.alias("before_ns"),
     ).cast({"host": pl.String, "name": pl.String})  # fmt: skip
     rows: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
     for row in ends.iter_rows(named=True):
@@ -162,15 +172,24 @@ def _usages(trace: Trace) -> dict[str, list[_Usage]]:
 
 
 def _usage(record: ProcessRecord, values: Mapping[str, Mapping[str, float]]) -> _Usage:
-    """Cumulative series count from the start of the process, of which its first span is the first known sign."""
+    """Cumulative series count from the start of the process, of which its first span is the first known sign.
+
+    What is neither rank nor worker (a launcher that imports torch, say) counts from the last sample before the first step.
+    """
     begin_ns = min(row["first_ns"] for row in values.values())
     if record.first_ns is not None:
         begin_ns = min(begin_ns, record.first_ns)
+    last_ns = max(row["last_ns"] for row in values.values())
+    used = {name: row["last"] for name, row in values.items()}
+    if record.role == "other":
+        begin_ns = max(begin_ns, *(row["before_ns"] or 0 for row in values.values()))
+        used = {name: row["last"] - (row["before"] or 0.0) for name, row in values.items()}
     return _Usage(
         record,
-        cpu_s=values["cpu_user"]["last"] + values["cpu_system"]["last"],
-        delay_s=values["run_delay"]["last"] if "run_delay" in values else None,
-        wall_s=max(row["last_ns"] for row in values.values()) / 1e9 - begin_ns / 1e9,
+        cpu_s=used["cpu_user"] + used["cpu_system"],
+        delay_s=used.get("run_delay"),
+        wall_s=last_ns / 1e9 - begin_ns / 1e9,
+        last_ns=last_ns,
         threads=round(values["threads"]["most"]),
         cores=round(values["cpus_allowed"]["last"]),
         switches=values["involuntary_switches"]["last"] if "involuntary_switches" in values else 0.0,
