@@ -180,6 +180,14 @@ def test_demand_is_bytes_per_sample_at_the_devices_rate() -> None:
     assert "derived" == found.basis
 
 
+def test_reads_of_what_others_send_are_not_those_that_storage_must_make() -> None:
+    """Pieces of a pipe say how many bytes are needed, and not in what reads."""
+    trace = job()
+    piped = pl.when(pl.col("kind") == "read").then(pl.lit("pipe")).otherwise("source").cast(trace.spans["source"].dtype)
+    sent = demand(replace(trace, spans=trace.spans.with_columns(source=piped)), least_reads=1)
+    assert (5e9, None) == (pytest.approx(sent.bytes_per_s), sent.reads_per_s)
+
+
 FALLING: Final = [300] * 12 + [100] * 28
 SHARDS: Final = [1000, 0, 0, 0, 0, 0, 0, 0] * 5
 

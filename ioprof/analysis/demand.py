@@ -71,6 +71,8 @@ class Fetched:
     reads: int = 0
     """Accesses that moved bytes."""
     bytes: int = 0
+    received: int = 0
+    """Of these bytes, what other processes sent: storage may have delivered them in larger reads, or is not on this host."""
     decode_ns: int = 0
     """Summed over workers."""
     tenths: Tenths | None = None
@@ -79,7 +81,7 @@ class Fetched:
         both = self.tenths + other.tenths if self.tenths and other.tenths else self.tenths or other.tenths
         return Fetched(
             self.batches + other.batches, self.samples + other.samples, self.reads + other.reads, self.bytes + other.bytes,
-            self.decode_ns + other.decode_ns, both,
+            self.received + other.received, self.decode_ns + other.decode_ns, both,
         )  # fmt: skip
 
 
@@ -182,7 +184,7 @@ def demand(
         bytes_per_s=float(tenths.max()) * needed,
         mean_bytes_per_s=needed if most else None,
         tenths_bytes_per_s=tuple((tenths * needed).tolist()) if most else None,
-        reads_per_s=more_reads * found.reads / samples * rate,
+        reads_per_s=None if 2 * found.received > found.bytes else more_reads * found.reads / samples * rate,
         at_samples_per_s=rate, basis=basis, is_delivered=delivered is not None, is_least=is_least, num_reads=found.reads,
         got_bytes_per_s=got, num_devices=devices, devices_fed=got / needed * devices if got and needed else None, cores=cores,
         by_loop=by_loop,
@@ -266,6 +268,7 @@ def _of_piece(piece: Piece, num_batches: int) -> Fetched:
     return Fetched(
         reads=len(inside),
         bytes=int(inside["bytes"].sum()),
+        received=int(inside.filter(is_received)["bytes"].sum()),
         decode_ns=int(covered(axis.place(decodes), within).sum()),
         tenths=_in_tenths(inside, num_batches),
     )

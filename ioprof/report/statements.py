@@ -361,14 +361,13 @@ def _demand(summary: Summary) -> Statement:
         why = demand.reason.text if demand.reason else "no read was recorded, or the devices' rate is not known"
         few = f" ({demand.num_reads:,} reads)" if demand.reason is Reason.TOO_FEW_READS and demand.num_reads else ""
         return Statement("demand", f"not known: {why}{few}{_cores(demand)}")
-    needed = (
-        f"{'at least ' if demand.is_least else ''}{amount(demand.bytes_per_s)}/s {'of storage ' if demand.is_delivered else ''}"
-    )
+    needed = f"{'at least ' if demand.is_least else ''}{amount(demand.bytes_per_s)}/s{' of storage' if demand.is_delivered else ''}"
     mean = demand.mean_bytes_per_s
     uneven = "" if mean is None else f" (in the tenth of the batches that need most; {amount(mean)}/s on average{_later(demand)})"
     busy = "training loops, which take longer than their devices," if demand.by_loop else "devices"
     at = f"keep the {busy} busy at {rate(demand.at_samples_per_s)} samples/s"
-    text = f"{needed}in {rate(demand.reads_per_s)} reads/s{uneven} {at}"
+    reads = "" if demand.reads_per_s is None else f" in {rate(demand.reads_per_s)} reads/s"
+    text = f"{needed}{reads}{uneven} {at}"
     if demand.got_bytes_per_s is not None and demand.devices_fed is not None:
         fed = f"{demand.devices_fed:.2g} of such {'loops' if demand.by_loop else 'devices'}"
         text += f"; this run got {amount(demand.got_bytes_per_s)}/s, which feeds {fed}"

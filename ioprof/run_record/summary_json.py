@@ -208,7 +208,7 @@ class Demand(Record, frozen=True):
     """Of the device or the servers: what they delivered per sample in this run, readahead included, if the kernel counted that and
     most came from there; else what the job asked for (`is_delivered`)."""
     reads_per_s: float | None
-    """Those in the same time: see `mean_bytes_per_s`."""
+    """Those in the same time: see `mean_bytes_per_s`. Null where `bytes_per_s` is not: most bytes were sent by other processes."""
     at_samples_per_s: float | None
     """The rate for which that holds: the devices' own, or the rate reached while computing; see `by_loop`."""
     basis: str
