@@ -50,7 +50,7 @@ class _Usage:
     cpu_s: float
     delay_s: float | None
     wall_s: float
-    last_ns: int
+    last_ns: float
     threads: int
     cores: int
     switches: float
@@ -141,7 +141,7 @@ def _is_short(delay_ratio: float | None, waiting: float | None) -> bool:
 
 
 def _first_step_ns(trace: Trace) -> int:
-    return steps(trace)["start_ns"].min() or 0
+    return int(steps(trace).select(pl.col("start_ns").min()).item() or 0)
 
 
 def _usages(trace: Trace) -> dict[str, list[_Usage]]:
