@@ -60,7 +60,7 @@ def test_a_job_on_the_cpu_has_no_accelerators() -> None:
     drawing = "step 0000000000\nwait 00000.....\nfetch w0 00000\ndecode w0 #####\ncompute main .....00000"
     for device in ("cpu", None):
         summary = summarise(timeline(drawing, config={**CPU["config"], "device": device}))
-        assert "Decode-bound: the model computed for 50.0% of the steps' time." == headline(summary)
+        assert "Decode-bound (50.0% of the steps' time; compute 50.0%)." == headline(summary)
         assert "the model computed (on the CPU) for 50.0%" in summary.verdict.text
 
 

@@ -23,6 +23,7 @@ from ioprof.analysis.summary import summarise
 from ioprof.instrument.samplers.cgroups import CpuLimits
 from ioprof.instrument.samplers.processes import JobProcesses
 from ioprof.instrument.samplers.threads import ThreadCounters, cpu_list
+from ioprof.report.cpu_statements import short_of_cores
 from ioprof.run_record import CpuLimit, Doubt, Summary
 from ioprof.schema import COUNTER_COLUMNS
 from ioprof.series import find_series
@@ -379,6 +380,8 @@ def test_other_processes_that_use_the_cores_are_named() -> None:
     assert (10, 15.0, 2.5) == (found.cpu.beside_processes, found.cpu.beside_cores, found.cpu.beside_threads)
     assert found.verdict.text.startswith("The ranks waited for a core 64% of the time in which they could run: 10 other processes")
     assert "torch.set_num_threads(1)" in found.verdict.advice[0].action
+    assert found.verdict.cpu_limits == found.cpu.limits
+    assert "Ranks waited for a core 64.3% of the time in which they could run." == short_of_cores(found.cpu)
 
 
 def test_a_launcher_is_not_what_ranks_wait_for() -> None:

@@ -44,7 +44,8 @@ ADDED: Final = {
     "is_delivered", "is_least", "num_reads", "num_devices", "got_bytes_per_s", "devices_fed", "cores", "mean_bytes_per_s",
     "tenths_bytes_per_s", "by_loop",
     "findings", "offset", "first_epoch", "parallel", "stages", "microbatches", "start_ns",
-    "beside_processes", "beside_cores", "beside_threads", "changed", "untimed", "negligible", "thread_accesses", "thread_bytes",
+    "beside_processes", "beside_cores", "beside_threads", "changed", "untimed", "negligible",
+    "thread_accesses", "thread_bytes", "cpu_limits",
 }  # fmt: skip
 """Keys that earlier versions did not write."""
 CHARGED: Final = {"causes", "per_rank", "bound_by", "advice", "behind_peers"}

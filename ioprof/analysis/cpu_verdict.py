@@ -28,6 +28,7 @@ def with_cpu_limit(verdict: Verdict, found: CpuEvidence | None, run: RunRecord) 
     """The verdict with what limits the CPU time first, in text and advice, where that is the cause of what was waited for."""
     if found is None or not _explains(found, verdict.bound_by, run):
         return verdict
+    verdict = verdict.replace(cpu_limits=found.limits)
     named = [limit for limit in found.limits if limit is not CpuLimit.CORES]
     text = " ".join([*(sentence(found, limit, run.config.workers) for limit in named), verdict.text])
     if not found.limits:

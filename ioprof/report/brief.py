@@ -12,7 +12,8 @@ from rich.text import Text
 from ioprof.analysis.lineage import LEAVES
 from ioprof.report import views
 from ioprof.report.caveats import caveats
-from ioprof.report.page.answer import headline
+from ioprof.report.cpu_statements import short_of_cores
+from ioprof.report.page.answer import headline, share_of_stragglers
 from ioprof.report.palette import CAUSE_COLOURS, DARK
 from ioprof.report.prediction import gain_text, proof_hint
 from ioprof.report.statements import CauseRow, cause_rows, failures, setting, title
@@ -39,7 +40,10 @@ _LONGEST_CHANGE: Final = 140  # two lines
 def brief_text(summary: Summary, steps: pl.DataFrame) -> RenderableType:
     """What fits on one screen; `summary_text` has the rest."""
     blocks: list[RenderableType] = [Text(f"FAILED: {line}", style="bold red") for line in failures(summary)[:2]]
-    blocks += [Text(headline(summary), style="bold"), _setting(summary)]
+    blocks.append(Text(headline(summary), style="bold"))
+    if summary.cpu and summary.verdict.cpu_limits:
+        blocks.append(Text(short_of_cores(summary.cpu), style="bold"))
+    blocks.append(_setting(summary))
     if window := window_text(summary):
         blocks.append(Text(f"{window[:1].upper()}{window[1:]}."))
     bars, looks = _bars(summary), list(_looks(summary, steps))
@@ -93,9 +97,8 @@ def _bars(summary: Summary) -> Table:
 def _notes(entry: CauseShare, row: CauseRow, summary: Summary, most: float) -> str:
     """What is said beside a bar; `most` is the greatest share of a cause of waiting for batches."""
     bound, notes = summary.verdict.bound_by, [] if row.basis == "measured" else [row.basis]
-    if row.cause == bound and entry.seconds:
-        behind_s = sum(causes.get(bound, 0.0) for causes in summary.steps.straggler_wait_s.values())
-        behind = behind_s / entry.seconds * (entry.share or 0.0)
+    if bound is not None and row.cause == bound and entry.seconds:
+        behind = share_of_stragglers(summary, (bound,))
         if behind >= _LEAST_SHARE:
             notes.append(f"and {behind:.1%} of stragglers")
     if row.cause == bound and row.workers and row.cause in LEAVES and (entry.share or 0.0) < most:

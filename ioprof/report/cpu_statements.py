@@ -3,12 +3,22 @@
 from collections.abc import Iterator
 
 from ioprof.report.units import clean, count, percent
-from ioprof.run_record import CpuEvidence
+from ioprof.run_record import CpuEvidence, CpuLimit
 
 
 def cpu_text(found: CpuEvidence) -> str:
     """Cores, quota, run-queue delay and threads, as far as each is known."""
     return "; ".join(_parts(found))
+
+
+def short_of_cores(found: CpuEvidence) -> str:
+    """Who waited for a core, in a line: the verdict has what limits the CPU time."""
+    if CpuLimit.QUOTA in found.limits:
+        return f"The job was throttled in {percent(found.throttled_ratio)} of the periods of its CPU quota."
+    workers, ranks = found.worker_run_delay_ratio or 0.0, found.rank_run_delay_ratio or 0.0
+    of_ranks = ranks > workers or CpuLimit.PROCESSES in found.limits
+    who, ratio = ("Ranks", ranks) if of_ranks else ("Workers", workers)
+    return f"{who} waited for a core {percent(ratio)} of the time in which they could run."
 
 
 def _parts(found: CpuEvidence) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from msgspec import field
 
-from ioprof.run_record.reasons import Doubt, NoGain
+from ioprof.run_record.reasons import CpuLimit, Doubt, NoGain
 from ioprof.run_record.record import Record, SmallCount
 
 
@@ -100,6 +100,9 @@ class Verdict(Record, frozen=True):
     """Why it is unsure; the text says so with the numbers. Empty: nothing that was recorded speaks against it."""
     first_epoch: str | None = None
     """The bound of the first epoch, where `bound_by` is that of the later ones alone: `storage`, of which they need none."""
+    cpu_limits: tuple[CpuLimit, ...] = ()
+    """What limits the CPU time (`Summary.cpu`), where that can be why the steps took as long as they did; the text says so first,
+    but for `cores`."""
     phase: str | None = None
     """A part of the whole job that took much of its time besides the steps: one of `ioprof.analysis.ledger.PHASES`. The text begins
     with it."""

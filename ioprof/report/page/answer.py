@@ -1,5 +1,6 @@
 """The first screen of a page: the answer, a bar of root causes, at most three changes, and what limits them."""
 
+from collections.abc import Collection
 from typing import Final
 
 from ioprof.analysis.lineage import LEAVES
@@ -38,15 +39,25 @@ def headline(summary: Summary) -> str:
     devices = "the CPU" if is_on_cpu(summary) else f"the {'emulated ' if is_emulated(summary) else ''}accelerators"
     if "compute" not in shares:
         return f"{name}{later}; what {devices} computed was not recorded."
+    causes = LEAVES if bound in LEAVES else (bound,)
+    lost = sum(share for cause, share in shares.items() if cause in causes) + share_of_stragglers(summary, causes)
+    computed = percent(shares["compute"])
     if bound != "compute" and shares["compute"] >= _MOSTLY:
-        lost = sum(share for cause, share in shares.items() if cause in (LEAVES if bound in LEAVES else (bound,)))
-        computed = percent(shares["compute"])
         return f"Mostly compute ({computed} of the steps' time), then {name[:1].lower()}{name[1:]}{later} ({percent(lost)})."
-    if is_on_cpu(summary):
-        return f"{name}{later}: the model computed for {percent(shares['compute'])} of the steps' time."
     if bound == "compute":
-        return f"{name}{later}: {devices} computed for {percent(shares['compute'])} of the steps' time."
+        who = "the model" if is_on_cpu(summary) else devices
+        return f"{name}{later}: {who} computed for {computed} of the steps' time."
+    if is_on_cpu(summary):
+        return f"{name}{later} ({percent(lost)} of the steps' time; compute {computed})."
     return f"{name}{later}: {devices} were idle for {percent(1 - shares['compute'])} of the steps' time."
+
+
+def share_of_stragglers(summary: Summary, causes: Collection[str]) -> float:
+    """Share of the steps' time that ranks waited for others which these causes made late."""
+    made_late = summary.steps.straggler_wait_s.values()
+    seconds = sum(waited_s for each in made_late for cause, waited_s in each.items() if cause in causes)
+    entry = next((entry for entry in summary.steps.causes if entry.cause == "straggler"), None)
+    return seconds / entry.seconds * (entry.share or 0.0) if entry and entry.seconds and "straggler" not in causes else 0.0
 
 
 def header(summary: Summary) -> Html:
