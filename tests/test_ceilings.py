@@ -110,6 +110,16 @@ def test_a_send_that_a_read_blocks_is_no_slow_delivery(fault: str, name: str) ->
     assert found.step_s == pytest.approx(found.predicted_s + sum(part.seconds for part in found.residuals))
 
 
+def test_waits_of_a_thread_are_no_waits_of_the_loop() -> None:
+    """A thread takes batches from the loader beside the loop, which hardly waits for its queue: the loop takes all of its step."""
+    loop = "\nstep 000011112222333344445555\nwait 0...1...2...3...4...5..."
+    beside = "fetch t0 .111.222.333.444.555....\nwait t0 .111.222.333.444.555...."
+    found = ceilings(timeline(beside + loop))
+    assert found is not None
+    assert (3 * TICK_NS, 3 * TICK_NS) == pytest.approx((1e9 * found.supply_s, 1e9 * found.consumer_s))
+    assert ceilings(timeline(beside + loop.partition("\nwait")[0])) is None
+
+
 @settings(max_examples=30, deadline=None)
 @given(traces(), st.integers(0, 10**12), st.data())
 def test_order_and_shift_change_nothing(trace: Trace, by_ns: int, data: st.DataObject) -> None:

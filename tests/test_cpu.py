@@ -385,14 +385,16 @@ def test_other_processes_that_use_the_cores_are_named() -> None:
 
 
 def test_a_launcher_is_not_what_ranks_wait_for() -> None:
-    """What another process of the job computed before the first step counts for nothing, nor does less than other programs took."""
+    """What another process of the job computed before the first step counts for nothing, nor less than half of what others took."""
     beside = [{"host": "node1", "pid": 50, "role": "other", "first_ns": 0, "last_ns": 300}]
-    trace = job(*IDLE, *used(RANK, 5.0, 9.0), *used(WORKER, 1.0, 0.1), *used(50, 150.0, 10.0), beside=beside)
+    trace = job(*IDLE, *used(RANK, 5.0, 9.0), *used(WORKER, 1.0, 0.1), *used(50, 75.0, 10.0), beside=beside)
     last = pl.col("value").max().over("pid", "name")
     early = trace.counters.with_columns(value=pl.when(pl.col("pid") == 50).then(last).otherwise("value"))
     (host,) = trace.run.hosts
-    shared = trace.with_facts(run=trace.run.replace(hosts=(host.replace(others_cpu_ratio=0.97),)))
-    found = [cpu_evidence(each) for each in (trace, Trace(trace.run, trace.spans, counters=early), shared)]
+    found = [
+        cpu_evidence(Trace(trace.run.replace(hosts=(host.replace(others_cpu_ratio=others),)), trace.spans, counters=counters))
+        for others, counters in ((0.8, trace.counters), (0.8, early), (0.97, trace.counters))
+    ]
     assert [(CpuLimit.PROCESSES,), (), ()] == [each.limits for each in found if each]
 
 

@@ -115,7 +115,9 @@ def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame, sending: Cal
     received = waits.filter(pl.Series(covered(_ends(waits), steady) > 0), pl.col("batch").is_not_null())
     fetches = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
     fetched = fetches.filter(pl.Series(covered(_ends(fetches), steady) > 0))
-    if not wall_ns or received.is_empty() or fetched.is_empty():
+    loops = spans.filter(pl.col("kind") == "step").select("pid", "tid").unique()
+    of_loop = waits.join(loops, on=["pid", "tid"], how="semi", nulls_equal=True)  # a thread may take batches beside the loop
+    if not wall_ns or received.is_empty() or fetched.is_empty() or of_loop.is_empty():
         return
     length = pl.col("end_ns") - pl.col("start_ns")
     by_worker = fetched.group_by("worker").agg(pl.col("start_ns").min(), pl.col("end_ns").max(), busy=length.sum())
@@ -124,7 +126,7 @@ def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame, sending: Cal
     is_serial = bool(by_worker["worker"].is_in(main_threads(spans).implode()).all())
     supply = batches * per_batch / workers
     on_device = intervals(spans.filter(kind_in(COMPUTE), on_stream))
-    others = subtract(intervals(waits), intervals(spans.filter(pl.col("kind") == "sampler")))
+    others = subtract(intervals(of_loop), intervals(spans.filter(pl.col("kind") == "sampler")))
     consumer = max(wall_ns - int(covered(windows, others).sum()), int(covered(windows, on_device).sum()))
     ready = waits.join(fetches.group_by("batch").agg(ready_ns=pl.col("end_ns").max()), on="batch")
     sent = pack(np.maximum(ready["start_ns"].to_numpy(), ready["ready_ns"].to_numpy()), ready["end_ns"].to_numpy())

@@ -30,6 +30,8 @@ LEAST_WANTED: Final = 0.5
 """Cores that a worker could use on average, from which on busy cores hold it up: one that mostly waits for data needs few."""
 LEAST_BESIDE: Final = 0.25
 """Cores that other processes of the job used since the first step, from which on they can be what ranks waited for."""
+_LEAST_OF_OTHERS: Final = 0.5
+"""The same over the cores that other programs took: below, these are what ranks waited for."""
 _LEAST_OF_PROCESS: Final = 0.1
 """Cores that one of these used, from which on it counts."""
 _LEAST_SAMPLED_S: Final = 0.25
@@ -129,7 +131,7 @@ def _limits(found: CpuEvidence) -> Iterator[CpuLimit]:
     if workers_wait and wanted >= LEAST_WANTED and found.idle_ratio is not None and found.idle_ratio <= MOST_IDLE:
         yield CpuLimit.CORES
     beside, others = found.beside_cores or 0.0, (found.others_ratio or 0.0) * cores
-    if ranks_wait and beside >= max(LEAST_BESIDE, others) and beside + threads + others > usable:
+    if ranks_wait and beside >= max(LEAST_BESIDE, _LEAST_OF_OTHERS * others) and beside + threads + others > usable:
         yield CpuLimit.PROCESSES
 
 
