@@ -341,6 +341,15 @@ def test_few_bytes_by_raw_system_calls_are_not_said(counted: int, is_said: bool)
     assert (([False, True], []) if is_said else ([False], [True])) == told
 
 
+def test_io_uring_of_a_launcher_is_not_said() -> None:
+    """torchrun uses it for messages; of another process that is no rank it is said."""
+    parent = counters(noted=["io_uring"]) | {"pid": 40, "host": "node1", "role": "other"}
+    rank = {"pid": pid(0), "host": "node1", "role": "rank", "rank": 0}
+    for of, expected in ((40, (0, 1)), (41, (1, 0))):
+        found = summarise(job(processes=[parent, rank | {"parent_pid": of}], capture={"reads": True})).capture
+        assert expected == (len(found.not_seen), len(found.negligible))
+
+
 def test_raw_system_calls_are_said_from_one_percent_of_a_large_process_on() -> None:
     """Of 10 GB, 99 MB are few; and where a process has no count, nothing is left out."""
     spans = job().spans.with_columns(bytes=pl.when(pl.col("kind") == "read").then(pl.lit(2 * 10**9, pl.Int64)))

@@ -21,6 +21,7 @@ _LEAST_RAW_BYTES: Final = 1_000_000
 Allocators and torch read their settings in /proc and /sys so: 50 bytes to 2 kB."""
 _LEAST_RAW_RATIO: Final = 0.01
 _RAW: Final = "raw system calls"
+_URING: Final = "io_uring"
 _UNPREPARED: Final = "exec without capture"
 _HIDDEN: Final = (
     "nothing was recorded of {} ({}), for which the folder of the recording was not there, as in a container with a /tmp of its "
@@ -30,7 +31,7 @@ _UNCAPTURED: Final = (
     "{} without the capture library ({}): statically linked, setuid, or started with an empty environment; their reads are not seen"
 )
 _NOTED: Final = {
-    "io_uring": "used io_uring, whose reads are not seen",
+    _URING: "used io_uring, whose reads are not seen",
     "libaio": "used libaio, whose reads are not seen",
     _RAW: "read by raw system calls, which are counted but not timed",
     _UNPREPARED: "started a program with an environment without ioprof; its reads are not seen",
@@ -183,9 +184,12 @@ def _noted(trace: Trace, are_negligible: bool) -> Iterator[str]:
     noted = {word for process in trace.run.processes if process.reads for word in process.reads.noted}
     left_out = {_UNPREPARED} if _UNPREPARED in noted and _not_followed(trace) else set()
     recorded = _recorded_bytes(trace) if _RAW in noted else {}
+    launchers = {(process.host, process.parent_pid) for process in trace.run.processes if process.role == "rank"}
     for process in trace.run.processes:
         words = set(process.reads.noted if process.reads else ()) - left_out
         few = {_RAW} if _reads_few_by_number(process, recorded.get((process.host, process.pid), 0)) else set()
+        if process.role == "other" and (process.host, process.pid) in launchers:
+            few |= {_URING}  # torchrun does, for messages between the ranks' hosts
         yield from (
             f"{_name(process)}: {_NOTED.get(word, word)}" for word in sorted(words & few if are_negligible else words - few)
         )
