@@ -74,6 +74,8 @@ WINDOW_SPAN: Final = "ioprof: gpu window"
 FLUSH: Final = "flush by "
 """How names of `user` spans begin in which a thread waited until what was written is on storage; the call and the file follow, as
 in `flush by fsync of /logs/metrics.db`."""
+SENT: Final = "batch"
+"""Name of `deliver` spans without length: what a worker sends with a batch, in `bytes`, and what its tensors have, in `offset`."""
 COMPILATION: Final = "compilation (torch.compile)"
 """Name of the `user` spans of what torch's compiler took."""
 CORE_WAIT: Final = "waiting for a core"
@@ -95,7 +97,7 @@ SPAN_COLUMNS: Final = {
     "batch": "int64",
     "bytes": "int64",
     "file": "int64",
-    "offset": "int64",  # of a read, where in the file; of a `fetch`, how many samples the batch has
+    "offset": "int64",  # of a read, where in the file; of a `fetch`, how many samples the batch has; of `SENT`, see there
     "source": "source",
     "name": "category",
 }

@@ -20,7 +20,7 @@ from ioprof.analysis.gpu_windows import loop_ratio
 from ioprof.analysis.host_advice import host_advice
 from ioprof.analysis.own_advice import PEERS, Lines, decode_less, ms, of_detail, of_line, own_advice
 from ioprof.analysis.provable import can_pin
-from ioprof.analysis.queue_advice import lacks_shards, more_workers, waiting_workers
+from ioprof.analysis.queue_advice import lacks_shards, more_workers, waiting_workers, whole_tensors
 from ioprof.analysis.read_patterns import SMALL_READS
 from ioprof.analysis.straggler_advice import straggler_advice
 from ioprof.run_record import Advice, CodeShare, FileReads, JobChange, JobKind, NoGain, Reason
@@ -258,6 +258,7 @@ def _collate(evidence: Evidence) -> Lines:
 
 def _delivery(evidence: Evidence) -> Lines:
     waits = f"the rank waits {ms(evidence.seconds_per_step('delivery'))} a step for batches that are made and on their way"
+    yield from whole_tensors(evidence, "delivery")
     yield (
         "Send less per batch, in fewer tensors (uint8 instead of float32, one tensor instead of many, no Python objects, a clone() "
         f"of what is part of a larger tensor, which is sent whole): {waits}{_batch(evidence)}"

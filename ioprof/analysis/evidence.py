@@ -14,6 +14,7 @@ from ioprof.analysis.flushes import Flushed
 from ioprof.analysis.interpreter_lock import thread_in
 from ioprof.analysis.launches import Launches
 from ioprof.analysis.options import JobOptions, options_of
+from ioprof.analysis.sent_views import SentViews
 from ioprof.analysis.stacks import OF_BATCHES, WORKERS
 from ioprof.analysis.unused_samples import Unused
 from ioprof.run_record import (
@@ -126,6 +127,7 @@ class Evidence:
     """Steps in which torch's compiler worked."""
     flushed: Flushed | None = None
     unused: Unused | None = None
+    views: SentViews | None = None
     are_served: bool = False
     """Whether workers mostly wait for what another process of the job answers, see `served`; more workers would wait longer."""
     small_sums: SmallSums | None = None

@@ -7,6 +7,7 @@ from ioprof.analysis.details import LAUNCHES
 from ioprof.analysis.evidence import LEAST_NAMED_RATIO, Evidence
 from ioprof.analysis.flushes import FLUSHES
 from ioprof.analysis.own_advice import Lines, ms, of_detail, of_line
+from ioprof.analysis.queue_advice import whole_tensors
 from ioprof.run_record import Advice, CauseDetail, CodeShare, NoGain
 from ioprof.schema import COMPILATION, CORE_WAIT
 
@@ -49,6 +50,7 @@ def host_advice(evidence: Evidence) -> Lines:
         yield from further
     else:
         yield Advice(f"Put ioprof.span around the parts of the training loop: {spent}", no_gain=NoGain.OF_RECORDING)
+    yield from whole_tensors(evidence, "host")
 
 
 def _of_known(evidence: Evidence, detail: CauseDetail | None, line: CodeShare | None) -> Advice | None:

@@ -1,4 +1,6 @@
-"""When more workers, or more batches ahead, would help: from the two ceilings, and from what workers do to make a batch."""
+"""When more workers, or more batches ahead, would help: from the two ceilings, and from what workers do to make a batch. What they
+send with a batch for nothing.
+"""
 
 from collections.abc import Iterator
 from math import ceil
@@ -6,7 +8,7 @@ from typing import Final
 
 from ioprof.analysis.cpu_verdict import overrides_workers
 from ioprof.analysis.evidence import Evidence
-from ioprof.run_record import Advice, JobChange
+from ioprof.run_record import Advice, JobChange, NoGain
 
 _MOST_RUNNING: Final = 0.5
 """Cores that a worker uses or waits for on average, up to which it is said to wait for something else most of the time."""
@@ -22,6 +24,19 @@ _LARGE_IMBALANCE: Final = 0.15
 """Of a step, from which on unequal work of the workers is a reason to divide it anew."""
 _MOST_AHEAD: Final = 64
 """Batches per worker."""
+
+
+def whole_tensors(evidence: Evidence, cause: str) -> Iterator[Advice]:
+    """What to change where a batch has parts of larger tensors: a worker sends these whole, and the loop frees them."""
+    if evidence.views is not None:
+        part, whole = (f"{num_bytes / 1e6:,.1f} MB" for num_bytes in (evidence.views.part_bytes, evidence.views.whole_bytes))
+        yield Advice(
+            "Send a copy of what a sample takes from a larger tensor or memory map (.clone(), or np.ascontiguousarray before "
+            f"torch.from_numpy): the tensors of a batch have {part}, and are parts of larger ones of {whole}, all of which "
+            "a worker sends and the loop frees",
+            cause=cause,
+            no_gain=NoGain.NOT_MODELLED,
+        )
 
 
 def waiting_workers(evidence: Evidence, why: str) -> Advice | None:

@@ -33,6 +33,7 @@ from ioprof.analysis.loaders import batches, samples_in
 from ioprof.analysis.provable import changes_text
 from ioprof.analysis.reads import ReadTimes, ThreadReads, storage, thread_reads
 from ioprof.analysis.selection import COMPUTE, kind_in, look
+from ioprof.analysis.sent_views import sent_views
 from ioprof.analysis.served import are_served
 from ioprof.analysis.stacks import unexplained, worker_lines
 from ioprof.analysis.steps import warmup
@@ -134,10 +135,10 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
 
 
 def _with_worker_lines(evidence: Evidence, trace: Trace, work: Making, samples: pl.DataFrame) -> Evidence:
-    """The evidence, with what workers wait for and make for nothing, and the lines of what they do that has no name, where that is
-    most of their work.
+    """The evidence, with what workers wait for, make and send for nothing, and the lines of what they do without a name, where
+    that is most of their work.
     """
-    evidence = replace(evidence, unused=unused_samples(trace), are_served=are_served(trace))
+    evidence = replace(evidence, unused=unused_samples(trace), are_served=are_served(trace), views=sent_views(trace))
     if not evidence.most_work_is_unnamed:
         return evidence
     unnamed_ns = work.total_ns - sum(work.stages.values())

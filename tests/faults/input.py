@@ -60,6 +60,15 @@ CASES = (
         says=("elivery-bound",),
     ),
     Case(
+        name="crops of a memory map that are sent with all of it",
+        program=_PROGRAM,
+        arguments=("views", 60, 1),
+        bound_by="delivery",
+        says=("elivery-bound",),
+        advises="Send a copy of what a sample takes",
+        names=("all of which a worker",),
+    ),
+    Case(
         name="storage with a latency of 20 ms",
         program="train_on_files.py",
         arguments=("{data}", 1, 36),

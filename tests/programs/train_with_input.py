@@ -6,15 +6,18 @@ train_with_input.py FAULT STEPS WORKERS     FAULT is one of `FAULTS`. Several ra
 
 import os
 import sys
+import tempfile
 import time
+from pathlib import Path
 
+import numpy as np
 import torch
 from descent import Descent
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
 FAULTS = ("collate", "slow_sample", "slow_worker", "large_messages", "large_tensors", "slow_rank", "slow_first_rank", "few_workers",
-          "small_prefetch", "local_sgd")  # fmt: skip
+          "small_prefetch", "local_sgd", "views")  # fmt: skip
 BATCH = 4
 EVERY = 60
 """Of so many samples one is slow, for `slow_sample`."""
@@ -25,6 +28,8 @@ STEPS_S = {"small_prefetch": 0.06, "local_sgd": 0.03}
 steps of `local_sgd` take longer than its slow samples do."""
 ROWS = 100
 """How often the rows of a batch of `small_prefetch` are in it, so that a pass takes some 1 ms."""
+RECORDING = (16, 300_000)
+"""Channels and times of the file of which `views` takes crops: 19 MB, of which each sample has 16 kB."""
 BURST = 12
 """Of so many batches one is slow, for `small_prefetch`."""
 
@@ -34,6 +39,9 @@ class Samples(Dataset[object]):
 
     def __init__(self, fault: str, length: int, rank: int) -> None:
         self.fault, self.length, self.rank = fault, length, rank
+        self.path = Path(tempfile.gettempdir()) / f"recording-{os.getpid()}.npy"
+        if fault == "views":
+            np.save(self.path, np.zeros(RECORDING, np.float32))
 
     def __len__(self) -> int:
         return self.length
@@ -56,6 +64,8 @@ class Samples(Dataset[object]):
             return bytes(64_000_000)  # which is pickled into the pipe, as a tensor is not
         if self.fault == "large_tensors":
             return torch.empty(64_000_000)  # 256 MB, which are copied to shared memory when they are sent
+        if self.fault == "views":  # a new map for each sample
+            return torch.from_numpy(np.load(self.path, mmap_mode="c")[:, number : number + 256])
         return torch.full((256,), float(number % 7))
 
 
@@ -100,7 +110,7 @@ def main() -> None:
     optimizer = Descent(model.parameters(), 1e-4)
     is_whole = fault in ("large_messages", "large_tensors")
     dataset = Samples(fault, steps if is_whole else steps * BATCH, rank)
-    collate = slow_collate if fault == "collate" else None
+    collate = {"collate": slow_collate, "views": list}.get(fault)
     prefetch = 1 if fault == "small_prefetch" else 2
     loader = DataLoader(
         dataset, None if is_whole else BATCH, num_workers=workers, collate_fn=collate, prefetch_factor=prefetch if workers else None
@@ -109,11 +119,12 @@ def main() -> None:
     began = time.perf_counter()
     for number, batch in enumerate(loader, start=1):
         optimizer.zero_grad()
-        train_for(least, model, torch.zeros(BATCH, 256) if is_whole else batch)
+        train_for(least, model, torch.zeros(BATCH, 256) if is_whole else torch.cat(batch) if fault == "views" else batch)
         optimizer.step()
         if fault == "local_sgd" and number % AVERAGE_EVERY == 0:
             average(model)
     print(f"{time.perf_counter() - began:.3f}")
+    dataset.path.unlink(missing_ok=True)
     if ranks > 1:
         torch.distributed.destroy_process_group()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.patches import Function
+from ioprof.instrument.hooks.sent_batches import record_sent
 from ioprof.instrument.hooks.state import HookState, ThreadState
 from ioprof.instrument.hooks.versions import require
 from ioprof.instrument.span import emit
@@ -67,6 +68,9 @@ def _observe_fetch(original: Function, state: HookState) -> Function:
             end_ns = monotonic_ns()
             thread.end_batch()
         emit("fetch", start_ns, end_ns, batch=number, offset=thread.num_samples)
+        thread.fetches += 1
+        if state.identity.worker >= 0:
+            record_sent(batch, number, thread.fetches)
         return batch
 
     return fetch

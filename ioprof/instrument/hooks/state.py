@@ -46,7 +46,7 @@ class ThreadState:
     """
 
     __slots__ = (
-        "batch", "fetching", "in_checkpoint", "in_collective", "loop", "maker", "nested", "next_batch",
+        "batch", "fetches", "fetching", "in_checkpoint", "in_collective", "loop", "maker", "nested", "next_batch",
         "num_samples", "num_waits", "optimizers", "pinning", "product", "recorded_optimizer", "taken", "takes_part", "trains",
         "waiting",
     )  # fmt: skip
@@ -58,6 +58,8 @@ class ThreadState:
         """It is fetching a batch."""
         self.batch = -1
         """Number of that batch; -1: not known, or it fetches none."""
+        self.fetches = 0
+        """Batches that it has fetched."""
         self.nested = False
         """Another loader runs within that fetch."""
         self.num_samples = -1

@@ -1,0 +1,59 @@
+"""Bytes that a worker sends with a batch whose tensors are parts of larger ones."""
+
+from typing import Any
+
+import polars as pl
+import pytest
+from timeline import timeline
+
+from ioprof.analysis.sent_views import SentViews, sent_views
+from ioprof.analysis.summary import summarise
+from ioprof.instrument.hooks import sent_batches
+from ioprof.schema import SENT
+from ioprof.trace import Trace
+
+MB = 1_000_000
+DRAWING = "step 0000000000\nwait 00000000..\nfetch w0 0\ncompute ........00\ndeliver w0 .0"
+
+
+def test_a_view_is_sent_with_all_of_its_storage() -> None:
+    """Each storage counts once, in lists, tuples and mappings; what is in shared memory already is not sent again."""
+    torch = pytest.importorskip("torch")
+    whole = torch.zeros(1000, 250)
+    assert (2 * 1000, MB) == sent_batches.measured([whole[:250, 0], {"rest": (whole[0],)}])
+    assert (MB, MB) == sent_batches.measured({"image": whole, "name": "a", "number": 3})
+    assert (0, 0) == sent_batches.measured(["text", None, torch.zeros(3).to_sparse(), torch.zeros(4, device="meta")])
+    assert (0, 0) == sent_batches.measured([torch.zeros(100).share_memory_()])
+
+
+def test_a_large_batch_is_looked_at_in_part() -> None:
+    """A list of many objects takes no longer than some."""
+    torch = pytest.importorskip("torch")
+    tensors = [torch.zeros(1) for _ in range(3 * sent_batches._MOST_VISITED)]
+    assert 4 * (sent_batches._MOST_VISITED - 1) == sent_batches.measured(tensors)[0]
+
+
+def test_batches_are_looked_at_ever_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones may move what a dataset holds into shared memory for good."""
+    recorded: list[Any] = []
+    monkeypatch.setattr(sent_batches, "emit", lambda *_args, **named: recorded.append(named["batch"]))
+    for place in range(1, 101):
+        sent_batches.record_sent([], place, place)
+    assert [4, 8, 16, 32, 64] == recorded
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "is_told"), [(MB, 20 * MB, True), (MB, 1.5 * MB, False), (1000, 100_000, False), (0, 0, False)]
+)
+def test_much_more_than_the_tensors_is_told(part: float, whole: float, is_told: bool) -> None:
+    """At least twice as much, and a megabyte; then it is the first advice where batches are late by being sent."""
+    drawn = timeline(DRAWING)
+    is_sent = pl.col("kind") == "deliver"
+    marked = {"name": SENT, "bytes": int(whole), "offset": int(part)}
+    columns = [
+        pl.when(is_sent).then(pl.lit(value)).otherwise(name).cast(drawn.spans[name].dtype).alias(name)
+        for name, value in marked.items()
+    ]
+    trace = Trace(drawn.run, drawn.spans.with_columns(columns))
+    assert (SentViews(part, whole) if is_told else None) == sent_views(trace)
+    assert is_told == any("Send a copy" in advice.action for advice in summarise(trace).verdict.advice)
