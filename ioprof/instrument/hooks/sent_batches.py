@@ -31,7 +31,7 @@ def record_sent(batch: object, number: int, place: int) -> None:
 def measured(batch: object) -> tuple[int, int]:
     """Bytes of the tensors of a batch that are not in shared memory, and of their storages, each of which counts once."""
     torch: Any = sys.modules.get("torch")
-    waiting: list[object] = [batch]
+    waiting: list[Any] = [batch]
     parts, storages = 0, dict[int, int]()
     for _ in range(_MOST_VISITED if torch else 0):
         if not waiting:
