@@ -38,7 +38,7 @@ def measured(batch: object) -> tuple[int, int]:
             break
         each = waiting.pop()
         if type(each) is torch.Tensor:
-            with suppress(RuntimeError, NotImplementedError):  # of a layout, or on a device, that has no such storage
+            with suppress(RuntimeError):  # of a layout, or on a device, that has no such storage
                 storage = each.untyped_storage()
                 if each.device.type == "cpu" and not storage.is_shared():
                     parts += each.numel() * each.element_size()
