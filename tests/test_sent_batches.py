@@ -42,18 +42,29 @@ def test_batches_are_looked_at_ever_less_often(monkeypatch: pytest.MonkeyPatch) 
     assert [4, 8, 16, 32, 64] == recorded
 
 
+def marked(drawn: Trace, part: float, whole: float) -> Trace:
+    """The trace, whose batches have so many bytes and are sent with so many."""
+    values = {"name": SENT, "bytes": int(whole), "offset": int(part)}
+    columns = [
+        pl.when(pl.col("kind") == "deliver").then(pl.lit(value)).otherwise(name).cast(drawn.spans[name].dtype).alias(name)
+        for name, value in values.items()
+    ]
+    return Trace(drawn.run, drawn.spans.with_columns(columns))
+
+
 @pytest.mark.parametrize(
     ("part", "whole", "is_told"), [(MB, 20 * MB, True), (MB, 1.5 * MB, False), (1000, 100_000, False), (0, 0, False)]
 )
 def test_much_more_than_the_tensors_is_told(part: float, whole: float, is_told: bool) -> None:
     """At least twice as much, and a megabyte; then it is the first advice where batches are late by being sent."""
-    drawn = timeline(DRAWING)
-    is_sent = pl.col("kind") == "deliver"
-    marked = {"name": SENT, "bytes": int(whole), "offset": int(part)}
-    columns = [
-        pl.when(is_sent).then(pl.lit(value)).otherwise(name).cast(drawn.spans[name].dtype).alias(name)
-        for name, value in marked.items()
-    ]
-    trace = Trace(drawn.run, drawn.spans.with_columns(columns))
+    trace = marked(timeline(DRAWING), part, whole)
     assert (SentViews(part, whole) if is_told else None) == sent_views(trace)
-    assert is_told == any("Send a copy" in advice.action for advice in summarise(trace).verdict.advice)
+    assert is_told == (1 == sum("Send a copy" in advice.action for advice in summarise(trace).verdict.advice))
+
+
+def test_the_advice_is_given_once_where_freeing_takes_longer_than_sending() -> None:
+    """The loop's own time is the bound, and delivery the next cause: a batch that is sent whole is also freed in the loop."""
+    drawing = "step 00000000000000000000\nwait 000000..............\nfetch w0 0\ncompute ................0000\ndeliver w0 .0"
+    found = summarise(marked(timeline(drawing), 1000, 20 * MB)).verdict
+    assert "host" == found.bound_by
+    assert [0] == [number for number, advice in enumerate(found.advice) if "Send a copy" in advice.action]

@@ -258,7 +258,7 @@ def _collate(evidence: Evidence) -> Lines:
 
 def _delivery(evidence: Evidence) -> Lines:
     waits = f"the rank waits {ms(evidence.seconds_per_step('delivery'))} a step for batches that are made and on their way"
-    yield from whole_tensors(evidence, "delivery")
+    yield from whole_tensors(evidence)
     yield (
         "Send less per batch, in fewer tensors (uint8 instead of float32, one tensor instead of many, no Python objects, a clone() "
         f"of what is part of a larger tensor, which is sent whole): {waits}{_batch(evidence)}"

@@ -11,6 +11,8 @@ from ioprof.analysis.queue_advice import whole_tensors
 from ioprof.run_record import Advice, CauseDetail, CodeShare, NoGain
 from ioprof.schema import COMPILATION, CORE_WAIT
 
+_LEAST_DELIVERY: Final = 0.05
+"""Share of the steps' time that sending batches takes, from which on freeing what was sent takes time of the loop too."""
 _MOSTLY_FLUSH: Final = 0.5
 """Part of a line's time that is waiting for writes, from which on that is what to change: the line is where they are made."""
 
@@ -29,6 +31,8 @@ def host_advice(evidence: Evidence) -> Lines:
         detail = None
     if detail and detail.name == LAUNCHES:
         detail = None
+    if (evidence.charged["delivery"].share or 0.0) >= _LEAST_DELIVERY:
+        yield from whole_tensors(evidence)
     known = _of_known(evidence, detail, line)
     if known is not None:
         yield known
@@ -50,7 +54,6 @@ def host_advice(evidence: Evidence) -> Lines:
         yield from further
     else:
         yield Advice(f"Put ioprof.span around the parts of the training loop: {spent}", no_gain=NoGain.OF_RECORDING)
-    yield from whole_tensors(evidence, "host")
 
 
 def _of_known(evidence: Evidence, detail: CauseDetail | None, line: CodeShare | None) -> Advice | None:

@@ -26,7 +26,7 @@ _MOST_AHEAD: Final = 64
 """Batches per worker."""
 
 
-def whole_tensors(evidence: Evidence, cause: str) -> Iterator[Advice]:
+def whole_tensors(evidence: Evidence) -> Iterator[Advice]:
     """What to change where a batch has parts of larger tensors: a worker sends these whole, and the loop frees them."""
     if evidence.views is not None:
         part, whole = (f"{num_bytes / 1e6:,.1f} MB" for num_bytes in (evidence.views.part_bytes, evidence.views.whole_bytes))
@@ -34,7 +34,7 @@ def whole_tensors(evidence: Evidence, cause: str) -> Iterator[Advice]:
             "Send a copy of what a sample takes from a larger tensor or memory map (.clone(), or np.ascontiguousarray before "
             f"torch.from_numpy): the tensors of a batch have {part}, and are parts of larger ones of {whole}, all of which "
             "a worker sends and the loop frees",
-            cause=cause,
+            cause="delivery",
             no_gain=NoGain.NOT_MODELLED,
         )
 

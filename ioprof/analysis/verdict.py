@@ -37,7 +37,7 @@ def verdict(evidence: Evidence) -> Verdict:
     advice = advice_for(evidence, bound, is_own=is_own)
     if bound in LEAVES and not is_own:
         advice = [*deeper_queue(evidence), *advice]
-    advice += _of_others(evidence, compared, bound, is_own)
+    advice += [each for each in _of_others(evidence, compared, bound, is_own) if each not in advice]
     stages = evidence.own if is_own else evidence.work_ns
     found = Verdict(bound, text, tuple(advice))
     found = with_doubts(found, evidence, _alternatives(compared, evidence), stages if bound in stages else {})
