@@ -31,7 +31,7 @@ def host_advice(evidence: Evidence) -> Lines:
         detail = None
     if detail and detail.name == LAUNCHES:
         detail = None
-    if (evidence.charged["delivery"].share or 0.0) >= _LEAST_DELIVERY:
+    if evidence.shares.get("delivery", 0.0) >= _LEAST_DELIVERY:
         yield from whole_tensors(evidence)
     known = _of_known(evidence, detail, line)
     if known is not None:
