@@ -65,16 +65,19 @@ class _Usage:
 
 def cpu_evidence(trace: Trace) -> CpuEvidence | None:
     """The evidence of the host whose ranks and workers waited for a core most; None: nothing of it was sampled."""
-    of_hosts = _usages(trace).items()
-    found = [_of_host(trace, host, usages) for host, usages in of_hosts if any(each.record.role != "other" for each in usages)]
+    steps_ns = int(steps(trace).select(pl.col("start_ns").min()).item() or 0)
+    of_hosts = _usages(trace, steps_ns).items()
+    found = [
+        _of_host(trace, host, usages, steps_ns) for host, usages in of_hosts if any(each.record.role != "other" for each in usages)
+    ]
     return max(found, key=lambda entry: (len(entry.limits), entry.worker_run_delay_ratio or 0.0), default=None)
 
 
-def _of_host(trace: Trace, host: str, usages: list[_Usage]) -> CpuEvidence:
+def _of_host(trace: Trace, host: str, usages: list[_Usage], steps_ns: int) -> CpuEvidence:
     ranks = [usage for usage in usages if usage.record.role == "rank"]
     workers = [usage for usage in usages if usage.record.role == "worker"]
     wall_s = max(usage.wall_s for usage in (*ranks, *workers))
-    steps_s = (max(usage.last_ns for usage in (*ranks, *workers)) - _first_step_ns(trace)) / 1e9
+    steps_s = (max(usage.last_ns for usage in (*ranks, *workers)) - steps_ns) / 1e9
     beside = [usage for usage in usages if usage.record.role == "other" and usage.cpu_s >= _LEAST_OF_PROCESS * steps_s > 0]
     usages = [*ranks, *workers]
     busiest = max(usages, key=lambda usage: usage.runnable)
@@ -142,19 +145,16 @@ def _is_short(delay_ratio: float | None, waiting: float | None) -> bool:
 # ------------------------------------------------------------------------------------------------ from the series
 
 
-def _first_step_ns(trace: Trace) -> int:
-    return int(steps(trace).select(pl.col("start_ns").min()).item() or 0)
-
-
-def _usages(trace: Trace) -> dict[str, list[_Usage]]:
-    """By host, the processes of the job that were sampled for long enough; what is neither rank nor worker since the first step."""
+def _usages(trace: Trace, steps_ns: int) -> dict[str, list[_Usage]]:
+    """By host, the processes of the job that were sampled for long enough; what is neither rank nor worker since the first step,
+    which began at `steps_ns`.
+    """
     records = {
         (record.host, record.pid): record for record in trace.run.processes if record.host is not None and record.pid is not None
     }
     pids = sorted({pid for _, pid in records})
     named = pl.col("name").cast(pl.String).is_in(_OF_PROCESS)
     table = trace.counters.filter(pl.col("pid").is_in(pids), named, pl.col("value").is_between(0, _GREATEST))
-    steps_ns = _first_step_ns(trace)
     before, before_ns = (pl.col(name).filter(pl.col("time_ns") <= steps_ns).last() for name in ("value", "time_ns"))
     ends = table.sort("time_ns").group_by("host", "pid", "name").agg(
         pl.col("time_ns").first().alias("first_ns"), pl.col("time_ns").last().alias("last_ns"),

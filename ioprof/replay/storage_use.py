@@ -85,8 +85,8 @@ def _is_steady(reads: pl.DataFrame) -> bool:
     (waited_ns,) = spread(edges, waits[:, 0], waits[:, 1], waits[:, 1] - waits[:, 0])
     if (waited_ns <= 0).any() or _variation(num_bytes) >= _variation(num_bytes / waited_ns):
         return False
-    counted_too = pl.col("end_ns").is_between(int(edges[0]), int(edges[-1]))  # the first batches may fill a cache
-    sizes = reads.filter(counted_too).group_by("rank", "batch").agg(pl.col("bytes").sum())["bytes"].to_numpy()
+    in_windows = pl.col("end_ns").is_between(int(edges[0]), int(edges[-1]))  # the first batches may read much more, as indexes
+    sizes = reads.filter(in_windows).group_by("rank", "batch").agg(pl.col("bytes").sum())["bytes"].to_numpy()
     per_window = num_bytes.mean() / sizes.mean() if sizes.any() else 0.0
     return bool(per_window > 0 and _variation(num_bytes) <= _STEADY * _variation(sizes) / np.sqrt(per_window))
 

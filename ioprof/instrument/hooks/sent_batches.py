@@ -5,7 +5,6 @@ there already, such as the tensors of a dataset in memory after they were sent o
 """
 
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -29,7 +28,10 @@ def record_sent(batch: object, number: int, place: int) -> None:
 
 
 def measured(batch: object) -> tuple[int, int]:
-    """Bytes of the tensors of a batch that are not in shared memory, and of their storages, each of which counts once."""
+    """Bytes of the tensors of a batch that are not in shared memory, and of their storages, each of which counts once.
+
+    In lists, tuples and dictionaries, nested or not; what other objects hold is not known.
+    """
     torch: Any = sys.modules.get("torch")
     waiting: list[Any] = [batch]
     parts, storages = 0, dict[int, int]()
@@ -43,8 +45,10 @@ def measured(batch: object) -> tuple[int, int]:
                 if each.device.type == "cpu" and not storage.is_shared():
                     parts += each.numel() * each.element_size()
                     storages[storage.data_ptr()] = storage.nbytes()
-        elif isinstance(each, Mapping):
-            waiting.extend(each.values())
-        elif isinstance(each, (list, tuple)):
-            waiting.extend(each)
+        elif isinstance(each, dict):  # by methods of the built-in types: no code of the job runs
+            waiting.extend(dict.values(each))
+        elif isinstance(each, list):
+            waiting.extend(list.__iter__(each))
+        elif isinstance(each, tuple):
+            waiting.extend(tuple.__iter__(each))
     return parts, sum(storages.values())
