@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -13,7 +12,6 @@ import images
 import jobs
 import made_datasets
 import numpy as np
-import polars as pl
 import pytest
 from fuse_server import fuse_server
 from hypothesis import given, settings
@@ -33,10 +31,9 @@ from ioprof.replay.accuracy import Kind, error_of, kinds, why_none, why_not
 from ioprof.replay.changed import changed, with_factors
 from ioprof.replay.changes import Change, change_of
 from ioprof.replay.contention import with_others
-from ioprof.replay.cpu_use import Counted, Worked, counted, cpu_use
+from ioprof.replay.cpu_use import Counted, Worked, cpu_use
 from ioprof.replay.engine import BESIDE, CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
 from ioprof.replay.gains import gains_of
-from ioprof.replay.others import others
 from ioprof.replay.pace import measured, replayed
 from ioprof.replay.pipeline import STAGES, CpuUse, Op
 from ioprof.replay.proof import mean_ratio
@@ -45,8 +42,7 @@ from ioprof.replay.summary import with_gains
 from ioprof.report.path_demand import path_statement, probed_path
 from ioprof.report.prediction import gain_text
 from ioprof.run_record import Advice, Demand, JobChange, NoGain, Reason, RunRecord, Summary
-from ioprof.schema import COUNTER_COLUMNS, SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.trace import Trace
 
 MS = 1_000_000
 DECODE = STAGES.index("decode")
@@ -276,43 +272,6 @@ def test_a_loop_that_was_not_sampled_computes_on_a_core() -> None:
     assert replayed(sampled).step_s == pytest.approx(replayed(alone).step_s, rel=0.01)
     elsewhere = replace(alone, on_device=True)
     assert replayed(elsewhere).step_s < 0.9 * replayed(alone).step_s
-
-
-def host_series(seconds: int, used: Callable[[int], float], rank_pid: int) -> pl.DataFrame:
-    """CPU time of a host by second: `used` by others in the second before, and half a core by the rank."""
-    total, rows = 0.0, list[dict[str, object]]()
-    for second in range(seconds + 1):
-        total += used(second)
-        at = {"time_ns": second * 10**9, "host": "node1"}
-        rows += [
-            {**at, "pid": None, "name": "cpu.user", "value": total + 0.5 * second},
-            {**at, "pid": rank_pid, "name": "process.cpu_user", "value": 0.5 * second},
-        ]
-    return pl.DataFrame(rows, schema=table_schema(COUNTER_COLUMNS))
-
-
-@pytest.mark.parametrize(
-    ("used", "cores", "serving"),
-    [
-        (lambda second: 0.2, 0.2, 0.0),  # goes on, loop or not
-        (lambda second: 0.0 if second <= 3 else 0.2, 0.0, 0.2),  # began with the loop
-        (lambda second: 0.7 if second in (6, 7) else 0.0, 0.14, 0.0),  # another program that ran for two of ten seconds
-    ],
-)
-def test_who_serves_reads_began_with_the_loop(used: Callable[[int], float], cores: float, serving: float) -> None:
-    """CPU time of others is told apart by when it was used: before the loop, in some seconds of it, or in nearly all."""
-    spans = [
-        {"kind": "wait", "start_ns": start, "end_ns": start + 10, "host": "node1", "rank": 0, "pid": 7, "tid": 7}
-        for start in (3 * 10**9 - 10, 13 * 10**9)
-    ]
-    record = RunRecord.of({"hosts": [{"name": "node1", "cpus": 2, "online_cpus": 2, "others_cpu_ratio": 0.5}]})
-    table = pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS))
-    trace = Trace(record, table, counters=host_series(13, used, 7))
-    found = others(trace, counted(trace))["node1"]
-    assert cores == pytest.approx(found.cores, abs=1e-6)
-    assert serving == pytest.approx(found.serving, abs=1e-6)
-    short = Trace(record, table, counters=host_series(3, used, 7))
-    assert 1.0 == others(short, counted(short))["node1"].cores
 
 
 def test_nobody_waits_for_what_others_do_for_a_read() -> None:

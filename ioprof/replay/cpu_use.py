@@ -22,6 +22,8 @@ _LEAST_BUSY_S: Final = 0.1
 """Busy time of which sampled CPU time says something."""
 _MOST_START_S: Final = 0.05
 """Processes of which one can make a batch so soon after it began were forked: none of them has done anything else before."""
+_MOST_AFTER_NS: Final = 50_000_000
+"""How long after the end of its work the last sample of a process may be."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def cpu_use(processes: Sequence[Worked], most_threads: int | None = None) -> Cpu
         # From one sample to another: what it did before, such as imports, or after, such as its exit, is not of its work.
         is_new = start_s <= _MOST_START_S
         times = np.concatenate(([since_ns], counts.times_ns)) if is_new else counts.times_ns
-        within = np.flatnonzero((times >= (since_ns if is_new else first)) & (times <= last))
+        within = np.flatnonzero((times >= (since_ns if is_new else first)) & (times <= last + _MOST_AFTER_NS))
         if len(within) < 2:
             continue
         begin, end = within[0], within[-1]

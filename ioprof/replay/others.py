@@ -18,6 +18,9 @@ from ioprof.trace import Trace
 _BUSY: Final = ("cpu.user", "cpu.nice", "cpu.system", "cpu.irq", "cpu.softirq", "cpu.steal")
 _ALWAYS: Final = 0.25
 """Quantile of the seconds of the loop: what was there in three of four is no other program that ran for some of them."""
+_MOST_UNSEEN: Final = 0.05
+"""Share of a second in which a process of the job may have lived without being sampled after it: its CPU time is not known then, and
+would be taken for that of others."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,12 @@ def _in_loop(trace: Trace, host: str, counts: Mapping[int, Counted]) -> Others |
     begin, first, last = (int(each) for each in (waits["start_ns"].min(), waits["end_ns"].min(), waits["end_ns"].max()))  # type: ignore[arg-type]
     times = np.unique(series["time_ns"].to_numpy())
     took_s, ends = np.diff(times) / 1e9, times[1:]
-    looping, before = (times[:-1] >= first) & (ends <= last), ends <= begin
+    lived = _lived(trace, host)
+    seen = _unseen_s(times, counts, lived) <= _MOST_UNSEEN * took_s
+    looping, before = (times[:-1] >= first) & (ends <= last) & seen, (ends <= begin) & seen
     if not looping.any():
         return None
-    used_s, began = np.zeros(len(times)), _began(trace, host)
+    used_s, began = np.zeros(len(times)), {pid: since_ns for pid, (since_ns, _) in lived.items()}
     for each in series.partition_by("name"):
         used_s += np.interp(times, each["time_ns"].to_numpy(), each["value"].to_numpy())
     used_s -= sum((_at(times, each, began[pid]) for pid, each in counts.items() if pid in began), np.zeros(len(times)))
@@ -64,13 +69,29 @@ def _in_loop(trace: Trace, host: str, counts: Mapping[int, Counted]) -> Others |
     return Others(max(0.0, mean - serving), serving)
 
 
-def _began(trace: Trace, host: str) -> dict[int, int]:
-    """When each process of the job there began, as far as spans say; one that was seen before has the earlier time."""
-    spans = trace.spans.filter(pl.col("host") == host).group_by("pid").agg(pl.col("start_ns").min()).drop_nulls()
-    found = {int(pid): int(first) for pid, first in spans.rows()}
+def _lived(trace: Trace, host: str) -> dict[int, tuple[int, int]]:
+    """From when until when each process of the job there lived, as far as is known; one that was seen before has the earlier time."""
+    spans = (
+        trace.spans.filter(pl.col("host") == host)
+        .group_by("pid")
+        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+        .drop_nulls()
+    )
+    found = {int(pid): (int(first), int(last)) for pid, first, last in spans.rows()}
     for each in trace.run.processes:
-        if each.pid in found and each.first_ns is not None:
-            found[each.pid] = min(found[each.pid], each.first_ns)
+        if each.pid in found:
+            first, last = found[each.pid]
+            known = (first if each.first_ns is None else each.first_ns, last if each.last_ns is None else each.last_ns)
+            found[each.pid] = min(first, known[0]), max(last, known[1])
+    return found
+
+
+def _unseen_s(times: NDArray[np.int64], counts: Mapping[int, Counted], lived: Mapping[int, tuple[int, int]]) -> NDArray[np.float64]:
+    """Between one sample of the host and the next: the longest time that a process lived after its own last sample."""
+    found = np.zeros(len(times) - 1)
+    for pid, (first, last) in lived.items():
+        since = int(counts[pid].times_ns[-1]) if pid in counts else first
+        found = np.maximum(found, (np.minimum(times[1:], last) - np.maximum(times[:-1], since)) / 1e9)
     return found
 
 
