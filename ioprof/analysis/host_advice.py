@@ -67,6 +67,7 @@ def _of_known(evidence: Evidence, detail: CauseDetail | None, line: CodeShare | 
             cause="host",
             predicted_speedup=1 / (1 - waited.share) if waited.share < 1 else None,
             is_bound=True,
+            is_least=True,
         )
     is_flush = detail is not None and detail.name == FLUSHES and not (line and detail.seconds < _MOSTLY_FLUSH * line.seconds)
     if detail and is_flush and evidence.flushed:

@@ -55,7 +55,8 @@ def gain_text(advice: Advice) -> str:
     if between == "" and advice.error is not None:
         between = f", ± {percent(advice.error)}"
     costs = f"; costs: {advice.costs}" if advice.costs else ""
-    return f"{advice.predicted_speedup:.2f} × as fast{condition}{between}{costs}"
+    least = "at least " if advice.is_least else ""
+    return f"{least}{advice.predicted_speedup:.2f} × as fast{condition}{between}{costs}"
 
 
 def proof_hint(advice: Sequence[Advice]) -> str | None:

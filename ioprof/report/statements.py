@@ -271,7 +271,8 @@ def _ceilings(summary: Summary) -> Iterator[Statement]:
         f"{duration(found.step_s)} that a step takes"
     )
     named = [f"{part.name} {duration(part.seconds)}" for part in found.residuals if part.seconds >= _LEAST_RESIDUAL * found.step_s]
-    yield Statement("ceilings", f"{text}; rest: {', '.join(named)}" if named else text, "derived")
+    beyond = f"; beyond {'their sum' if found.is_serial else 'the longer of the two'}: {', '.join(named)}"
+    yield Statement("ceilings", f"{text}{beyond}" if named else text, "derived")
 
 
 def _job(summary: Summary) -> Iterator[Statement]:

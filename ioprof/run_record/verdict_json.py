@@ -69,6 +69,8 @@ class Advice(Record, frozen=True):
     """The same at most."""
     is_bound: bool = False
     """`predicted_speedup` is the most that it can bring: what the job gains if `cause`, or the `part` of it, costs nothing."""
+    is_least: bool = False
+    """`predicted_speedup` is of the part of that cost which was seen; there is more, so that it may bring more."""
     cause: str | None = None
     """The cause whose time it makes less."""
     part: float | None = None
