@@ -53,8 +53,8 @@ turn, twice, with the present libraries (measured apart, since this program cann
 and 16.9 s, 0.77 GB. That code stored the same spans, had no ceilings, ledger, gains or findings, and a page of three fixed windows.
 So the run folder is made in 1/1.5 of the time, where 1/2.9 was asked for, and in 1/3.4 of the memory, where 1/1.4 was.
 
-10 M and 100 M events on 2026-11-27, alone, once, on a machine whose speed changes by 15 % from second to second: 17.2 s, 829 MB, report
-6.7 s; 211 s, 2,779 MB, report 57 s.
+10 M and 100 M events on 2026-11-27, alone, once, on a machine whose speed changes by 15 % from second to second: 17.2 s, 829 MB,
+report 6.7 s; 211 s, 2,779 MB, report 57 s.
 
 What did not help: to read the spans of a whole rank part by part (4.0 s of CPU time instead of 2.5 s), to store spans in the order
 of kinds (a piece is ordered in 0.4 s less, spans.parquet grew by 15 %), lz4 instead of zstd (0.4 s to write, 0.1 s to read,

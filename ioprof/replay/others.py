@@ -19,8 +19,8 @@ _BUSY: Final = ("cpu.user", "cpu.nice", "cpu.system", "cpu.irq", "cpu.softirq", 
 _ALWAYS: Final = 0.25
 """Quantile of the seconds of the loop: what was there in three of four is no other program that ran for some of them."""
 _MOST_UNSEEN: Final = 0.05
-"""Share of a second in which a process of the job may have lived without being sampled after it: its CPU time is not known then, and
-would be taken for that of others."""
+"""Share of a second in which a process of the job may have lived without being sampled after it: its CPU time is not known then,
+and would be taken for that of others."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _in_loop(trace: Trace, host: str, counts: Mapping[int, Counted]) -> Others |
 
 
 def _lived(trace: Trace, host: str) -> dict[int, tuple[int, int]]:
-    """From when until when each process of the job there lived, as far as is known; one that was seen before has the earlier time."""
+    """From when until when each process of the job there lived, as far as is known: the earliest and the latest time of all."""
     spans = (
         trace.spans.filter(pl.col("host") == host)
         .group_by("pid")
