@@ -1,6 +1,7 @@
 """The fault suite, several times: of each job with a known fault, whether the report names it.
 
     python benchmarks/faults.py [--runs 3] [--only WORDS] [--json] [--table benchmarks/results/faults.md] [--until 08:20]
+                                [--keep FOLDER]
 
 In the last of the runs another program keeps one core busy. A case is right if the verdict, what the first three lines of the
 report name, and the first advice are what `tests/faults/` says, and at most 5 % of the steps' time has no name. A case that is
@@ -41,13 +42,16 @@ def busy_core(is_busy: bool) -> Iterator[None]:
             other.kill()
 
 
-def result(case: Case, images: Path, is_busy: bool) -> tuple[str, list[str]]:
-    """`right`, `?`, `X` or `-` (skipped) of one run, and what was wrong or missing."""
+def result(case: Case, images: Path, is_busy: bool, kept: Path | None) -> tuple[str, list[str]]:
+    """`right`, `?`, `X` or `-` (skipped) of one run, and what was wrong or missing. `kept`: where the run's summary is written."""
     with tempfile.TemporaryDirectory() as folder, busy_core(is_busy):
         try:
             found = outcome(case, images, Path(folder))
         except pytest.skip.Exception as skipped:
             return "-", [str(skipped)]
+    if kept:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(found.run.summary.to_json())
     wrong = found.faults_of(case)
     return ("right" if not wrong else "?" if found.run.summary.verdict.doubts else "X"), wrong
 
@@ -78,6 +82,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose subject and name contain this")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--table", type=Path, help="a table in Markdown, in which the rows of these cases are replaced")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for the summaries of all runs, which `ceilings.py` reads")
     parser.add_argument("--until", default="99:99", help="no case begins after that time of the day, in UTC")
     options = parser.parse_args()
     os.chdir(TESTS.parent)
@@ -90,7 +95,10 @@ def main() -> None:
             if options.only not in label or time.strftime("%H:%M", time.gmtime()) >= options.until:
                 continue
             load = os.getloadavg()[0]
-            found = [result(case, images, run == options.runs - 1 > 0) for run in range(options.runs)]
+            found = []
+            for run in range(options.runs):
+                kept = options.keep / label.replace("/", "_") / f"{run + 1}.json" if options.keep else None
+                found.append(result(case, images, run == options.runs - 1 > 0, kept))
             rows[label] = found
             if options.table:
                 add_row(options.table, label, found, max(load, os.getloadavg()[0]))
