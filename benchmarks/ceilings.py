@@ -1,7 +1,7 @@
 """How well the two ceilings predict the step of each job of the fault suite, and what they leave.
 
-    python benchmarks/ceilings.py [--table benchmarks/results/ceilings.md]              makes each job once
-    python benchmarks/ceilings.py FOLDER [--table benchmarks/results/ceilings.md]       reads what `faults.py --keep FOLDER` kept
+    python benchmarks/faults.py --runs 1 --keep FOLDER
+    python benchmarks/ceilings.py FOLDER [--table benchmarks/results/ceilings.md]
 
 A step is predicted if the longer of the two ceilings (their sum without workers) is within 5 % of it. Else the parts of what is
 left are named. One of them is what remains when all others are taken away, "variation": the ceilings are of the mean batch and the
@@ -14,9 +14,6 @@ Jobs without a loader, or with one whose batches nobody's work is known of, have
 
 import argparse
 import json
-import subprocess
-import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -53,23 +50,14 @@ def judged(summary: Summary) -> tuple[str, str]:
 
 
 def main() -> None:
-    """Make the jobs, or read what was kept of them."""
+    """Print the table, and count."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, nargs="?", help="what `faults.py --keep` kept")
+    parser.add_argument("folder", type=Path, help="what `faults.py --keep` kept")
     parser.add_argument("--table", type=Path)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as made:
-        if options.folder is None:
-            program = Path(__file__).with_name("faults.py")
-            subprocess.run([sys.executable, program, "--runs", "1", "--keep", made], check=True, stdout=subprocess.DEVNULL)
-        say(options.folder or Path(made), options)
-
-
-def say(folder: Path, options: argparse.Namespace) -> None:
-    """The table of the summaries in a folder."""
     rows, counts = list[str](), Counter[str]()
-    for path in sorted(folder.rglob("*.json")):
+    for path in sorted(options.folder.rglob("*.json")):
         judgement, row = judged(Summary.from_json(path.read_text()))
         counts[judgement] += 1
         rows.append(f"| {path.parent.name} | {judgement} {row}")

@@ -9,6 +9,7 @@ import jobs
 import numpy as np
 import polars as pl
 import pytest
+from faults.agreement import printed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_simulator import Pipeline
@@ -24,6 +25,7 @@ from ioprof.analysis.run import Run
 from ioprof.analysis.summary import summarise
 from ioprof.analysis.workers_time import making
 from ioprof.report.finding_statements import finding_lines
+from ioprof.report.text import summary_text
 from ioprof.run_record import Findings, HostRecord, LoaderTime
 from ioprof.trace import Trace
 
@@ -233,6 +235,19 @@ def test_times_of_reads_by_source_size_and_file() -> None:
     assert (121, 60, 61) == tuple(groups["storage", size].accesses for size in (None, 1024, 65536))
     [first, *_] = told.files
     assert ("/data/a", 120_000, 0.05) == (first.path, first.max_offset, pytest.approx(first.max_s))
+
+
+def test_bytes_that_are_read_again_are_told_beside_the_demand() -> None:
+    """Three files of 10 kB in 120 reads of all of it: 40 times. A read whose place is not known may be of other bytes."""
+    run = reading([10.0] * 120, [10_000] * 120)
+    spans = run.spans.with_columns(offset=pl.when(pl.col("kind") == "read").then(pl.lit(0, pl.Int64)))
+    facts = run.run.replace(config=run.run.config.replace(batch_size=4, device="cuda"))
+    summary = summarise(Trace(facts, spans, run.files))
+    told = summary.findings.reads
+    assert (30_000, 40.0) == (told.file_bytes, told.times_read)
+    assert "each of the 30.0 kB in the files was read 40 times on average" in " ".join(printed(summary_text(summary)).split())
+    unknown = spans.with_columns(offset=pl.when(pl.col("batch") != 7).then("offset"))
+    assert found(Trace(run.run, unknown, run.files)).reads.times_read is None
 
 
 def test_page_faults_at_random_places_want_no_readahead() -> None:

@@ -83,7 +83,8 @@ def test_sums_are_those_of_groups_of_reads(rows: list[dict[str, object]]) -> Non
     assert_frame_equal(expected, groups)
     opened = reads.filter(pl.col("flags") == IS_OPEN).group_by("file").agg(opens=pl.len().cast(pl.Int64), open_ns=took.sum())
     of_files = counted.filter(pl.col("file").is_in(FILES.implode())).sort(-pl.col("took"), "offset").group_by("file").agg(
-        **added, max_ns=pl.col("took").max(), max_offset=pl.col("offset").first()
+        **added, max_ns=pl.col("took").max(), max_offset=pl.col("offset").first(),
+        end=pl.when(pl.col("offset").has_nulls().not_()).then((pl.col("offset") + pl.col("size")).max()),
     )  # fmt: skip
     of_files = of_files.join(opened, on="file", how="left").with_columns(pl.col("opens", "open_ns").fill_null(0)).sort("file")
     assert_frame_equal(of_files, files.select(of_files.columns))
@@ -109,7 +110,7 @@ def test_buffers_that_do_not_fit_are_refused() -> None:
     library = read_sums.native
     assert library is not None
     one, limits, key = np.zeros(1, np.int64), np.array([1]), np.array([0])
-    sums = np.zeros((1, 32, 1, 4), np.int64), np.zeros((1, 7), np.int64), np.zeros((2, 3), np.int64), np.zeros((1, 1, 2), np.int64)
+    sums = np.zeros((1, 32, 1, 4), np.int64), np.zeros((1, 8), np.int64), np.zeros((2, 3), np.int64), np.zeros((1, 1, 2), np.int64)
     flags, source = np.array([IS_READ], np.uint8), np.zeros(1, np.uint8)
     for sources, epochs, last in ((source + 1, key, one), (source, key + 1, one), (source, key, one[:0])):
         with pytest.raises(ValueError, match="do not fit"):

@@ -45,7 +45,7 @@ ADDED: Final = {
     "tenths_bytes_per_s", "by_loop",
     "findings", "offset", "first_epoch", "parallel", "stages", "microbatches", "start_ns",
     "beside_processes", "beside_cores", "beside_threads", "changed", "untimed", "negligible",
-    "thread_accesses", "thread_bytes", "cpu_limits",
+    "thread_accesses", "thread_bytes", "cpu_limits", "file_bytes", "times_read",
 }  # fmt: skip
 """Keys that earlier versions did not write."""
 CHARGED: Final = {"causes", "per_rank", "bound_by", "advice", "behind_peers"}

@@ -112,11 +112,14 @@ class ReadPatterns:
         groups, files = self._sums.groups(), self._sums.files()
         sizes = self._trace.files.drop_nulls("file").group_by("file").agg(pl.col("size_bytes").max())
         files = files.join(sizes, on="file", how="left")
+        file_bytes = int(files["end"].cast(pl.Float64).sum()) if len(files) and not files["end"].has_nulls() else None
         return Reads(
             groups=tuple(_read_groups(groups)),
             files=_named(files, self._trace),
             patterns=tuple(self._patterns(groups, files, made_ns, fetched)),
             depth=self._depth.found(),
+            file_bytes=file_bytes,
+            times_read=int(files["bytes"].sum()) / file_bytes if file_bytes else None,
         )
 
     def of_epochs(self) -> pl.DataFrame:

@@ -35,7 +35,8 @@ IS_CALL: Final = 4
 
 _NUM_SIZES: Final = 32
 _ACCESSES, _BYTES, _TOOK, _LONGEST = range(4)
-_PLACE_OF_LONGEST, _OPENS, _OPEN_TOOK = range(4, 7)
+_PLACE_OF_LONGEST, _OPENS, _OPEN_TOOK, _END = range(4, 8)
+_UNKNOWN_END: Final = np.iinfo(np.int64).max
 _BITS_OF_BATCH: Final = 40
 _MOST_BATCH: Final = 1 << _BITS_OF_BATCH
 _MOST_RANK: Final = 1 << (62 - _BITS_OF_BATCH)
@@ -67,7 +68,7 @@ class ReadSums:
         self._keys = numbered["key"].to_numpy()
         self._epochs = np.searchsorted(self._numbers, numbered["epoch"].to_numpy()).astype(np.int64)
         self._groups = np.zeros((len(SOURCES), _NUM_SIZES, NUM_CLASSES, 4), np.int64)
-        self._of_files = np.zeros((len(self._files), 7), np.int64)
+        self._of_files = np.zeros((len(self._files), 8), np.int64)
         self._small = np.zeros((2, 3), np.int64)
         self._of_epochs = np.zeros((len(self._numbers), len(SOURCES), 2), np.int64)
 
@@ -95,13 +96,16 @@ class ReadSums:
         )
 
     def files(self) -> pl.DataFrame:
-        """Of each file that was read: `file`, `accesses`, `bytes`, `took_ns`, `max_ns`, `max_offset`, `opens`, `open_ns`."""
+        """Of each file that was read: `file`, `accesses`, `bytes`, `took_ns`, `max_ns`, `max_offset`, `opens`, `open_ns`, `end`.
+
+        No byte from `end` on was read; null: not known.
+        """
         places = np.flatnonzero(self._of_files[:, _ACCESSES])
         found = self._of_files[places]
-        offset = pl.Series(found[:, _PLACE_OF_LONGEST])
+        offset, end = pl.Series(found[:, _PLACE_OF_LONGEST]), pl.Series(found[:, _END])
         return pl.DataFrame(
             {"file": self._files[places], **{name: found[:, place] for name, place in _NAMES_OF_FILE.items()}}
-        ).with_columns(max_offset=offset.set(offset == NO_OFFSET, None))
+        ).with_columns(max_offset=offset.set(offset == NO_OFFSET, None), end=end.set(end == _UNKNOWN_END, None))
 
     def small(self) -> pl.DataFrame:
         """Calls of up to `SMALL_BYTES`, by whether they asked for less than a page: `below_page accesses bytes took_ns`."""
@@ -141,7 +145,7 @@ class ReadSums:
         is_small = (flags & IS_CALL != 0) & (sizes <= SMALL_BYTES)
         for place, values in sums:
             np.add.at(self._small[:, place], (sizes < PAGE_BYTES)[is_small].astype(np.int64), values[is_small])
-        self._add_to_files(files, took, offsets, sums)
+        self._add_to_files(files, took, sizes, offsets, sums)
         keys = np.where(
             (ranks >= 0) & (ranks < _MOST_RANK) & (batches >= 0) & (batches < _MOST_BATCH), ranks * _MOST_BATCH + batches, -1
         )
@@ -155,11 +159,14 @@ class ReadSums:
         self,
         files: NDArray[np.int64],
         took: NDArray[np.int64],
+        sizes: NDArray[np.int64],
         offsets: NDArray[np.int64],
         sums: tuple[tuple[int, NDArray[np.int64]], ...],
     ) -> None:
         known = np.flatnonzero((files >= 0) & (files < len(self._of_files)))
-        files, took, offsets = files[known], took[known], offsets[known]
+        files, took, sizes, offsets = files[known], took[known], sizes[known], offsets[known]
+        has_end = (offsets >= 0) & (sizes >= 0) & (offsets <= _UNKNOWN_END - np.maximum(sizes, 0))
+        np.maximum.at(self._of_files[:, _END], files, np.where(has_end, offsets + np.where(has_end, sizes, 0), _UNKNOWN_END))
         first = known[:0] if not len(known) else np.lexsort((offsets, -took, files))
         first = first[np.concatenate(([True], np.diff(files[first]) != 0))] if len(first) else first
         of, longest, offset = files[first], took[first], offsets[first]

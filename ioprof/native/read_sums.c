@@ -20,7 +20,7 @@ static const Py_ssize_t ITEM_BYTES[NUM_BUFFERS] = {8, 8, 8, 8, 8, 8, 8, 1, 1, 8,
 enum { NUM_SIZES = 32, FEW_BYTES = 8192, PAGE_BYTES = 4096, BITS_OF_BATCH = 40 };
 
 enum { ACCESSES, BYTES, TOOK, LONGEST, NUM_OF_GROUP };
-enum { PLACE_OF_LONGEST = NUM_OF_GROUP, OPENS, OPEN_TOOK, NUM_OF_FILE };
+enum { PLACE_OF_LONGEST = NUM_OF_GROUP, OPENS, OPEN_TOOK, END, NUM_OF_FILE };
 enum { NUM_OF_SMALL = 3, NUM_OF_EPOCH = 2 };
 
 /* Sums of damaged records may overflow. */
@@ -39,6 +39,9 @@ static void add_to_file(int64_t *sums, int64_t size, int64_t took_ns, int64_t of
     sums[LONGEST] = took_ns;
     sums[PLACE_OF_LONGEST] = offset;
   }
+  int has_end = offset >= 0 && size >= 0 && offset <= INT64_MAX - size;
+  if (!has_end) sums[END] = INT64_MAX; /* not known where it read */
+  else if (offset + size > sums[END]) sums[END] = offset + size;
   add_access(sums, size, took_ns);
 }
 

@@ -21,6 +21,7 @@ _MOST_DEVICES: Final = 4  # in a report; summary.json has all
 _MOST_LIBRARIES: Final = 4
 _LEAST_UNTIMED: Final = 0.05  # of the accesses, from which on it is said that they have no time
 _LEAST_RESIDUAL: Final = 0.02  # of a step, for a part of the residual that is named
+_LEAST_TIMES_READ: Final = 1.5  # that bytes of files were read on average, from which on that is told
 _MOST_STAGES: Final = 8
 _OVERLAP_NAMES: Final = {
     "h2d": "copies to the device",
@@ -372,6 +373,10 @@ def _demand(summary: Summary) -> Statement:
     if demand.got_bytes_per_s is not None and demand.devices_fed is not None:
         fed = f"{demand.devices_fed:.2g} of such {'loops' if demand.by_loop else 'devices'}"
         text += f"; this run got {amount(demand.got_bytes_per_s)}/s, which feeds {fed}"
+    reads = summary.findings.reads
+    if not demand.is_delivered and reads.file_bytes and reads.times_read and reads.times_read >= _LEAST_TIMES_READ:
+        times = f"each of the {amount(reads.file_bytes)} in the files was read {reads.times_read:,.0f} times on average"
+        text += f"; {times}, and what the page cache keeps is read from storage once"
     return Statement("demand", f"{text}{_cores(demand)}", demand.basis)
 
 

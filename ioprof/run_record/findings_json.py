@@ -147,6 +147,10 @@ class Reads(Record, frozen=True):
     patterns: tuple[ReadPattern, ...] = ()
     depth: QueueDepth | None = None
     """Null: fewer than 100 reads came from storage."""
+    file_bytes: int | None = None
+    """The last byte that was read of each file, summed over files: different bytes are at most so many. Null: not known of all."""
+    times_read: float | None = None
+    """How often each of these bytes was read on average, at least. Null: as `file_bytes`."""
 
 
 class Waiting(Record, frozen=True):

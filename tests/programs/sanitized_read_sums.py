@@ -27,7 +27,7 @@ def check_case(native: Any, chance: random.Random) -> None:
     of_source = numbers(rows, 0, sources + (chance.random() < 0.1)).astype(np.uint8)
     flags = np.array([chance.randrange(8) for _ in range(rows - (chance.random() < 0.1))], np.uint8)
     tables = np.sort(numbers(limits, 0, 60)), np.sort(numbers(3, 0, 3 << 40)), numbers(3, 0, epochs)
-    groups, of_files = np.zeros((sources, SIZES, limits, 4), np.int64), np.zeros((files, 7), np.int64)
+    groups, of_files = np.zeros((sources, SIZES, limits, 4), np.int64), np.zeros((files, 8), np.int64)
     small, of_epochs = np.zeros((2, 3), np.int64), np.zeros((epochs, sources, 2), np.int64)
     shape = chance.choice(((sources, epochs), (sources, epochs), (sources + 1, epochs), (-1, -1), (2**62, 2**62)))
     try:
