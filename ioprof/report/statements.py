@@ -373,9 +373,9 @@ def _demand(summary: Summary) -> Statement:
     if demand.got_bytes_per_s is not None and demand.devices_fed is not None:
         fed = f"{demand.devices_fed:.2g} of such {'loops' if demand.by_loop else 'devices'}"
         text += f"; this run got {amount(demand.got_bytes_per_s)}/s, which feeds {fed}"
-    reads = summary.findings.reads
-    if not demand.is_delivered and reads.file_bytes and reads.times_read and reads.times_read >= _LEAST_TIMES_READ:
-        times = f"each of the {amount(reads.file_bytes)} in the files was read {reads.times_read:,.0f} times on average"
+    found = summary.findings.reads
+    if not demand.is_delivered and found.file_bytes and found.times_read and found.times_read >= _LEAST_TIMES_READ:
+        times = f"each of the {amount(found.file_bytes)} in the files was read {found.times_read:,.0f} times on average"
         text += f"; {times}, and what the page cache keeps is read from storage once"
     return Statement("demand", f"{text}{_cores(demand)}", demand.basis)
 
