@@ -19,7 +19,7 @@ from strategies import shifted, shuffled, traces
 from timeline import TICK_NS, timeline
 
 from ioprof.analysis.findings import findings
-from ioprof.analysis.loaders import batches
+from ioprof.analysis.loaders import batches, take_turns
 from ioprof.analysis.queue_depth import DepthOverTime
 from ioprof.analysis.run import Run
 from ioprof.analysis.summary import summarise
@@ -98,6 +98,30 @@ def test_loaders_are_told_apart(in_ways: dict[str, tuple[list[float], dict[str, 
     assert (2, 4) == (first.most_samples, second.most_samples)
     assert first.making_s > 40 * 2 * 0.02
     assert [40, 40] == [first.batches, second.batches]
+
+
+@needs_library
+def test_loaders_in_turn_have_no_common_number_of_workers(in_ways: dict[str, tuple[list[float], dict[str, Any]]]) -> None:
+    """Nothing is said of more workers than the two that the two loaders have together, nor that these should do as much."""
+    summary = in_ways["two_loaders"][1]
+    assert "failed" not in (summary["replay"]["reason"] or "")
+    actions = [each["action"] for each in summary["verdict"]["advice"]]
+    assert not any("num_workers" in action or "as much work" in action for action in actions), actions
+
+
+@pytest.mark.parametrize(
+    ("numbers", "validates", "expected"),
+    [
+        ([0, 1024, 1, 1025, 2, 1026, 3, 1027, 4], False, True),
+        ([0, 1024, 1, 1025, 2, 1026, 3, 1027, 4], True, False),  # of which one is to validate from
+        ([2, 0, 1, 5, 3, 4, 8, 6, 7, 9], False, False),  # in the order in which they were made
+    ],
+)
+def test_whether_loaders_are_taken_from_in_turn(numbers: list[int], validates: bool, expected: bool) -> None:
+    """By the numbers of the batches, of which each loader takes blocks."""
+    times = {"rank": 0, "start_ns": range(len(numbers)), "end_ns": range(1, len(numbers) + 1)}
+    rows = pl.DataFrame({"batch": numbers, "validates": [validates and number >= 1024 for number in numbers], **times})
+    assert expected == take_turns(rows)
 
 
 # ------------------------------------------------------------------------------------------------ the workers' time

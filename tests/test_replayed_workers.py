@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from simulated_loader import Job, seconds, simulate
 
-from ioprof.replay.changed import changed, filled, with_factors
+from ioprof.replay.changed import changed, filled, with_factors, with_kept_workers
 from ioprof.replay.changes import Change
 from ioprof.replay.cpu_use import Counted, Worked, cpu_use
 from ioprof.replay.engine import CORES, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
@@ -50,6 +50,18 @@ def test_kept_workers_do_once_what_new_ones_do_first() -> None:
     stages = (FIRST,) * job.workers + (USUAL,) * (EPOCHS * BATCHES - job.workers)
     truth = simulate(replace(job, stages=stages, persistent=True, end=0))
     np.testing.assert_allclose(taken_s(changed(recorded, Change(persistent_workers=True))), seconds(truth.got), atol=1e-7)
+
+
+def test_kept_workers_are_those_of_one_loader() -> None:
+    """A loader with another number of workers has its own: the others begin with its first iteration, and are kept from there."""
+    recorded = pipeline(simulate(epochs_job()).trace)
+    [rank] = recorded.ranks
+    first = replace(rank.iterations[0], workers=1, makers=(), startup_s=rank.iterations[0].startup_s[:1], first_s=np.zeros(0))
+    of_two = replace(recorded, ranks=(replace(rank, iterations=(first, *rank.iterations[1:])),))
+    [kept] = with_kept_workers(of_two).ranks
+    assert [True, True, False, False, False] == [each.starts_workers for each in kept.iterations]
+    assert [first.group, *[rank.iterations[1].group] * 4] == [each.group for each in kept.iterations]
+    assert EPOCHS * BATCHES == len(taken_s(with_kept_workers(of_two)))
 
 
 def test_each_other_worker_has_a_first_batch() -> None:

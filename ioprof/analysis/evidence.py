@@ -117,6 +117,8 @@ class Evidence:
     """Files that took most of the time of reading."""
     loaders: tuple[LoaderTime, ...] = ()
     """The job's loaders, most waiting first."""
+    takes_turns: bool = False
+    """Whether a loop takes batches of several of them in turn, each with workers of its own."""
     launches: Launches | None = None
     """How kernels were launched; None: none was recorded."""
     copied_per_step: dict[str, float] = field(default_factory=dict)

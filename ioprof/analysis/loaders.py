@@ -11,6 +11,10 @@ _LEAST_KNOWN: Final = 0.99
 """Part of the batches whose samples must be known for a rate in samples."""
 UNNAMED: Final = "loader"
 """A loader whose library tells no name."""
+_FEWEST_FALLS: Final = 4
+_LEAST_FALL: Final = 128
+"""By how much the number of a batch is below that of the one before, where that is of another loader: loaders take numbers in
+blocks. Batches of one loader that come in the order in which they were made differ by less."""
 
 
 def batches(trace: Trace) -> pl.DataFrame:
@@ -31,6 +35,13 @@ def batches(trace: Trace) -> pl.DataFrame:
     found = found.join(samplers.agg(loader=pl.col("name").min()), on=["rank", "batch"], how="left")
     validates = (pl.col("name") == "validate").fill_null(value=False)
     return found.select("rank", "batch", "start_ns", "end_ns", "samples", "making_ns", "loader", validates=validates)
+
+
+def take_turns(received: pl.DataFrame) -> bool:
+    """Whether a rank took batches to train on from several loaders in turn, by the rows of `batches`."""
+    taken = received.filter(~pl.col("validates")).sort("rank", "start_ns", "end_ns")
+    fell = pl.col("batch").shift().over("rank") - pl.col("batch") >= _LEAST_FALL
+    return int(taken.select(fell.sum()).item() or 0) >= _FEWEST_FALLS
 
 
 def loaders(received: pl.DataFrame) -> tuple[LoaderTime, ...]:

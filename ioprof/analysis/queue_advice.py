@@ -85,7 +85,7 @@ def more_workers(evidence: Evidence, why: str) -> Iterator[str | Advice]:
 def _equal_work(evidence: Evidence) -> Iterator[Advice]:
     """Equal work for all workers, where the busiest of them is what the loop waits for."""
     found, more_s = evidence.ceilings, evidence.imbalance_s
-    if found is None or more_s < _LARGE_IMBALANCE * found.step_s or not evidence.workers_are_busy:
+    if found is None or more_s < _LARGE_IMBALANCE * found.step_s or not evidence.workers_are_busy or evidence.takes_turns:
         return
     busy = f"the busiest of {found.workers} workers fetched for {(found.supply_s + more_s) * 1e3:,.1f} ms a step"
     text = "Give all workers as much work (shards of equal size, or many more than workers; samples that take equally long)"

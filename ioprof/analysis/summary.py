@@ -29,7 +29,7 @@ from ioprof.analysis.gpu_windows import pageable_ratio
 from ioprof.analysis.job_verdict import with_phase
 from ioprof.analysis.ledger import after_steps, ledger
 from ioprof.analysis.lineage import LEAVES
-from ioprof.analysis.loaders import batches, samples_in
+from ioprof.analysis.loaders import batches, samples_in, take_turns
 from ioprof.analysis.provable import changes_text
 from ioprof.analysis.reads import ReadTimes, ThreadReads, storage, thread_reads
 from ioprof.analysis.selection import COMPUTE, kind_in, look
@@ -104,6 +104,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         patterns=more.reads.patterns,
         files=more.reads.files,
         loaders=more.loaders,
+        takes_turns=take_turns(received),
         saved=saved(trace),
         small_sums=small_sums(trace),
         computed_meanwhile_s={rank: ns / 1e9 for rank, ns in charged.computed_meanwhile_ns.items()},

@@ -234,6 +234,8 @@ def _numbers(recorded: Pipeline) -> tuple[int, int]:
 def _proposals(
     recorded: Pipeline, job: JobKind, options: JobOptions, predictor: Predictor, most_workers: int | None
 ) -> Iterator[Advice]:
+    if recorded.takes_turns:
+        return
     workers, prefetch = _numbers(recorded)
     tried = [times * max(workers, 1) for times in _TIMES]
     if recorded.asks_process and workers:

@@ -27,6 +27,10 @@ def check_change(recorded: Pipeline, change: Change) -> None:
     """CommandError for a change of which the run does not show the costs."""
     if not recorded.has_loader and (option := _of_loader(change)):
         raise CommandError(f"{option}: no loader gave this job its batches")
+    if recorded.takes_turns and (option := _of_loader(change) or ("--batch" if change.batch else None)):
+        raise CommandError(
+            f"{option}: the loop takes batches of several loaders in turn, whose workers are replayed as those of one"
+        )
     iterations = [each for rank in recorded.ranks for each in rank.iterations]
     num_cold = sum(int((each.tasks.read_bytes > 0).sum()) for each in iterations)
     if change.cache == "cold" and num_cold < LEAST_COLD_BATCHES:

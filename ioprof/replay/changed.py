@@ -265,17 +265,19 @@ def with_kept_workers(pipeline: Pipeline, *, of_validation: bool = False) -> Pip
 
 
 def _with_kept_workers(rank: Rank, of_validation: bool) -> Rank:
-    """Only the first iteration of that purpose starts workers, and none stops them."""
-    iterations, keeps, group = list(rank.iterations), set[int](), None
+    """Only the first iteration of that purpose starts workers, and none stops them. One with another number of workers is of
+    another loader, whose workers are its own.
+    """
+    iterations, keeps, groups = list(rank.iterations), set[int](), dict[int, int]()
     for number, each in enumerate(iterations):
         if each.is_validation != of_validation or not each.workers:
             continue
-        if group is None:
-            group = each.group
+        if each.workers not in groups:
+            groups[each.workers] = each.group
         else:
             lag = each.tasks.lag_s.copy()
             lag[: each.workers] = np.nan
-            tasks = replace(each.tasks, lag_s=lag)
+            tasks, group = replace(each.tasks, lag_s=lag), groups[each.workers]
             none = np.zeros(0)
             iterations[number] = replace(each, tasks=tasks, group=group, starts_workers=False, startup_s=none, first_s=none)
             keeps.add(number)

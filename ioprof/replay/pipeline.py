@@ -245,6 +245,9 @@ class Pipeline:
     the run better."""
     asks_process: bool = False
     """Whether its workers mostly wait for answers of another process of the job, so that nothing is known of more workers."""
+    takes_turns: bool = False
+    """Whether a loop takes batches of several loaders in turn. Their workers are replayed as those of one, with the batches that
+    each of them made, so that nothing is known of other numbers of them."""
     copy_s: float = 0.0
     """Median time of copying a batch to the device; 0: no copy was recorded."""
     copy: str = "overlapped"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ioprof.analysis.blame import exposed
 from ioprof.analysis.intervals import Intervals, charge, covered, intersect, overlaps, pack, subtract, total, union, union_all
 from ioprof.analysis.lineage import COLUMNS, KINDS, Axis, kept_back
+from ioprof.analysis.loaders import batches, take_turns
 from ioprof.analysis.selection import COMPUTE, WORK, by_rank, intervals, kind_in, on_stream, with_worker
 from ioprof.analysis.served import are_served
 from ioprof.analysis.stragglers import arrivals
@@ -80,6 +81,7 @@ def pipeline(trace: Trace) -> Pipeline:
         warm_open_ratio=warm_open_ratio(trace),
         on_device=_on_device(trace),
         asks_process=are_served(trace),
+        takes_turns=take_turns(batches(trace)),
         copy_s=copy_s(trace),
         copy=way(trace, {rank: causes["h2d"] for rank, causes in own.items()}),
     )
