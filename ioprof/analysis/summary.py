@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -104,11 +104,10 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         patterns=more.reads.patterns,
         files=more.reads.files,
         loaders=more.loaders,
-        takes_turns=take_turns(received),
         saved=saved(trace),
         small_sums=small_sums(trace),
         computed_meanwhile_s={rank: ns / 1e9 for rank, ns in charged.computed_meanwhile_ns.items()},
-        longest_batch_s=int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,
+        **_of_batches(received),
     )
     evidence = _with_worker_lines(_with_device_work(evidence, trace, charged), trace, work, found.unnamed_samples)
     later, complete = _later(trace, charged, evidence, work, received), with_storage_bytes(capture(trace), storage_bytes(trace))
@@ -133,6 +132,12 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         prediction=predicted_epochs(trace),
         whole_job=run.whole_job,
     )
+
+
+def _of_batches(received: pl.DataFrame) -> dict[str, Any]:
+    """What the rows of `batches` say, as fields of the evidence."""
+    longest_ns = int(received["making_ns"].fill_null(0).to_numpy().max(initial=0))
+    return {"longest_batch_s": longest_ns / 1e9, "takes_turns": take_turns(received)}
 
 
 def _with_worker_lines(evidence: Evidence, trace: Trace, work: Making, samples: pl.DataFrame) -> Evidence:

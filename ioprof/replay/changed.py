@@ -265,19 +265,20 @@ def with_kept_workers(pipeline: Pipeline, *, of_validation: bool = False) -> Pip
 
 
 def _with_kept_workers(rank: Rank, of_validation: bool) -> Rank:
-    """Only the first iteration of that purpose starts workers, and none stops them. One with another number of workers is of
-    another loader, whose workers are its own.
+    """Only the first iteration of that purpose starts workers, and none stops them. One with more workers is of another loader, and
+    starts its own; one with fewer may have had no batch for some.
     """
-    iterations, keeps, groups = list(rank.iterations), set[int](), dict[int, int]()
+    iterations, keeps, kept = list(rank.iterations), set[int](), list[Iteration]()
     for number, each in enumerate(iterations):
         if each.is_validation != of_validation or not each.workers:
             continue
-        if each.workers not in groups:
-            groups[each.workers] = each.group
+        first = next((one for one in kept if one.workers >= each.workers), None)
+        if first is None:
+            kept.append(each)
         else:
             lag = each.tasks.lag_s.copy()
             lag[: each.workers] = np.nan
-            tasks, group = replace(each.tasks, lag_s=lag), groups[each.workers]
+            tasks, group = replace(each.tasks, lag_s=lag), first.group
             none = np.zeros(0)
             iterations[number] = replace(each, tasks=tasks, group=group, starts_workers=False, startup_s=none, first_s=none)
             keeps.add(number)
