@@ -7,9 +7,9 @@ A step is predicted if the longer of the two ceilings (their sum without workers
 left are named. One of them is what remains when all others are taken away, "variation": the ceilings are of the mean batch and the
 mean step, and the loop waits where a batch takes longer than the mean. A replay of the run has the time of each batch and each
 step, and so this variation: where it reproduces the step within 5 %, variation is what was left. A run that cannot be replayed
-says why. A step that is shorter than the ceilings had batches that were made ahead, in the steps before those that count.
+says why.
 
-Jobs without a loader, or with one whose batches nobody's work is known of, have no ceilings.
+Jobs without a loader, and jobs of whose loader no work was recorded, have no ceilings.
 """
 
 import argparse
@@ -38,12 +38,11 @@ def judged(summary: Summary) -> tuple[str, str]:
     error = replay.baseline_error if replay else None
     if abs(off) <= CLOSE:
         judgement = PREDICTED
-    elif off < 0 or parts.get(RESIDUALS[-1], 0.0) <= CLOSE:
+    elif off > 0 and parts.get(RESIDUALS[-1], 0.0) <= CLOSE:
         judgement = NAMED
     else:
         judgement = CONFIRMED if error is not None and abs(error) <= CLOSE else UNKNOWN
-    named = parts if off > 0 else {"batches made ahead": -off}
-    shown = ", ".join(f"{name} {share:.1%}" for name, share in named.items() if share >= LEAST_SHOWN and abs(off) > CLOSE)
+    shown = ", ".join(f"{name} {share:.1%}" for name, share in parts.items() if share >= LEAST_SHOWN and abs(off) > CLOSE)
     of_replay = f"{error:+.1%}" if error is not None else (replay.reason or "" if replay else "")
     supply = f"{found.supply_s * 1e3:.1f} / {found.consumer_s * 1e3:.1f}{' in turn' if found.is_serial else ''}"
     return judgement, f"| {found.step_s * 1e3:.1f} | {supply} | {off:+.1%} | {shown} | {of_replay.replace('|', '/')} |"
@@ -64,7 +63,7 @@ def main() -> None:
     said = ", ".join(f"{counts[each]} {each}" for each in (PREDICTED, NAMED, CONFIRMED, UNKNOWN, NONE))
     if options.json:
         print(json.dumps(counts, indent=1))
-    head = "| case | step | ms | workers / loop, ms | left | of a step | replayed |\n| --- | --- | --- | --- | --- | --- | --- |"
+    head = f"| case | step | ms | workers / loop, ms | left, of a step | by name | replayed |\n{'| --- ' * 7}|"
     table = "\n".join([f"{len(rows)} runs: {said}.", "", head, *rows, ""])
     if options.table:
         options.table.write_text(f"# The two ceilings of the jobs of the fault suite\n\n{table}")

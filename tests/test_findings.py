@@ -269,7 +269,8 @@ def test_bytes_that_are_read_again_are_told_beside_the_demand() -> None:
     summary = summarise(Trace(facts, spans, run.files))
     told = summary.findings.reads
     assert (30_000, 40.0) == (told.file_bytes, told.times_read)
-    assert "each of the 30.0 kB in the files was read 40 times on average" in " ".join(printed(summary_text(summary)).split())
+    shown = " ".join(printed(summary_text(summary)).split())
+    assert "each of the 30.0 kB in the files was read at least 40.0 times on average" in shown
     unknown = spans.with_columns(offset=pl.when(pl.col("batch") != 7).then("offset"))
     assert found(Trace(run.run, unknown, run.files)).reads.times_read is None
 

@@ -283,6 +283,12 @@ def test_nobody_waits_for_what_others_do_for_a_read() -> None:
     assert took == [pytest.approx(16.0, rel=0.07), pytest.approx(8.0)]
 
 
+def test_a_gain_of_which_a_part_was_seen_is_the_least() -> None:
+    """Such as of waits for the interpreter lock."""
+    seen = Advice("Move it", predicted_speedup=1.35, is_bound=True, is_least=True)
+    assert "at least 1.35 × as fast if that cost nothing" == gain_text(seen)
+
+
 def test_changes_in_summary_json_are_those_that_are_replayed() -> None:
     """And survive being written and read."""
     record = JobChange(workers=3, speeds={"storage": None, "decode": 2.0})

@@ -375,7 +375,7 @@ def _demand(summary: Summary) -> Statement:
         text += f"; this run got {amount(demand.got_bytes_per_s)}/s, which feeds {fed}"
     found = summary.findings.reads
     if not demand.is_delivered and found.file_bytes and found.times_read and found.times_read >= _LEAST_TIMES_READ:
-        times = f"each of the {amount(found.file_bytes)} in the files was read {found.times_read:,.0f} times on average"
+        times = f"each of the {amount(found.file_bytes)} in the files was read at least {found.times_read:,.1f} times on average"
         text += f"; {times}, and what the page cache keeps is read from storage once"
     return Statement("demand", f"{text}{_cores(demand)}", demand.basis)
 
