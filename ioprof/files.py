@@ -1,11 +1,35 @@
-"""Writing a file so that it is there whole or not at all, and checking before the work that it can be written."""
+"""Writing a file whole or not at all, checking before that it can be written, and reading small files of strangers."""
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from ioprof.errors import CommandError
+
+DESCRIPTION_BYTES: Final = 256 << 20
+"""No run.json, summary.json or job.json is larger: one of 1,000 ranks has 2 MB."""
+
+
+def read_regular_file(path: Path, most_bytes: int = DESCRIPTION_BYTES) -> bytes:
+    """The content of a file that somebody else may have made. OSError for what is no regular file, or has more than `most_bytes`.
+
+    A pipe would block until somebody writes to it, and a link to /dev/zero never ends.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(most_bytes + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"has more than {most_bytes >> 20} MiB", str(path))
+    return content
 
 
 @contextmanager
