@@ -1,10 +1,17 @@
 """The one part of the build that pyproject.toml cannot say: the C libraries, and that ioprof installs without a compiler too."""
 
+import os
 import platform
+import shlex
+import subprocess
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+
+# Of setuptools, which has no other name for it; to be imported after it.
+from distutils.command.build_scripts import build_scripts  # isort: skip
 
 for name in ("converters", "loaders"):
     if not Path(__file__).with_name("ioprof").joinpath(name, "__init__.py").is_file():
@@ -12,6 +19,8 @@ for name in ("converters", "loaders"):
         raise SystemExit(f"ioprof/{name} is not the folder it links to; install ioprof from git or from a .tar.gz, not from a .zip")
 
 NATIVE = Path("ioprof/native")
+COMMAND = NATIVE / "launcher" / "ioprof"
+"""The command as a script; beside it is its C source."""
 
 # gnu11 for atomics and anonymous initialisers; initial-exec because a dynamic thread-local costs a call per span, and may allocate
 # in the thread's first.
@@ -57,6 +66,26 @@ class BuildLibraries(build_ext):
         return super().get_ext_filename(fullname)
 
 
+class BuildCommand(build_scripts):
+    """Builds the command `ioprof` from C; without a compiler it is the script of that name."""
+
+    def get_source_files(self) -> list[str]:
+        """What a source distribution has to have."""
+        return [str(COMMAND), str(COMMAND.with_name("launcher.c"))]
+
+    def run(self) -> None:
+        """Build it."""
+        self.mkpath(self.build_dir)
+        compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+        flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]
+        target = Path(self.build_dir, COMMAND.name)
+        try:
+            subprocess.run([*compiler, *flags, str(COMMAND.with_name("launcher.c")), "-o", str(target)], check=True)
+        except (OSError, subprocess.CalledProcessError):
+            target.unlink(missing_ok=True)
+            super().run()
+
+
 def files(pattern: str, *folders: str) -> list[str]:
     """Files in folders of the C sources, in a fixed order."""
     return sorted(str(path) for folder in folders for path in (NATIVE / folder).glob(pattern))
@@ -76,7 +105,8 @@ def of_one_file(name: str, *headers: str) -> Extension:
 
 setup(
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
-    cmdclass={"build_ext": BuildLibraries},
+    cmdclass={"build_ext": BuildLibraries, "build_scripts": BuildCommand},
+    scripts=[str(COMMAND)],
     ext_modules=[
         Extension(
             "ioprof._native",

@@ -1,6 +1,62 @@
-"""`python -m ioprof` is `ioprof`."""
+"""The command `ioprof`, also as `python -m ioprof`: its own modules come from its own installation, whatever the job's are.
 
-from ioprof.cli import program
+The environment and the folder are the job's. A `PYTHONPATH` of `module load` may name another Python's numpy, a working directory
+may hold a `json.py`, and `PYTHONWARNINGS=error` would end ioprof instead of a warning in the job.
+"""
+
+import os
+import sys
+from typing import Final
+
+_OF_INTERPRETER: Final = ("PYTHON_CPU_COUNT", "PYTHON_FROZEN_MODULES", "PYTHON_GIL", "PYTHON_JIT")
+"""The only variables with PYTHON_ in front that mean something to Python. Images of containers set PYTHON_VERSION, for example."""
+_PACKAGES: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""The folder that ioprof was imported from."""
+
+
+def program() -> int:
+    """What the command `ioprof` calls."""
+    _isolate()
+    try:
+        from ioprof.cli import program as of_command_line
+
+        return of_command_line()
+    except (ImportError, MemoryError, OSError) as error:
+        if sys.argv[1:2] != ["record"] or "--" not in sys.argv:
+            raise
+        from ioprof.process import started_environment
+        from ioprof.recording.unrecorded import run_unrecorded
+
+        command = sys.argv[sys.argv.index("--") + 1 :]
+        run_unrecorded(command, started_environment(), f"cannot start ({type(error).__name__} {error})")
+
+
+def _isolate() -> None:
+    """Leave out what the environment and the working directory give Python; the environment itself stays as it is, for the job.
+
+    An installation that is found by PYTHONPATH needs it, for ioprof's libraries too.
+    """
+    if not sys.flags.safe_path and sys.path and os.path.abspath(sys.path[0]) != _PACKAGES:
+        del sys.path[0]  # the script's folder, or the working directory
+    names = [name for name in os.environ if name.startswith("PYTHON")]
+    if sys.flags.ignore_environment or not any(not name.startswith("PYTHON_") or name in _OF_INTERPRETER for name in names):
+        return
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if _PACKAGES in {os.path.abspath(entry) for entry in entries if entry} or (not sys.flags.safe_path and _is_here()):
+        return
+    from ioprof.process import own_python, started_environment
+
+    line = [*own_python(isolated=True), "-m", "ioprof", *sys.argv[1:]]
+    os.execve(line[0], line, started_environment())  # noqa: S606 - in place of this process
+
+
+def _is_here() -> bool:
+    """Whether ioprof was imported from the working directory, by `python -m ioprof` in a checkout."""
+    try:
+        return os.getcwd() == _PACKAGES and sys.path[:1] == [_PACKAGES]
+    except OSError:  # it was removed
+        return False
+
 
 if __name__ == "__main__":
     raise SystemExit(program())

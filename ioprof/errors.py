@@ -10,6 +10,13 @@
 Every message is one line that tells the user what to do. Only `ioprof.cli` converts them into output and exit codes.
 """
 
+from typing import Final
+
+NOT_EXECUTABLE: Final = 126
+"""The exit code of shells for a program that may not be executed."""
+NOT_FOUND: Final = 127
+"""That for one that is not there."""
+
 
 class IoprofError(Exception):
     """An error with a message for the user. `exit_code` is the exit code of the command line."""

@@ -13,8 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 import ioprof
-from ioprof.cli.console import error_line, output
-from ioprof.errors import IoprofError
+from ioprof.cli.console import error_line, guarded, output
+from ioprof.process import end_by_signal
 
 PANELS: Final = {
     "Measure": ("run", "presets", "study", "record", "gather", "demo"),
@@ -25,6 +25,7 @@ PANELS: Final = {
 """The commands by their panel of `ioprof --help`, in its order."""
 COMMANDS: Final = {command: panel for panel, commands in PANELS.items() for command in commands}
 """Each is a module of this package (`import` is `import_`); several verbs under one name are a `typer.Typer` called `app`."""
+_STDERR: Final = 2
 
 
 def program() -> int:
@@ -33,32 +34,41 @@ def program() -> int:
     When a process ends, Python looks several times for reference cycles among all objects of all libraries, which takes 0.2 s of
     CPU time. Frozen objects are left out; all else happens as usual.
     """
+    _open_standard_streams()
     try:
-        return main()
+        code = main()
+        return code if code >= 0 else end_by_signal(-code)
     finally:
         gc.freeze()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 failed, 2 bad usage or bad input, 130 interrupted."""
+    """Run one command and return its exit code: 0 done, 1 failed, 2 bad usage or bad input, 130 interrupted.
+
+    That of `record` is the recorded command's, and negative where a signal ended that.
+    """
     given = sys.argv[1:] if arguments is None else arguments
+    commands = given[:1] if given and given[0] in COMMANDS else () if given == ["--version"] else COMMANDS
+    app = _app(commands)
     try:
-        commands = given[:1] if given and given[0] in COMMANDS else () if given == ["--version"] else COMMANDS
-        result = _app(commands)(given, prog_name="ioprof", standalone_mode=False)
-        return result if isinstance(result, int) else 0
-    except IoprofError as error:
-        error_line(str(error))
-        return error.exit_code
-    except (typer.Abort, KeyboardInterrupt):
+        return guarded(lambda: _run(app, given))
+    except typer.Abort:
         error_line("interrupted")
         return 130
-    except BrokenPipeError:
-        return 1
-    except OSError as error:
-        error_line(f"{error.filename or 'input/output'}: {error.strerror or error}")
-        return 1
     except Exception as error:
         return _usage_error(error)
+
+
+def _run(app: typer.Typer, given: list[str]) -> int:
+    result = app(given, prog_name="ioprof", standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def _open_standard_streams() -> None:
+    """Open those that the caller closed, so that no file of ioprof gets their numbers; programs that it starts find them closed."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= _STDERR:
+        pass
+    os.close(descriptor)
 
 
 class _CommandGroup(TyperGroup):
@@ -91,8 +101,12 @@ def _app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
 
 @contextmanager
 def _unchanged_environment() -> Iterator[None]:
-    """Undo what libraries change in the environment while they are imported (polars does), since a job would inherit it."""
+    """Undo what libraries change in the environment while they are imported (polars does), since a job would inherit it.
+
+    numpy's OpenBLAS starts a thread for each core as it is imported, and ends the process where a limit forbids that.
+    """
     before = dict(os.environ)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     yield
     for name in os.environ.keys() - before.keys():
         del os.environ[name]

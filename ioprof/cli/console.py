@@ -2,11 +2,13 @@
 
 import shlex
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 from rich.console import Console
 
+from ioprof.errors import IoprofError
 from ioprof.progress import shown_progress
 from ioprof.reporter import Advance, Reporter
 
@@ -33,6 +35,23 @@ def error_line(text: str) -> None:
     """The one line that says what went wrong and what to type."""
     with _ignored_errors():
         messages.print("ioprof: " + " ".join(text.split()), markup=False, style="bold red" if messages.is_terminal else None)
+
+
+def guarded(function: Callable[[], int]) -> int:
+    """What `function` returns, or the exit code of an error that it raised, with one line that says what went wrong."""
+    try:
+        return function()
+    except IoprofError as error:
+        error_line(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        error_line("interrupted")
+        return 130
+    except BrokenPipeError:
+        return 1
+    except OSError as error:
+        error_line(f"{error.filename or 'input/output'}: {error.strerror or error}")
+        return 1
 
 
 def next_command(*words: object) -> None:

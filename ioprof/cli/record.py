@@ -1,16 +1,24 @@
 """`ioprof record -- COMMAND`: any command, recorded, unchanged."""
 
 import os
+import shlex
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Argument, Option
 
-import ioprof
-from ioprof.cli.console import messages, next_command, reporter
+from ioprof.cli.console import error_line, guarded, messages, next_command, reporter
+from ioprof.errors import IoprofError
 from ioprof.instrument import gpu
-from ioprof.process import return_freed_memory
-from ioprof.recording.command import default_run_folder
+from ioprof.instrument.variables import DEBUG_VARIABLE
+from ioprof.process import Fork, return_freed_memory, signal_name, started_environment
+from ioprof.recording.command import EndedCommand, default_run_folder, recorded_command
+from ioprof.recording.signal_forwarding import inherited_descriptors
+from ioprof.recording.unrecorded import run_unrecorded
+
+if TYPE_CHECKING:
+    from ioprof.analysis.run import Run
 
 CONTEXT: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """All that follows the command's name is the command's."""
@@ -31,17 +39,61 @@ def record(
     stacks: Annotated[bool, Option("--stacks/--no-stacks", help="Sample the Python stacks of ranks and workers.")] = True,
 ) -> int:
     """Run any command, unchanged, report what its training waited for, and return its exit code."""
-    environment = dict(os.environ)
+    environment = started_environment()
     return_freed_memory(os.environ)
     folder = out or default_run_folder(environment)
-    run = ioprof.record(
-        command, out=folder, force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, environment=environment,
-        reporter=reporter,
-    )  # fmt: skip
+    try:
+        with recorded_command(
+            command, folder, environment, force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, reporter=reporter
+        ) as ended:
+            _close(inherited_descriptors())
+            _make_apart(ended, folder, quiet)
+            return ended.code
+    except (IoprofError, OSError, MemoryError) as error:  # before the command was started: later ones are for the run folder alone
+        if isinstance(error, IoprofError) and error.exit_code != IoprofError.exit_code:
+            raise
+        run_unrecorded(command, environment, str(error) or type(error).__name__)
+
+
+def _make_apart(ended: EndedCommand, folder: Path, quiet: bool) -> None:
+    """Make the run folder in a process of its own, and print its summary.
+
+    What fails there, or kills that process (for its memory, for example), takes nothing of the command's result with it.
+    """
+    try:
+        process = Fork(lambda: _make(ended, folder, quiet))
+    except OSError:  # no process, or no memory for one
+        _make(ended, folder, quiet)
+        return
+    ended.forwarder.forward_to(process)
+    if (code := process.wait()) < 0:
+        how = f"make the run folder with: ioprof gather {shlex.quote(str(ended.out))}"
+        by = signal_name(-code)
+        error_line(f"the run folder is not complete: {by} ended its making (the capture files stay in {ended.spool}; {how})")
+
+
+def _make(ended: EndedCommand, folder: Path, quiet: bool) -> int:
+    try:
+        return guarded(lambda: _show(ended.make_run(), folder, quiet))
+    except BaseException as error:  # also one of polars, which is no Exception
+        if DEBUG_VARIABLE in os.environ:
+            raise
+        notes = " ".join(getattr(error, "__notes__", ()))
+        error_line(f"the run folder is not complete: {type(error).__name__}: {error} {notes}")
+        return 1
+
+
+def _show(run: "Run", folder: Path, quiet: bool) -> int:
     if run.trace.run.part is None and not quiet:
         from ioprof.report.brief import brief_text  # after the job: it loads the libraries of the report
 
-        messages.print(brief_text(run.analysed.summary, run.analysed.steps), markup=False)
+        messages.print(brief_text(run.summary, run.steps), markup=False)
         next_command("ioprof", "report", folder)
-    own = next((each.exit_code for each in run.trace.run.parts if each.part and each.part.number == 0), run.trace.run.exit_code)
-    return own or 0
+    return 0
+
+
+def _close(descriptors: list[int]) -> None:
+    """Close what the caller gave to the command: a pipe's reader, or who waits for a lock, waits for the command alone."""
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)

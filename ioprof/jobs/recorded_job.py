@@ -104,7 +104,8 @@ def record_job(
         recording.add(limit=limit_record)
         outcome = _with_memory_limit(outcome, limit_record)
         with interrupts.raising():
-            recorded = recording.finish(status=outcome.status, failures=outcome.failures)
+            recording.end(status=outcome.status, failures=outcome.failures)
+            recorded = recording.finish()
     if interrupts.count and outcome.status != "interrupted":
         raise KeyboardInterrupt
     return gather_tasks(recorded, out, recording.part, force, reporter)

@@ -1,15 +1,20 @@
 """Records any command, unchanged, in all its processes."""
 
+import errno
+import os
 import shlex
 import shutil
+import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ioprof.errors import CommandError
+from ioprof.errors import NOT_EXECUTABLE, NOT_FOUND, CommandError
 from ioprof.instrument import gpu, preload, recorder
 from ioprof.process import signal_name
 from ioprof.recording.gathering import gather_tasks
@@ -18,19 +23,38 @@ from ioprof.recording.lifecycle import Recording, initial_record
 from ioprof.recording.parts import name_of_job
 from ioprof.recording.run_folder import begin_job_log, check_output
 from ioprof.recording.signal_forwarding import SignalForwarder, forwarded_signals
+from ioprof.recording.signals_given import children_waited_for, signals_as_given, signals_blocked, signals_ignored_by_caller
+from ioprof.recording.unrecorded import as_script
 from ioprof.reporter import SILENT, Reporter
 from ioprof.run_record import Failure, FailureCode
 
 if TYPE_CHECKING:
     from ioprof.analysis.run import Run
 
-_NOT_FOUND: Final = 127
 _SIGNALLED: Final = 128
 
 
 def default_run_folder(environment: Mapping[str, str]) -> Path:
     """`runs/JOB` where a launcher started several tasks, so that all have the same, else `runs/TIME`."""
     return Path("runs") / (name_of_job(environment) or time.strftime("%Y%m%d-%H%M%S"))
+
+
+@dataclass
+class EndedCommand:
+    """A recorded command that has ended, before its run folder is made."""
+
+    code: int
+    """Its exit code, or the negative number of the signal that ended it."""
+    spool: Path
+    """Where the recording is."""
+    out: Path
+    """The run folder that it becomes."""
+    forwarder: SignalForwarder
+    """Of signals, to the command or to whom it is told."""
+    restore_signals: Callable[[], None]
+    """Gives signals to whom they went before the command was started."""
+    make_run: "Callable[[], Run]"
+    """Makes the run folder."""
 
 
 def record_command(
@@ -54,25 +78,108 @@ def record_command(
     program that is not there (exit code 127), a bad `gpu_window` or `keep`, and an `out` that cannot be made or would be
     overwritten.
     """
-    if shutil.which(command[0], path=environment.get("PATH")) is None:
-        raise CommandError(f"{command[0]}: no such program; give its path", exit_code=_NOT_FOUND)
+    with recorded_command(
+        command, out, environment,
+        force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, has_log=in_series, reporter=reporter,
+    ) as ended:  # fmt: skip
+        ended.restore_signals()
+        run = ended.make_run()
+    if in_series and ended.forwarder.interrupted and run.trace.run.status == "complete":
+        raise KeyboardInterrupt
+    return run
+
+
+@contextmanager
+def recorded_command(
+    command: Sequence[str],
+    out: Path,
+    environment: Mapping[str, str],
+    *,
+    has_log: bool = False,
+    force: bool = False,
+    gpu_window: str = gpu.DEFAULT_WINDOW,
+    stacks: bool = True,
+    keep: str | None = None,
+    reporter: Reporter = SILENT,
+) -> Iterator[EndedCommand]:
+    """Run and record a command to its end, for the block, which makes the run folder; see `record_command`.
+
+    Whatever fails once the command has been started is raised by `EndedCommand.make_run`, so that the command's exit code is known.
+    """
+    _check_program(command[0], environment)
     gpu.plan(gpu_window)
     keep_ns = None if keep is None else parse_keep(keep)
     check_output(out, force)
     if keep_ns is not None:
         check_keeping(recorder.uses_native())
     run = initial_record(command, out, environment)
-    with Recording(out, force, run, environment, stacks=stacks, keep_ns=keep_ns, reporter=reporter) as recording:
-        with forwarded_signals() as forwarder, recording.external_samplers():
-            job_environment = {**recording.environment, preload.GPU_WINDOW_VARIABLE: gpu_window}
-            with _streams(recording.out if in_series else None) as streams:
-                code = _wait(subprocess.Popen(command, env=job_environment, **streams), forwarder)
-        status = "interrupted" if forwarder.interrupted and code else "failed" if code else "complete"
-        failures = [_failure(command[0], code)] if status == "failed" else []
-        recorded = recording.finish(status=status, failures=failures, exit_code=code if code >= 0 else _SIGNALLED - code)
-    if in_series and forwarder.interrupted and status == "complete":
-        raise KeyboardInterrupt
-    return gather_tasks(recorded, out, recording.part, force, reporter)
+    ignored = signals_ignored_by_caller()
+    with (
+        children_waited_for(),
+        Recording(out, force, run, environment, stacks=stacks, keep_ns=keep_ns, reporter=reporter) as recording,
+        ExitStack() as signals,
+    ):
+        process, error = None, None
+        forwarder = signals.enter_context(forwarded_signals())
+        try:
+            with ExitStack() as samplers, _streams(recording.out if has_log else None) as streams:
+                with signals_blocked():  # in their threads: Python handles a signal when the main thread does not wait
+                    samplers.enter_context(recording.external_samplers())
+                forwarder.start()
+                job_environment = {**recording.environment, preload.GPU_WINDOW_VARIABLE: gpu_window}
+                process = _start(command, job_environment, ignored, streams)
+                forwarder.forward_to(process)
+                process.wait()
+            _note_end(recording, command[0], process.returncode, forwarder)
+        except BaseException as failed:
+            if process is None:
+                raise
+            process.wait()
+            error = failed
+
+        def make_run() -> "Run":
+            if error is not None:
+                raise error
+            return gather_tasks(recording.finish(), out, recording.part, force, reporter)
+
+        yield EndedCommand(process.returncode, recording.spool, recording.out, forwarder, signals.close, make_run)
+
+
+def _check_program(program: str, environment: Mapping[str, str]) -> None:
+    path = environment.get("PATH")
+    if shutil.which(program, path=path) is None:
+        if shutil.which(program, os.F_OK, path) is None and not Path(program).is_dir():
+            raise CommandError(f"{program}: no such program; give its path", exit_code=NOT_FOUND)
+        raise CommandError(f"{program}: may not be executed; see ls -l", exit_code=NOT_EXECUTABLE)
+
+
+def _start(
+    command: Sequence[str], environment: Mapping[str, str], ignored: frozenset[int], streams: Mapping[str, Any]
+) -> "subprocess.Popen[bytes]":
+    """Start the command with what this process was given: descriptors, and signals that are ignored.
+
+    A script that does not name its interpreter is run by the shell, as execvp(3) and shells do.
+    """
+    ignore_children = partial(signal.signal, signal.SIGCHLD, signal.SIG_IGN) if signal.SIGCHLD in ignored else None
+    how: dict[str, Any] = {"env": environment, "close_fds": False, "preexec_fn": ignore_children, **streams}
+    with signals_as_given(ignored) as is_done:
+        how["restore_signals"] = not is_done
+        try:
+            return subprocess.Popen(command, **how)
+        except FileNotFoundError:
+            raise CommandError(f"{command[0]}: the interpreter that its first line names is not there", NOT_FOUND) from None
+        except PermissionError as error:
+            raise CommandError(f"{command[0]}: {error.strerror}", NOT_EXECUTABLE) from None
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            return subprocess.Popen(as_script(command, environment), **how)
+
+
+def _note_end(recording: Recording, program: str, code: int, forwarder: SignalForwarder) -> None:
+    status = "interrupted" if forwarder.interrupted and code else "failed" if code else "complete"
+    failures = [_failure(program, code)] if status == "failed" else []
+    recording.end(status=status, failures=failures, exit_code=code if code >= 0 else _SIGNALLED - code)
 
 
 @contextmanager
@@ -88,12 +195,6 @@ def _streams(out: Path | None) -> Iterator[dict[str, Any]]:
 def _failure(program: str, code: int) -> Failure:
     name = shlex.quote(program)
     if code < 0:
-        signal = signal_name(-code)
-        return Failure(what=f"{name} was killed by {signal}", code=FailureCode.KILLED, signal=signal)
+        killed_by = signal_name(-code)
+        return Failure(what=f"{name} was killed by {killed_by}", code=FailureCode.KILLED, signal=killed_by)
     return Failure(what=f"{name} exited with {code}", code=FailureCode.ERROR)
-
-
-def _wait(child: "subprocess.Popen[bytes]", forwarder: SignalForwarder) -> int:
-    """Wait for the command; returns its exit code, or the negative number of the signal that ended it."""
-    forwarder.forward_to(child.pid)
-    return child.wait()

@@ -69,7 +69,7 @@ def interrupted_by_any() -> Iterator[None]:
 
 
 @contextmanager
-def handle_signals(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Give these signals to `handler` in this block; those that were ignored before (`nohup`, a shell's `&`) stay ignored.
 
     Does nothing outside of the main thread, where Python permits no handlers.

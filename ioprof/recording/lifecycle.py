@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ioprof import clock
 from ioprof.instrument import preload
 from ioprof.instrument.kernel_clocks import clock_facts, wall_error_ns
+from ioprof.process import printable
 from ioprof.recording.external_samplers import ExternalSamplers, capture_record, with_cold_costs, with_costs
 from ioprof.recording.host_facts import CpuMeter, host_record, recorded_variables, versions
 from ioprof.recording.keeping import Keeper
@@ -28,12 +29,12 @@ def initial_record(command: Sequence[str], out: Path, environment: Mapping[str, 
     return RunRecord(
         name=out.resolve().name,
         status="running",
-        command=shlex.join(command),
+        command=printable(shlex.join(command)),
         directory=_directory(),
         started=clock.wall_text(clock.anchor().wall_ns),
         hosts=(host_record(),),
         versions=versions(),
-        environment=recorded_variables(environment),
+        environment={name: printable(value) for name, value in recorded_variables(environment).items()},
         clocks=ClockRecord.of({"method": "one host, one monotonic clock", "uncertainty_ns": 0, **clock_facts()}),
         capture=capture_record(environment),
     )
@@ -41,7 +42,7 @@ def initial_record(command: Sequence[str], out: Path, environment: Mapping[str, 
 
 def _directory() -> str | None:
     try:
-        return str(Path.cwd())
+        return printable(str(Path.cwd()))
     except OSError:  # it was removed
         return None
 
@@ -121,10 +122,10 @@ class Recording:
         """Set fields of the run that became known since it started; also kept if the recording fails."""
         self._pending.run = self._pending.run.replace(**fields)
 
-    def finish(self, *, status: str, failures: Sequence[Failure], exit_code: int | None = None) -> "Run":
-        """Make the run folder, and remove the spool."""
+    def end(self, *, status: str, failures: Sequence[Failure], exit_code: int | None = None) -> None:
+        """Note how the job ended, and what only the process that waited for it can tell."""
         run = self._pending.run
-        run = run.replace(
+        self._pending.run = run.replace(
             status=status,
             failures=tuple(failures),
             exit_code=exit_code,
@@ -132,6 +133,10 @@ class Recording:
             capture=self._samplers.add_to(run.capture),
             clocks=run.clocks.replace(wall_error_ns=self._wall_error_ns(run.clocks)),
         )
+
+    def finish(self) -> "Run":
+        """Make the run folder of a job that has ended, and remove the spool."""
+        run = self._pending.run
         finished = self._pending.make(run, self._storing, self._with_costs)
         if self.spool.exists():
             self._reporter.say(f"could not be removed, and is not needed any more: {self.spool}")

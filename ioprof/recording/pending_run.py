@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ioprof.dataset import write_json_atomically
-from ioprof.errors import CommandError, IoprofError
+from ioprof.errors import NOT_EXECUTABLE, NOT_FOUND, CommandError, IoprofError
 from ioprof.recording.run_folder import MARKER, check_output, create_output, output_exists
 from ioprof.recording.storing_process import StoringProcess
 from ioprof.run_record import RunRecord
@@ -91,7 +91,8 @@ class PendingRun:
             what = f"{error.filename or self.spool}: {error.strerror or error}"
             raise CommandError(f"{what}; correct that and run again{self._where_left()}", exit_code=1) from None
         if isinstance(error, IoprofError):
-            raise CommandError(f"{error}{self._where_left()}", exit_code=1) from None
+            no_program = error.exit_code if error.exit_code in (NOT_EXECUTABLE, NOT_FOUND) else 1
+            raise CommandError(f"{error}{self._where_left()}", exit_code=no_program) from None
         error.add_note(f"ioprof: the job has ended{self._where_left()}")
 
     def _where_left(self) -> str:
