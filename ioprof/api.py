@@ -420,9 +420,9 @@ def prove(
 
 
 def _run(options: "RunOptions", command: Sequence[str] | None, environment: Mapping[str, str] | None, reporter: Reporter) -> "Run":
-    from ioprof.jobs.training_run import run_job
+    from ioprof.jobs.training_run import run_attempt
 
-    return _shown(run_job(options, command or sys.orig_argv, os.environ if environment is None else environment, reporter))
+    return _shown(run_attempt(options, command or sys.orig_argv, os.environ if environment is None else environment, reporter))
 
 
 def _shown(run: "AnalysedRun") -> "Run":

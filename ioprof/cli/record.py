@@ -42,6 +42,6 @@ def record(
         from ioprof.report.brief import brief_text  # after the job: it loads the libraries of the report
 
         messages.print(brief_text(run.analysed.summary, run.analysed.steps), markup=False)
-        next_command("ioprof", "report", folder)
+        next_command("ioprof", "report", run.analysed.folder or folder)
     own = next((each.exit_code for each in run.trace.run.parts if each.part and each.part.number == 0), run.trace.run.exit_code)
     return own or 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ioprof.errors import CommandError
 from ioprof.instrument import gpu, preload, recorder
 from ioprof.process import signal_name
+from ioprof.recording.attempts import usable_run_folder
 from ioprof.recording.gathering import gather_tasks
 from ioprof.recording.keeping import check_keeping, parse_keep
 from ioprof.recording.lifecycle import Recording, initial_record
@@ -47,6 +48,8 @@ def record_command(
 ) -> "Run":
     """Run `command` with `environment`, forward signals to it, and make the run folder `out`, also if the command failed.
 
+    Under a launcher or scheduler an `out` that exists is no reason not to start: the run goes to the next name (`attempts`).
+
     `in_series`: for a caller that goes on with further runs. What the command writes goes to the run folder's job.log, it has no
     input, and an interrupt that it ignored is raised as KeyboardInterrupt once the run folder is whole.
 
@@ -58,6 +61,10 @@ def record_command(
         raise CommandError(f"{command[0]}: no such program; give its path", exit_code=_NOT_FOUND)
     gpu.plan(gpu_window)
     keep_ns = None if keep is None else parse_keep(keep)
+    if not in_series:
+        out, message = usable_run_folder(out, environment, force=force)
+        if message:
+            reporter.say(message)
     check_output(out, force)
     if keep_ns is not None:
         check_keeping(recorder.uses_native())

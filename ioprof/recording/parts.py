@@ -56,6 +56,12 @@ def own_part(environment: Mapping[str, str]) -> Part | None:
     return None
 
 
+def is_launched(environment: Mapping[str, str]) -> bool:
+    """Whether a launcher or scheduler started this, so that nobody is there who could type the command again."""
+    names = (*_JOBS, *(size for size, _ in _TASKS))
+    return any(environment.get(name) for name in names)
+
+
 def name_of_job(environment: Mapping[str, str]) -> str | None:
     """Name for the run of several tasks that have no --out: the same for all tasks. None if there is one task."""
     part = own_part(environment)

@@ -26,11 +26,13 @@ def profile_block(out: Path, command: Sequence[str], environment: Mapping[str, s
     overwritten, and `CaptureError` if this process is recorded already; both before the block begins. If the run folder cannot be
     made after the block, the recording stays, and a `CommandError`, or a note to what the block raised, says where it is.
     """
+    from ioprof.recording.attempts import usable_run_folder
     from ioprof.recording.pending_run import PendingRun
     from ioprof.run_record import Failure
 
     if recorder.is_recording():
         raise CaptureError("this process is being recorded already; leave ioprof.profile out of a script that runs under ioprof")
+    out, _ = usable_run_folder(out, environment, force=force, in_parts=False)
     run = _initial_record(out, command, environment)
     recording = PendingRun(out, force, run)
     recording.begin()
