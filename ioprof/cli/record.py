@@ -29,6 +29,9 @@ def record(
         str | None, Option(help="Keep the last 10m (or 30s, 2h) only, and the sums of all.", metavar="TIME", show_default=False)
     ] = None,
     stacks: Annotated[bool, Option("--stacks/--no-stacks", help="Sample the Python stacks of ranks and workers.")] = True,
+    keep_arguments: Annotated[
+        bool, Option("--keep-arguments", help="Keep secrets in the arguments: they are masked else.")
+    ] = False,
 ) -> int:
     """Run any command, unchanged, report what its training waited for, and return its exit code."""
     environment = dict(os.environ)
@@ -36,7 +39,7 @@ def record(
     folder = out or default_run_folder(environment)
     run = ioprof.record(
         command, out=folder, force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, environment=environment,
-        reporter=reporter,
+        keep_arguments=keep_arguments, reporter=reporter,
     )  # fmt: skip
     if run.trace.run.part is None and not quiet:
         from ioprof.report.brief import brief_text  # after the job: it loads the libraries of the report

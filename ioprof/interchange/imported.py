@@ -12,7 +12,7 @@ import polars as pl
 
 from ioprof import clock
 from ioprof.errors import CommandError
-from ioprof.ingest.untrusted_values import LATEST_NS, damage_facts
+from ioprof.ingest.untrusted_values import LATEST_NS, damage_facts, masked_series
 from ioprof.run_record import (
     CaptureRecord,
     ClockRecord,
@@ -137,7 +137,7 @@ def _numbered(paths: pl.Series) -> tuple[pl.Series, pl.Series]:
     number_of = np.zeros(no_path + 1, np.int64)
     number_of[used] = np.arange(len(used))
     numbers = pl.Series(number_of[values])
-    different = paths[starts[run_of[used]]].cast(pl.String)
+    different = masked_series(paths[starts[run_of[used]]].cast(pl.String))
     return different, numbers.set(paths.is_null(), None) if paths.null_count() else numbers
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ioprof.errors import CommandError
 from ioprof.instrument import gpu, preload, recorder
+from ioprof.masking import masked_command
 from ioprof.process import signal_name
 from ioprof.recording.attempts import usable_run_folder
 from ioprof.recording.gathering import gather_tasks
@@ -43,6 +44,7 @@ def record_command(
     gpu_window: str = gpu.DEFAULT_WINDOW,
     stacks: bool = True,
     keep: str | None = None,
+    keep_arguments: bool = False,
     in_series: bool = False,
     reporter: Reporter = SILENT,
 ) -> "Run":
@@ -58,7 +60,7 @@ def record_command(
     overwritten.
     """
     if shutil.which(command[0], path=environment.get("PATH")) is None:
-        raise CommandError(f"{command[0]}: no such program; give its path", exit_code=_NOT_FOUND)
+        raise CommandError(f"{masked_command(command)[0]}: no such program; give its path", exit_code=_NOT_FOUND)
     gpu.plan(gpu_window)
     keep_ns = None if keep is None else parse_keep(keep)
     if not in_series:
@@ -68,7 +70,7 @@ def record_command(
     check_output(out, force)
     if keep_ns is not None:
         check_keeping(recorder.uses_native())
-    run = initial_record(command, out, environment)
+    run = initial_record(command, out, environment, keep_arguments=keep_arguments)
     with Recording(out, force, run, environment, stacks=stacks, keep_ns=keep_ns, reporter=reporter) as recording:
         with forwarded_signals() as forwarder, recording.external_samplers():
             job_environment = {**recording.environment, preload.GPU_WINDOW_VARIABLE: gpu_window}

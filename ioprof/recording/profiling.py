@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ioprof.errors import CaptureError, IoprofError
 from ioprof.instrument import hooks, recorder
+from ioprof.masking import masked_text
 
 if TYPE_CHECKING:
     from ioprof.run_record import RunRecord
@@ -48,7 +49,7 @@ def profile_block(out: Path, command: Sequence[str], environment: Mapping[str, s
         yield
     except BaseException as error:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        failure = Failure.from_text(max(state.identity.rank, 0), f"{type(error).__name__}: {error}")
+        failure = Failure.from_text(max(state.identity.rank, 0), masked_text(f"{type(error).__name__}: {error}"))
         try:
             end(status, failure)
         except IoprofError as lost:
