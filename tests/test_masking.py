@@ -24,6 +24,7 @@ from preload import needs_library
 from repository import PROGRAMS
 
 from ioprof.errors import CommandError
+from ioprof.interchange.imported import Imported, to_trace
 from ioprof.jobs.recorded_script import _recorded_command
 from ioprof.masking import MASK, SUSPICION, is_masked, masked_command, masked_text
 from ioprof.run_record import RunRecord
@@ -259,6 +260,17 @@ def exported(folder: Path) -> Iterator[tuple[str, str]]:
         assert 0 == ioprof("export", "run", path, "--to", name, cwd=folder).code
         data = path.read_bytes()
         yield path.name, (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("latin-1")
+
+
+def test_an_imported_trace_keeps_no_secret():
+    """In names and paths; other names stay, and so does what is null."""
+    table = pl.DataFrame({
+        "start_ns": [1, 2, 3], "end_ns": [2, 3, 4], "kind": ["user"] * 3, "name": ["login(token='abcdefgh1')", "forward", None],
+        "path": ["https://me:abcdefgh1@host/a", "/data/a", None],
+    })  # fmt: skip
+    trace = to_trace([Imported(Path("trace.json"), table)], "run", "ioprof import", "wall clock")
+    assert ["login(token='***')", "forward", None] == trace.spans["name"].cast(pl.String).to_list()
+    assert ["https://me:***@host/a", "/data/a"] == trace.files["path"].to_list()
 
 
 @needs_library
