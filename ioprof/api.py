@@ -52,6 +52,7 @@ def record(
     gpu_window: str = DEFAULT_WINDOW,
     stacks: bool = True,
     keep: str | None = None,
+    keep_arguments: bool = False,
     environment: Mapping[str, str] | None = None,
     reporter: Reporter = SILENT,
 ) -> "Run":
@@ -71,6 +72,7 @@ def record(
             over 0.5 % of the time; `all`, or `off`.
         stacks: sample the Python stacks of ranks and their workers, from outside.
         keep: keep the spans of the last so long only, such as `10m`, and the sums of all (`run.trace.run.whole_job`); default: all.
+        keep_arguments: store secrets in the arguments (`--token X`, signed URLs); default: they are stored as `***`.
         environment: of the command (default: that of this process).
         reporter: where messages go (default: nowhere).
 
@@ -81,12 +83,11 @@ def record(
     from ioprof.recording.command import default_run_folder, record_command
 
     variables = os.environ if environment is None else environment
-    words = [os.fspath(word) for word in command]
-    folder = default_run_folder(variables) if out is None else Path(out)
-    found = record_command(
-        words, folder, variables, force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, reporter=reporter
-    )
-    return _shown(found)
+    words, folder = [os.fspath(word) for word in command], default_run_folder(variables) if out is None else Path(out)
+    return _shown(record_command(
+        words, folder, variables, force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, keep_arguments=keep_arguments,
+        reporter=reporter,
+    ))  # fmt: skip
 
 
 def snapshot(run: Path | str | int, *, out: Path | str | None = None, force: bool = False, reporter: Reporter = SILENT) -> "Run":
@@ -420,9 +421,9 @@ def prove(
 
 
 def _run(options: "RunOptions", command: Sequence[str] | None, environment: Mapping[str, str] | None, reporter: Reporter) -> "Run":
-    from ioprof.jobs.training_run import run_job
+    from ioprof.jobs.training_run import run_attempt
 
-    return _shown(run_job(options, command or sys.orig_argv, os.environ if environment is None else environment, reporter))
+    return _shown(run_attempt(options, command or sys.orig_argv, os.environ if environment is None else environment, reporter))
 
 
 def _shown(run: "AnalysedRun") -> "Run":
@@ -493,8 +494,7 @@ def study(
         steps=steps, epochs=epochs, predict_epochs=predict_epochs, cache=cache, memory_limit=memory_limit, stacks=stacks,
         force=force, preset=preset,
     )  # fmt: skip
-    found = make_study(
-        options, [str(value) for value in values], folder, os.environ if environment is None else environment, reporter
-    )
+    own = os.environ if environment is None else environment
+    found = make_study(options, [str(value) for value in values], folder, own, reporter)
     write_study(found, folder)
     return found

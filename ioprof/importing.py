@@ -9,6 +9,7 @@ from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
 from ioprof.interchange import darshan, dftracer, kineto, nsys
 from ioprof.interchange.imported import MOST_FILES, Imported, to_trace
+from ioprof.masking import masked_command
 from ioprof.recording.run_folder import check_output, create_output
 from ioprof.recording.run_writer import write_run_folder
 from ioprof.replay.summary import with_gains
@@ -31,7 +32,7 @@ def import_run(format_: str, files: Sequence[Path], out: Path, force: bool) -> R
     _check(files)
     read, clock_method = _READERS[format_]
     try:
-        command = shlex.join(["ioprof", "import", format_, *map(str, files)])
+        command = shlex.join(masked_command(["ioprof", "import", format_, *map(str, files)]))
         trace = to_trace(read(files), out.resolve().name, command[:4000], clock_method)
         run = with_gains(Run.of(trace, out), is_asked=False)
     except MemoryError:

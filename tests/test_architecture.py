@@ -29,6 +29,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "file_systems": set(),
     "process": set(),
     "files": {"errors"},
+    "masking": set(),
     "reporter": set(),
     "progress": {"reporter"},  # draws on the console that the command line passes in
     "_native": set(),
@@ -90,8 +91,8 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     # The whole job, as a user would write it.
     "train": {"clock", "dataset", "errors", "loaders", "process", "instrument", "schema", "storage"},
     # The reader's side. It never sees the job, only the run folder.
-    "ingest": {"_chunks", "_scan", "clock", "collective_format", "errors", "files", "inflate", "layout", "perf"}
-    | {"run_record", "schema", "series", "stack_format", "trace", "wire_format"},
+    "ingest": {"_chunks", "_scan", "clock", "collective_format", "errors", "files", "inflate", "layout", "masking"}
+    | {"perf", "run_record", "schema", "series", "stack_format", "trace", "wire_format"},
     "native": {"collective_format", "file_systems", "schema", "wire_format"},  # generates C from the tables of Python
     "analysis": {"_intervals", "_read_sums", "errors", "files", "run_record", "schema", "span_parts", "trace"},
     "replay": {"analysis", "errors", "run_record", "schema", "trace", "train"},  # of train what is known of devices and models
@@ -112,6 +113,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "files",
         "ingest",
         "instrument",
+        "masking",
         "process",
         "replay",
         "report",
@@ -131,6 +133,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "instrument",
         "loaders",
         "listed_files",
+        "masking",
         "process",
         "record_index",
         "recording",
@@ -146,9 +149,10 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     # What any path is: it knows the folders that the others make.
     "inspection": {"converters", "dataset", "errors", "recording", "report", "storage", "trace"},
     # A run from files of other profilers.
-    "importing": {"analysis", "errors", "interchange", "recording", "replay", "report"},
+    "importing": {"analysis", "errors", "interchange", "masking", "recording", "replay", "report"},
     # Reads the capture files of a job that goes on.
-    "watching": {"analysis", "clock", "errors", "ingest", "instrument", "layout", "recording", "report", "schema", "wire_format"},
+    "watching": {"analysis", "clock", "errors", "ingest", "instrument", "layout", "masking"}
+    | {"recording", "report", "schema", "wire_format"},
     "cli": EVERYTHING,
     "__main__": {"cli"},
 }

@@ -37,6 +37,9 @@ def record(
         str | None, Option(help="Keep the last 10m (or 30s, 2h) only, and the sums of all.", metavar="TIME", show_default=False)
     ] = None,
     stacks: Annotated[bool, Option("--stacks/--no-stacks", help="Sample the Python stacks of ranks and workers.")] = True,
+    keep_arguments: Annotated[
+        bool, Option("--keep-arguments", help="Keep secrets in the arguments: they are masked else.")
+    ] = False,
 ) -> int:
     """Run any command, unchanged, report what its training waited for, and return its exit code."""
     environment = started_environment()
@@ -44,8 +47,9 @@ def record(
     folder = out or default_run_folder(environment)
     try:
         with recorded_command(
-            command, folder, environment, force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, reporter=reporter
-        ) as ended:
+            command, folder, environment,
+            force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, keep_arguments=keep_arguments, reporter=reporter,
+        ) as ended:  # fmt: skip
             _close(inherited_descriptors())
             _make_apart(ended, folder, quiet)
             return ended.code
@@ -88,7 +92,7 @@ def _show(run: "Run", folder: Path, quiet: bool) -> int:
         from ioprof.report.brief import brief_text  # after the job: it loads the libraries of the report
 
         messages.print(brief_text(run.summary, run.steps), markup=False)
-        next_command("ioprof", "report", folder)
+        next_command("ioprof", "report", run.folder or folder)
     return 0
 
 

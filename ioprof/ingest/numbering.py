@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ioprof.ingest.untrusted_values import text
+from ioprof.ingest.untrusted_values import texts
 from ioprof.schema import FILE_COLUMNS, SPAN_COLUMNS
 from ioprof.trace import empty_table, table_schema
 
@@ -29,12 +29,12 @@ class Numbering:
     def name_series(self) -> pl.Series:
         """The names, in the order of their ids."""
         if len(self._name_series) != len(self.names):
-            self._name_series = pl.Series([text(name) for name in self.names], dtype=table_schema(SPAN_COLUMNS)["name"])
+            self._name_series = texts(self.names).cast(table_schema(SPAN_COLUMNS)["name"])
         return self._name_series
 
     def files_table(self) -> pl.DataFrame:
         """The files that spans refer to, in the order of their ids."""
-        known = {"file": list(self.files.values()), "path": [text(path) for path in self.files]}
+        known = {"file": list(self.files.values()), "path": texts(self.files)}
         missing = {name: None for name in FILE_COLUMNS if name not in known}
         return pl.DataFrame({**known, **missing}, schema=table_schema(FILE_COLUMNS)) if self.files else empty_table(FILE_COLUMNS)
 

@@ -1,6 +1,6 @@
 """Validation of values in spool files, which may be corrupt: invalid values become null or are counted as damage."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ioprof.clock import Anchor
+from ioprof.masking import SUSPICION, masked_text
 from ioprof.run_record import Damage
 
 LATEST_NS: Final = 1 << 62
@@ -35,6 +36,17 @@ def valid_ids(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def text(data: bytes) -> str:
     """Decode bytes as UTF-8. Paths may contain other bytes; those become backslash escapes."""
     return data.decode("utf-8", "backslashreplace")
+
+
+def texts(strings: Iterable[bytes]) -> pl.Series:
+    """The strings of capture files, decoded: paths, URLs and names. Secrets in them are masked, such as those of a signed URL."""
+    return masked_series(pl.Series([text(each) for each in strings], dtype=pl.String))
+
+
+def masked_series(series: pl.Series) -> pl.Series:
+    """The texts, with secrets masked. Of millions of paths hardly one is suspicious, which polars finds in a tenth of a second."""
+    places = series.str.contains(SUSPICION).arg_true()
+    return series.clone().scatter(places, [masked_text(each) for each in series[places]]) if len(places) else series
 
 
 def valid_text(value: str) -> str:

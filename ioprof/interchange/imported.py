@@ -12,7 +12,7 @@ import polars as pl
 
 from ioprof import clock
 from ioprof.errors import CommandError
-from ioprof.ingest.untrusted_values import LATEST_NS, damage_facts
+from ioprof.ingest.untrusted_values import LATEST_NS, damage_facts, masked_series
 from ioprof.run_record import (
     CaptureRecord,
     ClockRecord,
@@ -74,11 +74,22 @@ def to_trace(files: Sequence[Imported], name: str, command: str, clock_method: s
         files[0].damage["an event with impossible times was left out"] += len(table) - len(kept)
     zero_ns = int(kept["start_ns"].min())  # type: ignore[arg-type]
     paths, numbers = _numbered(kept["path"])
-    changed = {"file": numbers, **{name: kept[name] - zero_ns for name in ("start_ns", "end_ns")}}
+    changed = {
+        "file": numbers,
+        "name": _masked_names(kept["name"]),
+        **{name: kept[name] - zero_ns for name in ("start_ns", "end_ns")},
+    }
     spans = pl.DataFrame({name: changed.get(name, kept[name]) for name in SPAN_COLUMNS})
     facts = {name: _nulls(dtype, len(paths)) for name, dtype in table_schema(FILE_COLUMNS).items()}
     known = pl.DataFrame({**facts, "file": pl.Series(range(len(paths)), dtype=pl.Int64), "path": paths})
     return Trace(_run(files, spans, zero_ns, name, command, clock_method), spans, known)
+
+
+def _masked_names(names: pl.Series) -> pl.Series:
+    """The names of spans, with secrets masked. Few are different, so the rows are only gone through where one changes."""
+    known = names.unique().drop_nulls().cast(pl.String)
+    masked = masked_series(known)
+    return names if masked.equals(known) else names.cast(pl.String).replace(known, masked).cast(names.dtype)
 
 
 def _nulls(dtype: pl.DataType, rows: int) -> pl.Series:
@@ -137,7 +148,7 @@ def _numbered(paths: pl.Series) -> tuple[pl.Series, pl.Series]:
     number_of = np.zeros(no_path + 1, np.int64)
     number_of[used] = np.arange(len(used))
     numbers = pl.Series(number_of[values])
-    different = paths[starts[run_of[used]]].cast(pl.String)
+    different = masked_series(paths[starts[run_of[used]]].cast(pl.String))
     return different, numbers.set(paths.is_null(), None) if paths.null_count() else numbers
 
 

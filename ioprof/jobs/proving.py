@@ -54,7 +54,7 @@ def prove_advice(
     else:
         advice, change = _advice(run, number)
         script = RecordedScript.of(recorded, change, command, environment)
-        shown = "".join(each if each.isprintable() else "?" for each in shlex.join(script.command))  # of a run made by anybody
+        shown = "".join(each if each.isprintable() else "?" for each in shlex.join(script.shown))  # of a run made by anybody
         reporter.say(f"{2 * pairs} runs of: {shown}")
         repeat = _recorded(script, force, environment, reporter)
     outs = [{name: folder / f"{pair}-{name}" for name in ("before", "after")} for pair in range(1, pairs + 1)]
@@ -76,7 +76,7 @@ def prove_advice(
     return Proof(
         action=advice.action, predicted=advice.predicted_speedup, predicted_range=_range(advice), reason=advice.reason,
         measured=mean, measured_range=between, pairs=tuple(ratios), runs=tuple(str(out) for both in outs for out in both.values()),
-        is_bound=advice.is_bound, command=script.command if script else None, changed=script.change_text if script else None,
+        is_bound=advice.is_bound, command=script.shown if script else None, changed=script.change_text if script else None,
         notes=tuple(notes),
     )  # fmt: skip
 

@@ -11,9 +11,11 @@ from ioprof.analysis.provable import TrainingLoader, check_arguments, loader_arg
 from ioprof.errors import CommandError
 from ioprof.instrument.loader_change import LoaderChange
 from ioprof.instrument.variables import CHANGE_VARIABLE
+from ioprof.masking import is_masked, masked_command
 from ioprof.recording.command import record_command
 from ioprof.recording.parts import own_part
 from ioprof.recording.run_folder import JOB_LOG
+from ioprof.report.units import visible
 from ioprof.reporter import Reporter
 from ioprof.run_record import JobChange, LoaderRecord, RunRecord
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from ioprof.analysis.run import Run
 
 _LONGEST_LINE: Final = 200
-_GIVE: Final = "give the command: ioprof prove RUN --advice N -- COMMAND"
+_AGAIN: Final = "ioprof prove RUN --advice N --"
+_GIVE: Final = f"give the command: {_AGAIN} COMMAND"
 _BY_HAND: Final = "make the change in the script, record it, and see what came of it with: ioprof compare RUN OTHER_RUN"
 
 
@@ -57,6 +60,11 @@ class RecordedScript:
         if shutil.which(command[0], path=environment.get("PATH")) is None:
             raise CommandError(f"{command[0]}: no such program here; {_GIVE}")
         return cls(command, loader, arguments, run.loaders)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The command, as it may be printed and stored: secrets in it are masked."""
+        return tuple(masked_command(self.command))
 
     @property
     def change_text(self) -> str:
@@ -125,6 +133,9 @@ def _recorded_command(run: RunRecord) -> tuple[str, ...]:
         words = ()
     if not words:
         raise CommandError(f"the run does not say by which command it was made; {_GIVE}")
+    if is_masked(words):
+        shown = visible(shlex.join(words))
+        raise CommandError(f"secrets in its command were masked when it was recorded; give it whole: {_AGAIN} {shown}")
     if run.directory is not None and Path(run.directory).resolve() != Path.cwd().resolve():
         raise CommandError(
             f"its command was recorded in {run.directory}, and this is {Path.cwd()}: type cd {shlex.quote(run.directory)} first, "

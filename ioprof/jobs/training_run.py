@@ -27,6 +27,7 @@ from ioprof.loaders import check_loader
 from ioprof.loaders.base import DECODES, ON_CORRUPT, READAHEADS
 from ioprof.loaders.order import batches_per_epoch
 from ioprof.loaders.scaling import Scale
+from ioprof.recording.attempts import usable_run_folder
 from ioprof.recording.parts import own_part
 from ioprof.recording.run_folder import check_output
 from ioprof.reporter import Reporter
@@ -66,6 +67,19 @@ def run_job(options: RunOptions, command: Sequence[str], environment: Mapping[st
     return record_job(job.config, job.manifest, job.out, command, environment, options.force, job.preparation, reporter)
 
 
+def run_attempt(options: RunOptions, command: Sequence[str], environment: Mapping[str, str], reporter: Reporter) -> "Run":
+    """As `run_job`, of a job by itself, that a scheduler may start again: into a folder that can be used; see `attempts`."""
+    options = with_task(options, environment)
+    out, message = usable_run_folder(options.out or _default_run_folder(), environment, force=options.force)
+    if message:
+        reporter.say(message)
+    return run_job(replace(options, out=out), command, environment, reporter)
+
+
+def _default_run_folder() -> Path:
+    return Path(time.strftime("ioprof-%Y%m%d-%H%M%S"))
+
+
 def plan_job(options: RunOptions, environment: Mapping[str, str], reporter: Reporter) -> PlannedJob:
     """Check the options and find or make the dataset; raises `CommandError` and `DatasetError`."""
     if options.steps is not None and options.epochs is not None:
@@ -81,7 +95,7 @@ def plan_job(options: RunOptions, environment: Mapping[str, str], reporter: Repo
         limit_bytes = parse_bytes("--memory-limit", options.memory_limit, LEAST_BYTES, MOST_BYTES)
     ranks_here = int(local_variables(environment).get("LOCAL_WORLD_SIZE", 1)) if own_part(environment) else options.ranks or 1
     check_device(options.device or DEFAULT_DEVICE, ranks_here)
-    check_output(out := options.out or Path(time.strftime("ioprof-%Y%m%d-%H%M%S")), options.force)
+    check_output(out := options.out or _default_run_folder(), options.force)
     check_shared_dataset(options, scale, environment)
     manifest = _dataset_to_read(options, scale, environment, reporter)
     stage = _stage_options(options, manifest, environment)

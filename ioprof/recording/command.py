@@ -14,13 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ioprof.errors import NOT_EXECUTABLE, NOT_FOUND, CommandError
+from ioprof.errors import NOT_EXECUTABLE, NOT_FOUND, CommandError, IoprofError
 from ioprof.instrument import gpu, preload, recorder
+from ioprof.masking import masked_command
 from ioprof.process import signal_name
+from ioprof.recording.attempts import usable_run_folder
 from ioprof.recording.gathering import gather_tasks
 from ioprof.recording.keeping import check_keeping, parse_keep
 from ioprof.recording.lifecycle import Recording, initial_record
-from ioprof.recording.parts import name_of_job
+from ioprof.recording.parts import is_launched, name_of_job
 from ioprof.recording.run_folder import begin_job_log, check_output
 from ioprof.recording.signal_forwarding import SignalForwarder, forwarded_signals
 from ioprof.recording.signals_given import children_waited_for, signals_as_given, signals_blocked, signals_ignored_by_caller
@@ -66,10 +68,13 @@ def record_command(
     gpu_window: str = gpu.DEFAULT_WINDOW,
     stacks: bool = True,
     keep: str | None = None,
+    keep_arguments: bool = False,
     in_series: bool = False,
     reporter: Reporter = SILENT,
 ) -> "Run":
     """Run `command` with `environment`, forward signals to it, and make the run folder `out`, also if the command failed.
+
+    Under a launcher or scheduler an `out` that exists is no reason not to start: the run goes to the next name (`attempts`).
 
     `in_series`: for a caller that goes on with further runs. What the command writes goes to the run folder's job.log, it has no
     input, and an interrupt that it ignored is raised as KeyboardInterrupt once the run folder is whole.
@@ -80,7 +85,8 @@ def record_command(
     """
     with recorded_command(
         command, out, environment,
-        force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, has_log=in_series, reporter=reporter,
+        force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, keep_arguments=keep_arguments, is_first=not in_series,
+        reporter=reporter,
     ) as ended:  # fmt: skip
         ended.restore_signals()
         run = ended.make_run()
@@ -95,24 +101,31 @@ def recorded_command(
     out: Path,
     environment: Mapping[str, str],
     *,
-    has_log: bool = False,
+    is_first: bool = True,
     force: bool = False,
     gpu_window: str = gpu.DEFAULT_WINDOW,
     stacks: bool = True,
     keep: str | None = None,
+    keep_arguments: bool = False,
     reporter: Reporter = SILENT,
 ) -> Iterator[EndedCommand]:
     """Run and record a command to its end, for the block, which makes the run folder; see `record_command`.
 
+    `is_first`: it is no further run of a series, as `record_command` makes them.
+
     Whatever fails once the command has been started is raised by `EndedCommand.make_run`, so that the command's exit code is known.
     """
-    _check_program(command[0], environment)
+    _check_program(command, environment)
     gpu.plan(gpu_window)
     keep_ns = None if keep is None else parse_keep(keep)
-    check_output(out, force)
+    if is_first:
+        out, message = usable_run_folder(out, environment, force=force)
+        if message:
+            reporter.say(message)
+    _check_output(out, force, environment)
     if keep_ns is not None:
         check_keeping(recorder.uses_native())
-    run = initial_record(command, out, environment)
+    run = initial_record(command, out, environment, keep_arguments=keep_arguments)
     ignored = signals_ignored_by_caller()
     with (
         children_waited_for(),
@@ -122,7 +135,7 @@ def recorded_command(
         process, error = None, None
         forwarder = signals.enter_context(forwarded_signals())
         try:
-            with ExitStack() as samplers, _streams(recording.out if has_log else None) as streams:
+            with ExitStack() as samplers, _streams(None if is_first else recording.out) as streams:
                 with signals_blocked():  # in their threads: Python handles a signal when the main thread does not wait
                     samplers.enter_context(recording.external_samplers())
                 forwarder.start()
@@ -145,12 +158,21 @@ def recorded_command(
         yield EndedCommand(process.returncode, recording.spool, recording.out, forwarder, signals.close, make_run)
 
 
-def _check_program(program: str, environment: Mapping[str, str]) -> None:
-    path = environment.get("PATH")
+def _check_output(out: Path, force: bool, environment: Mapping[str, str]) -> None:
+    try:
+        check_output(out, force)
+    except CommandError as error:
+        if is_launched(environment):  # then it is no reason not to start the job
+            raise IoprofError(str(error)) from None
+        raise
+
+
+def _check_program(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    program, path, shown = command[0], environment.get("PATH"), masked_command(command)[0]
     if shutil.which(program, path=path) is None:
         if shutil.which(program, os.F_OK, path) is None and not Path(program).is_dir():
-            raise CommandError(f"{program}: no such program; give its path", exit_code=NOT_FOUND)
-        raise CommandError(f"{program}: may not be executed; see ls -l", exit_code=NOT_EXECUTABLE)
+            raise CommandError(f"{shown}: no such program; give its path", exit_code=NOT_FOUND)
+        raise CommandError(f"{shown}: may not be executed; see ls -l", exit_code=NOT_EXECUTABLE)
 
 
 def _start(

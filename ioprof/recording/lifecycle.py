@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ioprof import clock
 from ioprof.instrument import preload
 from ioprof.instrument.kernel_clocks import clock_facts, wall_error_ns
+from ioprof.masking import masked_command
 from ioprof.process import printable
 from ioprof.recording.external_samplers import ExternalSamplers, capture_record, with_cold_costs, with_costs
 from ioprof.recording.host_facts import CpuMeter, host_record, recorded_variables, versions
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
     from ioprof.analysis.run import Run
 
 
-def initial_record(command: Sequence[str], out: Path, environment: Mapping[str, str]) -> RunRecord:
-    """What is known of any run before it starts; `environment` is that of the process that records."""
+def initial_record(command: Sequence[str], out: Path, environment: Mapping[str, str], *, keep_arguments: bool = False) -> RunRecord:
+    """What is known of any run before it starts; `environment` is that of the process that records.
+
+    Secrets in the command are masked unless `keep_arguments`.
+    """
     return RunRecord(
         name=out.resolve().name,
         status="running",
-        command=printable(shlex.join(command)),
+        command=printable(shlex.join(command if keep_arguments else masked_command(command))),
         directory=_directory(),
         started=clock.wall_text(clock.anchor().wall_ns),
         hosts=(host_record(),),

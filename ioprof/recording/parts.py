@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.recording.pending_run import is_pending
+from ioprof.recording.run_folder import PARTS_SUFFIX
 from ioprof.run_record import PartNumber
 
 _TASKS: Final = (
@@ -28,7 +29,6 @@ _TASKS: Final = (
 Slurm last, since mpirun may run under it. Of Slurm's variables only those that srun sets and sbatch does not, because a job's
 script runs once."""
 _JOBS: Final = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "PMIX_NAMESPACE", "PMI_JOBID", "TORCHELASTIC_RUN_ID")
-_SUFFIX: Final = ".parts"
 _MOST_DIGITS: Final = 7
 
 
@@ -56,6 +56,12 @@ def own_part(environment: Mapping[str, str]) -> Part | None:
     return None
 
 
+def is_launched(environment: Mapping[str, str]) -> bool:
+    """Whether a launcher or scheduler started this, so that nobody is there who could type the command again."""
+    names = (*_JOBS, *(size for size, _ in _TASKS))
+    return any(environment.get(name) for name in names)
+
+
 def name_of_job(environment: Mapping[str, str]) -> str | None:
     """Name for the run of several tasks that have no --out: the same for all tasks. None if there is one task."""
     part = own_part(environment)
@@ -71,13 +77,15 @@ def part_folder(out: Path, part: Part) -> Path:
 def parts_folder(out: Path) -> Path:
     """The folder of the parts of the run `out`."""
     whole = out.resolve()
-    return whole.with_name(whole.name + _SUFFIX)
+    return whole.with_name(whole.name + PARTS_SUFFIX)
 
 
 def whole_of(parts: Path) -> Path | None:
     """The run that a folder of parts is of, by its name."""
     name = parts.resolve().name
-    return parts.resolve().with_name(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) and name != _SUFFIX else None
+    return (
+        parts.resolve().with_name(name.removesuffix(PARTS_SUFFIX)) if name.endswith(PARTS_SUFFIX) and name != PARTS_SUFFIX else None
+    )
 
 
 def parts_in(folder: Path) -> list[Path]:

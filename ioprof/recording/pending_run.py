@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ioprof.dataset import write_json_atomically
 from ioprof.errors import NOT_EXECUTABLE, NOT_FOUND, CommandError, IoprofError
-from ioprof.recording.run_folder import MARKER, check_output, create_output, output_exists
+from ioprof.recording.run_folder import MARKER, check_output, create_output, make_output, output_exists
 from ioprof.recording.storing_process import StoringProcess
 from ioprof.run_record import RunRecord
 
@@ -47,7 +47,7 @@ class PendingRun:
             create_output(self.out, force=True)
         else:  # another host may be given the same folder, and write it first
             check_output(self.out, force=False)
-            self.out.mkdir(parents=True, exist_ok=True)
+            make_output(self.out)
         self.spool = Path(tempfile.mkdtemp(prefix="ioprof-"))
         try:
             self._write_job(os.getpid())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ioprof.errors import CaptureError, IoprofError
 from ioprof.instrument import hooks, recorder
+from ioprof.masking import masked_text
 
 if TYPE_CHECKING:
     from ioprof.run_record import RunRecord
@@ -26,11 +27,13 @@ def profile_block(out: Path, command: Sequence[str], environment: Mapping[str, s
     overwritten, and `CaptureError` if this process is recorded already; both before the block begins. If the run folder cannot be
     made after the block, the recording stays, and a `CommandError`, or a note to what the block raised, says where it is.
     """
+    from ioprof.recording.attempts import usable_run_folder
     from ioprof.recording.pending_run import PendingRun
     from ioprof.run_record import Failure
 
     if recorder.is_recording():
         raise CaptureError("this process is being recorded already; leave ioprof.profile out of a script that runs under ioprof")
+    out, _ = usable_run_folder(out, environment, force=force, in_parts=False)
     run = _initial_record(out, command, environment)
     recording = PendingRun(out, force, run)
     recording.begin()
@@ -46,7 +49,7 @@ def profile_block(out: Path, command: Sequence[str], environment: Mapping[str, s
         yield
     except BaseException as error:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        failure = Failure.from_text(max(state.identity.rank, 0), f"{type(error).__name__}: {error}")
+        failure = Failure.from_text(max(state.identity.rank, 0), masked_text(f"{type(error).__name__}: {error}"))
         try:
             end(status, failure)
         except IoprofError as lost:

@@ -16,6 +16,8 @@ RUN_FILES: Final = ("spans.parquet", "files.parquet", "counters.parquet", "stack
 """What is written when the job has ended."""
 MARKER: Final = "recording.json"
 """Names the spool; in the folder from before the job starts until the folder is complete."""
+PARTS_SUFFIX: Final = ".parts"
+"""Of the name of a folder with the parts of a run: the run's name comes before."""
 _JOB_LOG_BEGIN: Final = b"ioprof run: output of the job\n"
 """The first line of a job.log. It identifies the folder of a run that was killed before run.json was written."""
 _HALF_WRITTEN: Final = re.compile(r"\.(.+)\.\d+\.tmp")
@@ -49,9 +51,18 @@ def create_output(out: Path, force: bool) -> None:
     An existing folder is emptied, not replaced: it may be a link, a mount point or a working directory.
     """
     check_output(out, force)
-    out.mkdir(parents=True, exist_ok=True)
+    make_output(out)
     for path in filter(_is_own, list(out.iterdir())):
         path.unlink()
+
+
+def make_output(out: Path) -> None:
+    """Make a run folder, and the folder of parts that it is in, closed to others: arguments, paths and output of the job are there.
+
+    A folder that is there keeps its mode, and folders above get the usual one.
+    """
+    for folder in (out.parent, out) if out.parent.name.endswith(PARTS_SUFFIX) else (out,):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def begin_job_log(out: Path) -> Path:

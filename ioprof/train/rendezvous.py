@@ -67,7 +67,7 @@ def _host(folder: Path, config: JobConfig) -> Any:
     """The store of rank 0, and the file by which the others find it."""
     store = TCPStore("0.0.0.0" if config.is_task else "127.0.0.1", 0, is_master=True, wait_for_workers=False)  # noqa: S104
     addresses = list(_own_addresses()) if config.is_task else ["127.0.0.1"]
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # the parts of a run will be in it
     write_json_atomically(folder / _FILE, {"addresses": addresses, "port": store.port, "job": config.job})
     return store
 

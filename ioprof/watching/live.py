@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ioprof.analysis.blocked_sends import LEAST_LATE_NS, Message
 from ioprof.analysis.intervals import EMPTY, Intervals, overlaps, pack, partition, subtract, total, union, union_all
 from ioprof.ingest.untrusted_values import text
+from ioprof.masking import masked_text
 from ioprof.schema import KINDS, SOURCES
 from ioprof.watching.spool import News, Who
 
@@ -217,7 +218,7 @@ class Live:
         slow = np.flatnonzero(is_read & (taken > least))
         for place in slow[np.argsort(-taken[slow], kind="stable")][:_NUM_SLOWEST].tolist():
             record = records[place]
-            path = text(news.strings.get(int(record["file"]), b"?"))
+            path = masked_text(text(news.strings.get(int(record["file"]), b"?")))
             found = SlowRead(int(taken[place]), path, SOURCES[int(record["source"]) - 1], int(record["bytes"]), news.who.rank)
             heapq.heappush(self._heap, (found.took_ns, -int(record["start_ns"]), found))
             if len(self._heap) > _NUM_SLOWEST:
