@@ -51,7 +51,9 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "record_index": {"dataset", "errors", "listed_files"},
     "run_record": {"errors", "schema"},
     "span_parts": set(),
-    "trace": {"errors", "files", "run_record", "schema", "span_parts"},
+    "parquet_footer": {"files"},
+    "run_files": {"errors", "files", "inflate", "parquet_footer", "run_record"},
+    "trace": {"errors", "files", "run_files", "run_record", "schema", "span_parts"},
     # The job's side. It only writes: no trace, no analysis, no report.
     "instrument": {"_native", "clock", "errors", "file_systems", "perf", "schema", "series", "wire_format"},
     "stacks": {"clock", "errors", "schema", "stack_format", "wire_format"},  # the launcher's side: reads other processes' memory
@@ -93,7 +95,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "ingest": {"_chunks", "_scan", "clock", "collective_format", "errors", "files", "inflate", "layout", "perf"}
     | {"run_record", "schema", "series", "stack_format", "trace", "wire_format"},
     "native": {"collective_format", "file_systems", "schema", "wire_format"},  # generates C from the tables of Python
-    "analysis": {"_intervals", "_read_sums", "errors", "files", "run_record", "schema", "span_parts", "trace"},
+    "analysis": {"_intervals", "_read_sums", "errors", "files", "run_files", "run_record", "schema", "span_parts", "trace"},
     "replay": {"analysis", "errors", "run_record", "schema", "trace", "train"},  # of train what is known of devices and models
     "report": {"_bins", "analysis", "errors", "files", "replay", "run_record", "schema", "span_parts", "trace"},
     "interchange": {"_scan", "clock", "errors", "files", "inflate", "ingest", "run_record", "schema", "trace"},
@@ -116,6 +118,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "replay",
         "report",
         "reporter",
+        "run_files",
         "run_record",
         "schema",
         "stacks",
