@@ -147,11 +147,12 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "wire_format",
     },
     # What any path is: it knows the folders that the others make.
-    "inspection": {"converters", "dataset", "errors", "recording", "report", "storage", "trace"},
+    "inspection": {"converters", "dataset", "errors", "files", "recording", "report", "storage", "trace"},
     # A run from files of other profilers.
     "importing": {"analysis", "errors", "interchange", "recording", "replay", "report"},
     # Reads the capture files of a job that goes on.
-    "watching": {"analysis", "clock", "errors", "ingest", "instrument", "layout", "recording", "report", "schema", "wire_format"},
+    "watching": {"analysis", "clock", "errors", "files", "ingest", "instrument"}
+    | {"layout", "recording", "report", "schema", "wire_format"},
     "cli": EVERYTHING,
     "__main__": {"cli"},
 }
