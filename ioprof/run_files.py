@@ -5,6 +5,7 @@ is made again of those. The checksums are CRC-32 as ISA-L computes it, at the sp
 stranger may have made is bounded before it is read (`parquet_footer`). report.html has none, since nothing is read from it.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,8 @@ SUMMARY: Final = "summary.json"
 TABLES: Final = (SPANS, FILES, COUNTERS, STACKS)
 DERIVED: Final = (STEPS, SUMMARY)
 _PIECE_BYTES: Final = 1 << 20
+_ROW_BYTES: Final = 32
+"""In memory a row of any table takes more. Spans are read in pieces; the other tables are loaded as a whole."""
 
 
 def stored_file(path: Path) -> StoredFile:
@@ -117,7 +120,9 @@ def _fault(path: Path, known: StoredFile | None) -> str | None:
                 return f"damaged (it has {found.bytes:,} bytes, and had {known.bytes or 0:,} when it was written)"
             if found.crc32 != known.crc32:
                 return "damaged (its bytes are not those that were written: their checksum differs from that in run.json)"
-        num_rows(path)
+        rows, memory_bytes = num_rows(path), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if path.name != SPANS and rows * _ROW_BYTES > memory_bytes:
+            return f"cannot be loaded (its {rows:,} rows take more than the {memory_bytes >> 30} GiB of memory of this machine)"
     except FileNotFoundError:
         return "missing"
     except ValueError as error:

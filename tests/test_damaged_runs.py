@@ -166,6 +166,20 @@ def test_a_table_is_not_loaded_that_claims_more_rows_than_it_can_have(folder: Pa
     assert f"spans.parquet: damaged (it claims 168,000,000 rows in {len(data):,} bytes)" in refusal(folder)
 
 
+def test_a_table_is_not_loaded_that_does_not_fit_in_memory(folder: Path) -> None:
+    """As large as its rows need to be believed, and most of it a hole."""
+    run = Trace.load(folder).run
+    (folder / "run.json").write_text(run.to_json())
+    data = (folder / "files.parquet").read_bytes()
+    rows = 2 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 32
+    with open(folder / "files.parquet", "wb") as file:
+        file.truncate(rows // 50)
+        file.seek(0, 2)
+        file.write(claim_rows(bytearray(data), rows))
+
+    assert f"files.parquet: cannot be loaded (its {rows:,} rows take more than" in refusal(folder)
+
+
 @pytest.mark.parametrize("is_checked", [True, False])
 def test_any_damage_gives_an_error_the_same_numbers_or_a_note(folder: Path, tmp_path: Path, is_checked: bool) -> None:
     """Of report, compare, inspect, whatif, export and watch; `IOPROF_DAMAGED_RUNS=300` tries more.
