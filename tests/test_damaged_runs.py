@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Final
 
 import pytest
 from damaged_runs import claim_rows
-from repository import ROOT
+from repository import PROGRAMS, ROOT
 
 from ioprof.analysis.kept import ANALYSIS
 from ioprof.analysis.run import Run
@@ -126,6 +127,21 @@ def test_writing_stops_anywhere_and_no_whole_file_mismatches(folder: Path) -> No
     assert () == Trace.load(folder).run.kept.damaged
     write_run(folder, run.replace(name="another"))
     assert ("another", ()) == ((loaded := Trace.load(folder).run).name, loaded.kept.damaged)
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+def test_a_kill_at_any_rename_leaves_no_file_that_mismatches(folder: Path, tmp_path: Path, is_again: bool) -> None:
+    """Neither while a run folder is written first, nor while the same run is written there again."""
+    program, number, code = PROGRAMS / "killed_while_writing.py", 0, -9
+    while code == -9:
+        written = tmp_path / str(number)
+        if is_again:
+            shutil.copytree(folder, written)
+        code = subprocess.run([sys.executable, program, folder, written, str(number)], check=False).returncode
+        if (written / "run.json").exists():
+            assert () == Trace.load(written).run.kept.damaged
+        number += 1
+    assert (0, True) == (code, number > len(TABLES))
 
 
 def test_a_save_that_fails_leaves_the_run_as_it_was(folder: Path, tmp_path: Path, small_disk) -> None:
