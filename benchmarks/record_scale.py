@@ -91,9 +91,9 @@ import psutil
 from ioprof.ingest import store_spool
 from ioprof.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.recording.storing_process import PROGRAM as STORING
+from ioprof.run_files import SPANS
 from ioprof.run_record import RunRecord
 from ioprof.schema import KINDS, WRITERS
-from ioprof.trace import SPANS
 from ioprof.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
 
 PROGRAM: Final = Path(__file__).parents[1] / "tests" / "programs" / "read_at_rate.py"

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from ioprof.errors import CommandError
 
@@ -14,8 +14,9 @@ DESCRIPTION_BYTES: Final = 256 << 20
 """No run.json, summary.json or job.json is larger: one of 1,000 ranks has 2 MB."""
 
 
-def read_regular_file(path: Path, most_bytes: int = DESCRIPTION_BYTES) -> bytes:
-    """The content of a file that somebody else may have made. OSError for what is no regular file, or has more than `most_bytes`.
+@contextmanager
+def open_regular_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that somebody else may have made, open for reading. OSError for what is no regular file.
 
     A pipe would block until somebody writes to it, and a link to /dev/zero never ends.
     """
@@ -24,9 +25,15 @@ def read_regular_file(path: Path, most_bytes: int = DESCRIPTION_BYTES) -> bytes:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "is no regular file", str(path))
         with open(descriptor, "rb", closefd=False) as file:
-            content = file.read(most_bytes + 1)
+            yield file
     finally:
         os.close(descriptor)
+
+
+def read_regular_file(path: Path, most_bytes: int = DESCRIPTION_BYTES) -> bytes:
+    """The content of such a file. OSError for one that is no regular file, or has more than `most_bytes`."""
+    with open_regular_file(path) as file:
+        content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"has more than {most_bytes >> 20} MiB", str(path))
     return content

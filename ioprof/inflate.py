@@ -1,7 +1,7 @@
 """Compressed data, block by block: by ISA-L where the package `isal` is installed, and else by zlib, which takes longer."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any, Final
 
 _library: Any = zlib
@@ -12,6 +12,8 @@ except ImportError:
 else:
     _library = isal_zlib
 
+crc32: Final[Callable[[memoryview | bytes, int], int]] = _library.crc32
+"""Of bytes, and the checksum of those before them. ISA-L's takes 0.1 s for a gigabyte."""
 GZIP: Final = 31
 ZLIB: Final = 15
 """Formats, by their numbers in zlib."""

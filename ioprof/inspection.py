@@ -9,6 +9,7 @@ from typing import Any, Final
 from ioprof.converters import FORMATS, PartialOutput, detect, read_part
 from ioprof.dataset import MANIFEST_NAME, Dataset
 from ioprof.errors import CommandError, IoprofError
+from ioprof.files import read_regular_file
 from ioprof.recording.pending_run import JOB, interrupted_recording
 from ioprof.recording.run_folder import MARKER
 from ioprof.report.units import clean
@@ -128,8 +129,7 @@ def _job(path: Path) -> Inspection:
 def _object(path: Path) -> dict[str, Any]:
     """The object that a file holds; empty for one that is damaged."""
     try:
-        with path.open("rb") as file:
-            found = json.loads(file.read(_MOST_BYTES))
+        found = json.loads(read_regular_file(path, _MOST_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,9 +1,11 @@
 """Trace: everything that a run recorded. It loads, saves, merges and selects; every later stage takes this one object."""
 
 import json
+import logging
 import pickle
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,16 +15,15 @@ import numpy as np
 import polars as pl
 
 from ioprof.errors import RunError
-from ioprof.files import replaced_file, write_atomically
+from ioprof.files import replaced_file
+from ioprof.run_files import COUNTERS, FILES, SPANS, STACKS, check_files, damage_text, has_stacks, read_run, stored_file
 from ioprof.run_record import Record, RunRecord, merge
 from ioprof.run_record.record import Rules, shown
+from ioprof.run_record.run_json import RUN_FILE
 from ioprof.schema import COUNTER_COLUMNS, DENSE_KINDS, FILE_COLUMNS, KINDS, SOURCES, SPAN_COLUMNS, STACK_COLUMNS
 from ioprof.span_parts import FIRST_NS, LAST_NS, Nearby, Part, Query, Where, bounds, bounds_of, collected
 
-SPANS: Final = "spans.parquet"
-"""Its file in a run folder."""
-STACKS: Final = "stacks.parquet"
-"""Its file in a run folder; runs of versions before it was written have none."""
+_log: Final = logging.getLogger(__name__)
 
 _DTYPES: Final[dict[str, pl.DataType]] = {
     "int32": pl.Int32(),
@@ -180,14 +181,22 @@ class Trace:
 
     @classmethod
     def load(cls, path: Path | str) -> "Trace":
-        """The run in the folder `path`; `RunError` says what is wrong with it and what to type."""
+        """The run in the folder `path`; `RunError` says what is wrong with it and what to type.
+
+        A warning is logged, by default to standard error, of each file that is not as it was written and that the run does without.
+        """
         folder = Path(path)
+        run = read_run(folder)
+        has_samples = has_stacks(folder, run.files)
+        facts = run.of_any_folder(check_files(folder, run.files))
+        for name in facts.kept.damaged:
+            _log.warning("ioprof: %s: %s", folder, damage_text(name))
         return cls(
-            run=_load_run(folder),
+            run=facts,
             spans=_load_spans(folder / SPANS),
-            files=_load_table(folder / "files.parquet", FILE_COLUMNS),
-            counters=_load_table(folder / "counters.parquet", COUNTER_COLUMNS),
-            stacks=_load_table(folder / STACKS, STACK_COLUMNS) if (folder / STACKS).exists() else empty_table(STACK_COLUMNS),
+            files=_load_table(folder / FILES, FILE_COLUMNS),
+            counters=_load_table(folder / COUNTERS, COUNTER_COLUMNS),
+            stacks=_load_table(folder / STACKS, STACK_COLUMNS) if has_samples else empty_table(STACK_COLUMNS),
         )
 
     @classmethod
@@ -206,17 +215,22 @@ class Trace:
         return pickle.dumps((held.rows, self.sums, self.structure, groups), protocol=5)
 
     def save(self, path: Path | str) -> None:
-        """Write the tables, then `run.json`, each by rename: a folder whose `run.json` is there has its tables whole."""
+        """Write the tables, then `run.json` with their checksums, each by rename once all are written.
+
+        A folder whose `run.json` is there has its tables whole. If anything cannot be written, all stay as they were.
+        """
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        self._save_spans(folder / SPANS)
-        _save_table(self.files, folder / "files.parquet")
-        _save_table(self.counters, folder / "counters.parquet")
-        if len(self.stacks):
-            _save_table(self.stacks, folder / STACKS)
-        else:
+        tables = {FILES: self.files, COUNTERS: self.counters, **({STACKS: self.stacks} if len(self.stacks) else {})}
+        with ExitStack() as renamed:  # the last first
+            description = renamed.enter_context(replaced_file(folder / RUN_FILE))
+            stored = {SPANS: stored_file(self._save_spans(folder / SPANS, renamed))}
+            for name, table in tables.items():
+                table.write_parquet(temporary := renamed.enter_context(replaced_file(folder / name)), compression="zstd")
+                stored[name] = stored_file(temporary)
+            description.write_text(self.run.to_checked_json(stored) + "\n", encoding="utf-8")
+        if STACKS not in tables:
             (folder / STACKS).unlink(missing_ok=True)
-        write_atomically(folder / "run.json", self.run.to_json() + "\n")
 
     @classmethod
     def merge(cls, traces: Sequence["Trace"]) -> "Trace":
@@ -350,60 +364,44 @@ class Trace:
         """The ranks that recorded a span, in order."""
         return self.sums["rank"].drop_nulls().unique().sort().to_list()
 
-    def _save_spans(self, path: Path) -> None:
+    def _save_spans(self, path: Path, renamed: ExitStack) -> Path:
+        """Write the spans, unless they are in that file already; where they are until they are renamed."""
         held = self.__dict__["_held"]
-        if not isinstance(held, StoredSpans):
-            _save_table(held, path)
-        elif not path.exists() or not held.path.samefile(path):
-            with replaced_file(path) as temporary:
-                shutil.copyfile(held.path, temporary)
-
-
-def _load_run(folder: Path) -> RunRecord:
-    path = folder / "run.json"
-    if not folder.is_dir():
-        raise RunError(f"{folder}: no such run folder; make one with: ioprof run --out {folder}")
-    try:
-        run = RunRecord.from_json(path.read_bytes())
-    except FileNotFoundError:
-        raise RunError(f"{folder}: not an ioprof run (no run.json); make one with: ioprof run --out {folder}") from None
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error})") from None
-    except ValueError as error:
-        raise RunError(f"{path}: {error}; record the run again with: ioprof run --out FOLDER") from None
-    if wrong := next((problem for problem in run.problems if problem.essential), None):
-        raise RunError(f"{path}: {wrong}; the file is not as ioprof wrote it: record the run again with: ioprof run --out FOLDER")
-    return run
+        if isinstance(held, StoredSpans) and path.exists() and held.path.samefile(path):
+            return path
+        temporary = renamed.enter_context(replaced_file(path))
+        if isinstance(held, StoredSpans):
+            shutil.copyfile(held.path, temporary)
+        else:
+            held.write_parquet(temporary, compression="zstd")
+        return temporary
 
 
 def _load_table(path: Path, columns: dict[str, str]) -> pl.DataFrame:
     try:
-        table = pl.read_parquet(path)
-        return table.select(pl.col(name).cast(dtype) for name, dtype in table_schema(columns).items())
-    except FileNotFoundError:
-        raise RunError(f"{path}: missing; the run folder was not copied whole") from None
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise RunError(f"{path}: damaged ({str(error).splitlines()[0]})") from None
+        return pl.read_parquet(path).select(pl.col(name).cast(dtype) for name, dtype in table_schema(columns).items())
+    except _UNREADABLE as error:
+        raise damaged_table(path, error) from None
 
 
 def _load_spans(path: Path) -> pl.DataFrame | StoredSpans:
     try:
-        rows = int(pl.scan_parquet(path).select(pl.len()).collect().item()) if path.exists() else 0
-    except (OSError, pl.exceptions.PolarsError):
-        rows = 0  # what is wrong with it is said when it is loaded
-    if rows <= ROWS_IN_MEMORY:
-        return _load_table(path, SPAN_COLUMNS)
-    stored = StoredSpans(path, rows)
-    try:
+        rows = int(pl.scan_parquet(path).select(pl.len()).collect().item())
+        if rows <= ROWS_IN_MEMORY:
+            return _load_table(path, SPAN_COLUMNS)
+        stored = StoredSpans(path, rows)
         stored.scan().head(1).collect()
-    except pl.exceptions.PolarsError as error:
-        raise RunError(f"{path}: damaged ({str(error).splitlines()[0]})") from None
+    except _UNREADABLE as error:
+        raise damaged_table(path, error) from None
     return stored
 
 
-def _save_table(table: pl.DataFrame, path: Path) -> None:
-    with replaced_file(path) as temporary:
-        table.write_parquet(temporary, compression="zstd")
+_UNREADABLE: Final = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
+
+
+def damaged_table(path: Path, error: BaseException) -> RunError:
+    """The error for a table that polars cannot read."""
+    return RunError(f"{path}: damaged ({next(iter(str(error).splitlines()), type(error).__name__)})")
 
 
 # ------------------------------------------------------------------------------------------------ merging

@@ -52,7 +52,9 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "record_index": {"dataset", "errors", "listed_files"},
     "run_record": {"errors", "schema"},
     "span_parts": set(),
-    "trace": {"errors", "files", "run_record", "schema", "span_parts"},
+    "parquet_footer": {"files"},
+    "run_files": {"errors", "files", "inflate", "parquet_footer", "run_record"},
+    "trace": {"errors", "files", "run_files", "run_record", "schema", "span_parts"},
     # The job's side. It only writes: no trace, no analysis, no report.
     "instrument": {"_native", "clock", "errors", "file_systems", "perf", "schema", "series", "wire_format"},
     "stacks": {"clock", "errors", "schema", "stack_format", "wire_format"},  # the launcher's side: reads other processes' memory
@@ -94,7 +96,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "ingest": {"_chunks", "_scan", "clock", "collective_format", "errors", "files", "inflate", "layout", "masking"}
     | {"perf", "run_record", "schema", "series", "stack_format", "trace", "wire_format"},
     "native": {"collective_format", "file_systems", "schema", "wire_format"},  # generates C from the tables of Python
-    "analysis": {"_intervals", "_read_sums", "errors", "files", "run_record", "schema", "span_parts", "trace"},
+    "analysis": {"_intervals", "_read_sums", "errors", "files", "run_files", "run_record", "schema", "span_parts", "trace"},
     "replay": {"analysis", "errors", "run_record", "schema", "trace", "train"},  # of train what is known of devices and models
     "report": {"_bins", "analysis", "errors", "files", "replay", "run_record", "schema", "span_parts", "trace"},
     "interchange": {"_scan", "clock", "errors", "files", "inflate", "ingest", "run_record", "schema", "trace"},
@@ -118,6 +120,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "replay",
         "report",
         "reporter",
+        "run_files",
         "run_record",
         "schema",
         "stacks",
@@ -147,11 +150,11 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "wire_format",
     },
     # What any path is: it knows the folders that the others make.
-    "inspection": {"converters", "dataset", "errors", "recording", "report", "storage", "trace"},
+    "inspection": {"converters", "dataset", "errors", "files", "recording", "report", "storage", "trace"},
     # A run from files of other profilers.
     "importing": {"analysis", "errors", "interchange", "masking", "recording", "replay", "report"},
     # Reads the capture files of a job that goes on.
-    "watching": {"analysis", "clock", "errors", "ingest", "instrument", "layout", "masking"}
+    "watching": {"analysis", "clock", "errors", "files", "ingest", "instrument", "layout", "masking"}
     | {"recording", "report", "schema", "wire_format"},
     "cli": EVERYTHING,
     "__main__": {"cli"},

@@ -30,9 +30,10 @@ from ioprof.ingest import read_spool, store_spool
 from ioprof.ingest.reader import Spool
 from ioprof.recording.run_writer import make_run_folder
 from ioprof.replay.summary import with_gains
+from ioprof.run_files import SPANS
 from ioprof.run_record import NoGain, RunRecord
 from ioprof.schema import CAUSES, DENSE_KINDS, KINDS
-from ioprof.trace import SPANS, Trace
+from ioprof.trace import Trace
 from ioprof.wire_format import SLOTS
 
 STRAGGLING = """

@@ -20,9 +20,10 @@ from ioprof.recording import lifecycle
 from ioprof.recording.command import record_command
 from ioprof.recording.stored_run import store_run
 from ioprof.recording.storing_process import PROGRAM, StoringProcess
+from ioprof.run_files import SPANS
 from ioprof.run_record import RunRecord
 from ioprof.schema import KINDS
-from ioprof.trace import ROWS_IN_MEMORY, SPANS, Trace
+from ioprof.trace import ROWS_IN_MEMORY, Trace
 from ioprof.wire_format import SLOTS
 
 CHUNKS: Final = 500

@@ -10,6 +10,7 @@ from ioprof.analysis.gpu_windows import gpu_not_seen, window_cost_ns
 from ioprof.analysis.selection import from_peer
 from ioprof.analysis.steps import steps
 from ioprof.analysis.unmeasured import unknown_read_ratio
+from ioprof.run_files import damage_text
 from ioprof.run_record import Capture, ProcessRecord, ReadCounters, Reason
 from ioprof.schema import NOT_FOLLOWED, PYTHON_PROGRAM
 from ioprof.trace import Trace
@@ -85,6 +86,7 @@ def not_seen(trace: Trace) -> Iterator[str]:
             yield f"{_name(process)} had no room for {spans}; their time is in loader or host"
     yield from (f"capture file {damage.file}: {damage.what}" for damage in trace.run.capture.damaged)
     yield from (f"run.json: {problem}; it counts as not recorded" for problem in trace.run.problems)
+    yield from map(damage_text, trace.run.kept.damaged)
     yield from _reads(trace)
     for hook in trace.run.capture.unobserved:
         why = f" ({hook.why})" if hook.why else ""

@@ -1,8 +1,7 @@
 """The analysis of a large run, kept in its folder, so that a report does not compute it anew.
 
-It is what `steps.parquet` and `summary.json` say. `analysis.json` says of which files it is, and of which version of the analysis:
-it is used as long as all of them are the same, byte for byte. Of spans.parquet that is its length and its end, where the parquet
-format has the statistics of all data in the file.
+It is what `steps.parquet` and `summary.json` say. `analysis.json` says of which run it is, by the checksum of run.json, which has
+those of all other files; and of which version of the analysis. It is used as long as both are the same.
 """
 
 import json
@@ -16,44 +15,30 @@ import polars as pl
 
 from ioprof import run_record, schema, span_parts, trace
 from ioprof.errors import RunError
-from ioprof.files import write_atomically
+from ioprof.files import read_regular_file, write_atomically
+from ioprof.run_files import STEPS, SUMMARY, is_whole, read_run
 from ioprof.run_record import Summary
-from ioprof.trace import SPANS, STACKS
 
 ANALYSIS: Final = "analysis.json"
 """Its file in a run folder; small runs have none."""
-STEPS: Final = "steps.parquet"
-SUMMARY: Final = "summary.json"
-_COMPARED: Final = (SPANS, "files.parquet", "counters.parquet", STACKS, "run.json", STEPS, SUMMARY)
-_END_BYTES: Final = 1 << 20
 
 
 def keep_analysis(folder: Path) -> None:
-    """Note in the folder of a run that its steps and its summary are those of its other files."""
+    """Note in a run folder, whose run.json has all checksums, that its steps and its summary are those of its other files."""
     if (code := _code()) is not None:
-        write_atomically(folder / ANALYSIS, json.dumps({"analysis": code, "files": _digests(folder)}, indent=1) + "\n")
+        write_atomically(folder / ANALYSIS, json.dumps({"analysis": code, "run": read_run(folder).check}, indent=1) + "\n")
 
 
 def kept_analysis(folder: Path) -> tuple[pl.DataFrame, Summary] | None:
     """The steps and the summary of a run that were kept; None if there are none, or if any file has changed since."""
     try:
-        noted = json.loads((folder / ANALYSIS).read_bytes())
-        if _code() is None or noted != {"analysis": _code(), "files": _digests(folder)}:
+        noted, run = json.loads(read_regular_file(folder / ANALYSIS)), read_run(folder)
+        is_of_run = _code() is not None and run.check is not None and noted == {"analysis": _code(), "run": run.check}
+        if not is_of_run or run.kept.damaged or not all(is_whole(folder, name, run.files) for name in (STEPS, SUMMARY)):
             return None
-        return pl.read_parquet(folder / STEPS), Summary.from_json((folder / SUMMARY).read_bytes())
+        return pl.read_parquet(folder / STEPS), Summary.from_json(read_regular_file(folder / SUMMARY))
     except (OSError, ValueError, RecursionError, RunError, pl.exceptions.PolarsError):
         return None
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    return {name: f"{(folder / name).stat().st_size} {_digest(folder / name)}" for name in _COMPARED if (folder / name).exists()}
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        if path.name == SPANS:
-            file.seek(-min(_END_BYTES, path.stat().st_size), 2)
-        return sha256(file.read()).hexdigest()
 
 
 @cache

@@ -8,9 +8,9 @@ import polars as pl
 from ioprof.analysis.kept import kept_analysis
 from ioprof.analysis.summary import summarise
 from ioprof.analysis.totals import totals
-from ioprof.errors import RunError
+from ioprof.run_files import SPANS
 from ioprof.run_record import Summary
-from ioprof.trace import SPANS, Trace
+from ioprof.trace import Trace, damaged_table
 
 
 @dataclass(frozen=True)
@@ -49,5 +49,5 @@ class Run:
         """
         try:
             return cls.in_folder(Trace.load(path), Path(path))
-        except pl.exceptions.PolarsError as error:  # of a table that is only read now
-            raise RunError(f"{Path(path) / SPANS}: damaged ({str(error).splitlines()[0]})") from None
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:  # of a table that is only read now
+            raise damaged_table(Path(path) / SPANS, error) from None

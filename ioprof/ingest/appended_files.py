@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ioprof.files import write_atomically
+from ioprof.files import open_regular_file, read_regular_file, write_atomically
 from ioprof.ingest.holes import data_parts, punch_hole
 
 KEPT_SUFFIX: Final = ".kept"
@@ -44,8 +44,8 @@ class Appended:
 
 def read_appended(path: Path, header_bytes: int = 0, until: int | None = None) -> Appended:
     """The contents up to a place; None: to the end. Raises OSError if the file cannot be read."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open_regular_file(path) as file:
+        descriptor = file.fileno()
         header = os.pread(descriptor, header_bytes, 0)
         state, start, is_damaged = _read_state(path, descriptor, header_bytes)
         end = os.fstat(descriptor).st_size if until is None else until
@@ -54,13 +54,11 @@ def read_appended(path: Path, header_bytes: int = 0, until: int | None = None) -
             pieces.append(piece)
             place += len(piece)
         return Appended(header, state, b"".join(pieces), start, is_damaged)
-    finally:
-        os.close(descriptor)
 
 
 def _read_state(path: Path, descriptor: int, header_bytes: int) -> tuple[bytes, int, bool]:
     try:
-        data = path.with_name(path.name + KEPT_SUFFIX).read_bytes()
+        data = read_regular_file(path.with_name(path.name + KEPT_SUFFIX))
     except FileNotFoundError:
         return b"", header_bytes, False
     except OSError:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from ioprof.ingest.untrusted_values import lines_of
 from ioprof.run_record import ClockMessages
 
 _MOST_ROUNDS: Final = 256
@@ -16,7 +17,7 @@ def read_clock_messages(folder: Path) -> tuple[ClockMessages, ...]:
     found: dict[tuple[Any, ...], list[_Times]] = {}
     for path in sorted(folder.glob("clocks-*.jsonl")):
         by = path.name.removeprefix("clocks-").rpartition("-")[0]
-        for line in path.read_bytes().splitlines():
+        for line in lines_of(path):
             try:
                 entry = json.loads(line)
                 key = by, str(entry["host"]), entry["kernel"], int(entry["shift_ns"])

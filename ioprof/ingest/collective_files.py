@@ -24,6 +24,7 @@ from ioprof.collective_format import (
     RECORD_KINDS,
     SUFFIX,
 )
+from ioprof.files import open_regular_file
 from ioprof.ingest.gpu_timer import host_times
 from ioprof.ingest.untrusted_values import LATEST_NS, text
 from ioprof.layout import COLLECTIVE_HEADER_DTYPE, COLLECTIVE_RECORD_DTYPE, COMMUNICATOR_DTYPE
@@ -78,9 +79,10 @@ def read_collective_files(folder: Path) -> list[CollectiveFile]:
 def _read(path: Path) -> CollectiveFile:
     found = CollectiveFile(path)
     try:
-        data = np.memmap(path, np.uint8, "r")
+        with open_regular_file(path) as file:
+            data = np.memmap(file, np.uint8, "r")
     except (OSError, ValueError) as error:  # ValueError: it is empty
-        found.damage[f"cannot be read: {error}"] += 1
+        found.damage[f"cannot be read: {getattr(error, 'strerror', None) or error}"] += 1
         return found
     if len(data) < COLLECTIVE_HEADER_DTYPE.itemsize or bytes(data[: len(MAGIC)]) != MAGIC:
         found.damage["not a collective file"] += 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ioprof.clock import Anchor
-from ioprof.files import write_atomically
+from ioprof.files import read_regular_file, write_atomically
 from ioprof.ingest.job_sums import JobSums
 
 KEPT: Final = "kept.json"
@@ -67,7 +67,7 @@ class KeptState:
     def load(cls, spool: Path) -> "KeptState | None":
         """That of a spool; None: there is none, or a damaged one."""
         try:
-            value = json.loads((spool / KEPT).read_bytes())
+            value = json.loads(read_regular_file(spool / KEPT))
             return cls._of(value) if value["format"] == _FORMAT else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             return None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.ingest.counters import SampledProcess
+from ioprof.ingest.untrusted_values import lines_of
 from ioprof.run_record import ProcessRecord
 
 _Key = tuple[str | None, int | None]  # host and pid
@@ -27,7 +28,7 @@ def with_cpus(records: Iterable[ProcessRecord], folder: Path, sampled: Iterable[
 def _thread_pools(folder: Path) -> dict[_Key, dict[str, int]]:
     found: dict[_Key, dict[str, int]] = {}
     for path in sorted(folder.glob("facts-*.jsonl")):
-        for line in path.read_bytes().splitlines():
+        for line in lines_of(path):
             if THREAD_POOLS.encode() not in line:
                 continue
             try:

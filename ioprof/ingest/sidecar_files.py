@@ -18,7 +18,7 @@ from ioprof.ingest.numbering import Numbering
 from ioprof.ingest.process_cpus import THREAD_POOLS
 from ioprof.ingest.rings import Process
 from ioprof.ingest.stacks import THREAD_NAMES, fold_stacks, read_stacks
-from ioprof.ingest.untrusted_values import damage_facts
+from ioprof.ingest.untrusted_values import damage_facts, lines_of, unreadable
 from ioprof.perf import HEADER_BYTES, SUFFIX
 from ioprof.run_record import (
     ConfigRecord,
@@ -65,6 +65,7 @@ def read_sidecar_files(folder: Path, processes: list[Process], numbering: Number
     faults = [(path.name, read_faults(path, numbering.file)) for path in sorted(folder.glob(f"*{SUFFIX}"))]
     counters = read_counters(folder, ranks)
     damaged = [entry for name, found in faults for entry in damage_facts(name, found.damage)]
+    damaged += unreadable(path for pattern in ("facts-*.jsonl", "clocks-*.jsonl") for path in sorted(folder.glob(pattern)))
     stacks, damaged_stacks = read_stacks(folder, processes)
     return SidecarData(
         spans=[(found.host, _fill_ranks(found.spans, ranks)) for _, found in faults if found.host],
@@ -127,7 +128,7 @@ def read_job_facts(folder: Path, processes: list[Process]) -> JobFacts:
     unobserved = []
     loaders: list[LoaderRecord] = []
     for path in sorted(folder.glob("facts-*.jsonl")):
-        for facts in filter(None, map(_object, path.read_bytes().splitlines())):
+        for facts in filter(None, map(_object, lines_of(path))):
             if "unobserved" in facts:
                 unobserved.append(Unobserved.of(facts))
             elif isinstance(loader := facts.get("made_loader"), dict):

@@ -12,6 +12,7 @@ import polars as pl
 
 from ioprof.ingest.appended_files import read_appended
 from ioprof.ingest.rings import Process
+from ioprof.ingest.untrusted_values import lines_of
 from ioprof.run_record import Damage
 from ioprof.schema import HOLDER, STACK_COLUMNS
 from ioprof.stack_format import (
@@ -225,7 +226,7 @@ def _thread_names(spool: Path) -> dict[tuple[str, int, int], str]:
     """By host, process and the kernel's number of the thread."""
     found: dict[tuple[str, int, int], str] = {}
     for path in sorted(spool.glob("facts-*.jsonl")):
-        for line in path.read_bytes().splitlines():
+        for line in lines_of(path):
             if THREAD_NAMES.encode() not in line:
                 continue
             try:

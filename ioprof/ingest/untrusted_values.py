@@ -1,6 +1,7 @@
 """Validation of values in spool files, which may be corrupt: invalid values become null or are counted as damage."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ioprof.clock import Anchor
+from ioprof.files import open_regular_file, read_regular_file
 from ioprof.masking import SUSPICION, masked_text
 from ioprof.run_record import Damage
 
@@ -52,6 +54,24 @@ def masked_series(series: pl.Series) -> pl.Series:
 def valid_text(value: str) -> str:
     r"""The text with half surrogate pairs, which JSON can hold as `\ud800` but UTF-8 and polars cannot, as backslash escapes."""
     return value.encode("utf-8", "backslashreplace").decode()
+
+
+def lines_of(path: Path) -> list[bytes]:
+    """The lines of a file in a spool; none if it cannot be read, or is a pipe, a device or a folder: see `unreadable`."""
+    try:
+        return read_regular_file(path).splitlines()
+    except OSError:
+        return []
+
+
+def unreadable(paths: Iterable[Path]) -> Iterator[Damage]:
+    """What hinders reading those of the files of which `lines_of` has nothing."""
+    for path in paths:
+        try:
+            with open_regular_file(path):
+                pass
+        except OSError as error:
+            yield Damage(file=path.name, what=f"cannot be read: {error.strerror}")
 
 
 def damage_facts(file: str, damage: Mapping[str, int]) -> list[Damage]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ioprof import clock
 from ioprof.errors import CommandError
+from ioprof.files import read_regular_file
 from ioprof.instrument.host import host
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def _own_files(spool: Path, process: str) -> list[Path]:
     series, facts = spool / f"counters-{process}.jsonl", spool / f"facts-{process}.jsonl"
     found = [each for each in (series, series.with_name(series.name + KEPT_SUFFIX)) if each.exists()]
     with suppress(OSError):
-        if all(THREAD_POOLS.encode() in line for line in facts.read_bytes().splitlines()):
+        if all(THREAD_POOLS.encode() in line for line in read_regular_file(facts).splitlines()):
             found.append(facts)
     return found
 

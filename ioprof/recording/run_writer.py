@@ -4,14 +4,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from ioprof.analysis.kept import ANALYSIS, STEPS, SUMMARY, keep_analysis
+from ioprof.analysis.kept import ANALYSIS, keep_analysis
 from ioprof.analysis.run import Run
-from ioprof.files import write_atomically
 from ioprof.process import trim_heap
 from ioprof.recording.run_folder import ANALYSIS_FILES, MARKER, RUN_FILES
 from ioprof.recording.stored_run import removed_on_failure, store_run
 from ioprof.replay.summary import with_gains
 from ioprof.report.html import write_html
+from ioprof.run_files import DERIVED, STEPS, SUMMARY, write_run
 from ioprof.run_record import RunRecord
 from ioprof.trace import Trace
 
@@ -30,11 +30,12 @@ def make_run_folder(
     trace = store_run(spool, out, record) if known is None else Trace.load_known(out, known)
     if complete is not None:
         trace = trace.with_facts(run=complete(trace.run))
-        write_atomically(out / "run.json", trace.run.to_json() + "\n")
+        write_run(out, trace.run)
     trim_heap()  # some 20 MB, of strings and tables that were read from capture files
     run = with_gains(Run.of(trace, out), is_asked=False)
     with removed_on_failure(out, ANALYSIS_FILES):
         _write_analysis(run, out)
+        write_run(out, trace.run, DERIVED)
         if trace.is_stored:
             keep_analysis(out)
     (out / MARKER).unlink(missing_ok=True)
@@ -47,6 +48,7 @@ def write_run_folder(run: Run, out: Path) -> None:
     with removed_on_failure(out, RUN_FILES):
         _write_analysis(run, out)
         run.trace.save(out)  # run.json comes last: a folder that has it has all that was recorded
+        write_run(out, run.trace.run, DERIVED)
         if run.trace.is_stored:
             keep_analysis(out)
 

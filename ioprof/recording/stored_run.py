@@ -10,8 +10,9 @@ import polars as pl
 from ioprof.ingest import store_spool
 from ioprof.recording.run_folder import RUN_FILES
 from ioprof.recording.used_storage import with_storage
+from ioprof.run_files import SPANS
 from ioprof.run_record import RunRecord
-from ioprof.trace import SPANS, Trace
+from ioprof.trace import Trace
 
 
 def store_run(spool: Path, out: Path, record: RunRecord) -> Trace:

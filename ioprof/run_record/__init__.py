@@ -76,6 +76,7 @@ from ioprof.run_record.run_json import (
     ProcessRecord,
     ReadCounters,
     RunRecord,
+    StoredFile,
     UsedStorage,
 )
 from ioprof.run_record.storage_json import Delivery, ReceivedFiles, SlowRead, Stalls, Storage
@@ -184,6 +185,7 @@ __all__ = [
     "Stalls",
     "Steps",
     "Storage",
+    "StoredFile",
     "Summary",
     "Throughput",
     "Transfer",

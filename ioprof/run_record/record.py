@@ -62,6 +62,9 @@ class Kept(Struct, frozen=True):
     """For keys whose value did not fit: the field's value instead, and the JSON value."""
     problems: tuple[Problem, ...] = ()
     """Of a root record: all problems in its tree."""
+    damaged: tuple[str, ...] = ()
+    """Of a run: files of its folder that are not as they were written, by damage or by hand, and do without: run.json itself, and
+    what is computed anew."""
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -170,7 +173,10 @@ def merge(records: Sequence[R], rules: Rules) -> R:
     return type(records[0])(
         **values,
         kept=Kept(
-            keys if was_read else None, unknown, problems=tuple(problem for record in records for problem in record.problems)
+            keys if was_read else None,
+            unknown,
+            problems=tuple(problem for record in records for problem in record.problems),
+            damaged=tuple(dict.fromkeys(name for record in records for name in record.kept.damaged)),
         ),
     )
 

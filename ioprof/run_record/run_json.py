@@ -4,8 +4,11 @@ Every field may be missing: null means "not recorded". Times are nanoseconds sin
 """
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Self
+from zlib import crc32
 
+import msgspec
 from msgspec import field
 
 from ioprof.run_record.capture_json import CaptureRecord, FaultRecording, Sampling
@@ -290,6 +293,23 @@ class PartRecord(Record, frozen=True):
     samplers: Sampling | None = None
 
 
+class StoredFile(Record, frozen=True):
+    """A file of a run folder as it was when it was written."""
+
+    bytes: Count | None = None
+    crc32: str | None = None
+    """Checksum of its content as in gzip (RFC 1952), eight hexadecimal digits."""
+
+
+RUN_FILE: Final = "run.json"
+
+
+def check_of(value: Mapping[str, Any]) -> str:
+    """The checksum of the object in a run.json: CRC-32 of its JSON text without `check`, keys sorted, without white space."""
+    content = {key: inner for key, inner in value.items() if key != "check"}
+    return f"{crc32(json.dumps(content, sort_keys=True, separators=(',', ':')).encode()):08x}"
+
+
 class RunRecord(Record, frozen=True):
     """run.json."""
 
@@ -333,6 +353,11 @@ class RunRecord(Record, frozen=True):
     storage: tuple[UsedStorage, ...] = ()
     whole_job: WholeJob | None = None
     """Null: the run is all of the job. Else its spans are those of the last part of the job (`--keep`), or it is a snapshot."""
+    files: dict[str, StoredFile] = field(default_factory=dict)
+    """The other files of the folder by name. Empty: a version before 2026-11-28 wrote it. Of the folder, not of the run: a `Trace`
+    has none."""
+    check: str | None = None
+    """Checksum of all other keys, see `check_of`. It tells damage and changes by hand, not forgery."""
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
@@ -348,11 +373,25 @@ class RunRecord(Record, frozen=True):
             raise ValueError(f"not a run that this version of ioprof reads ({', '.join(READ_RUN_SCHEMAS)})")
         if is_too_deep(value):
             raise ValueError(f"it is nested more than {MOST_LEVELS} levels deep")
-        return cls.of(value)
+        run = cls.of(value)
+        is_checked = value.get("check") is not None or bool(value.get("files"))
+        is_changed = is_checked and value.get("check") != check_of(value)
+        return run.replace(kept=msgspec.structs.replace(run.kept, damaged=(RUN_FILE,))) if is_changed else run
 
     def to_json(self) -> str:
-        """The text of run.json."""
+        """The text of run.json, without checksums."""
         return json.dumps({"schema": RUN_SCHEMA, **self.to_dict()}, indent=1)
+
+    def to_checked_json(self, files: Mapping[str, StoredFile]) -> str:
+        """The text of run.json, with the checksums of these files and its own."""
+        value = {"schema": RUN_SCHEMA, **self.replace(files=dict(files), check=None).to_dict()}
+        return json.dumps({**value, "check": check_of(value)}, indent=1)
+
+    def of_any_folder(self, damaged: tuple[str, ...] = ()) -> Self:
+        """The record without what run.json says of its folder; `damaged` files of that are noted."""
+        keys = None if self.kept.keys is None else tuple(key for key in self.kept.keys if key not in ("files", "check"))
+        kept = msgspec.structs.replace(self.kept, keys=keys, damaged=(*self.kept.damaged, *damaged))
+        return self.replace(files={}, check=None, kept=kept)
 
     @property
     def job_kind(self) -> JobKind:

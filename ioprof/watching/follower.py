@@ -6,6 +6,7 @@ the file when it is full, and begins again: a look reads what is new in the flus
 """
 
 import os
+import stat
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,7 +78,11 @@ class Follower:
         """The records since the last look. A file that has gone, or is damaged, has none."""
         try:
             if self._descriptor < 0:
-                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    os.close(descriptor)
+                    return _nothing()
+                self._descriptor = descriptor
             return self._look()
         except OSError:
             return _nothing()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ioprof.errors import CommandError
+from ioprof.files import read_regular_file
 from ioprof.ingest.dropping import file_header
 from ioprof.instrument.variables import SPOOL_VARIABLE
 from ioprof.recording.parts import parts_folder
@@ -103,7 +104,7 @@ def _spool_of(pid: int) -> Path | None:
 
 def _out_of(spool: Path) -> Path | None:
     try:
-        out = json.loads((spool / JOB).read_bytes()).get("out")
+        out = json.loads(read_regular_file(spool / JOB)).get("out")
     except (OSError, ValueError, RecursionError, AttributeError):
         return None
     return Path(out) if isinstance(out, str) else None

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from ioprof.files import open_regular_file
 from ioprof.inflate import BLOCK_BYTES, GZIP, inflate
 from ioprof.ingest.untrusted_values import LATEST_NS, valid_text
 
@@ -93,9 +94,7 @@ def pieces(path: Path, damage: Counter[str]) -> Iterator[bytes]:
     """The file in pieces of about 2 MiB, none of which ends within an event."""
     rest = b""
     try:
-        if not path.is_file():
-            raise FileNotFoundError(path)
-        with open(path, "rb") as file:
+        with open_regular_file(path) as file:
             is_gzip = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             whole = iter(lambda: file.read(_BLOCK_BYTES), b"")

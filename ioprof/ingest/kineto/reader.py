@@ -11,6 +11,7 @@ import polars as pl
 
 from ioprof.clock import Anchor
 from ioprof.errors import CaptureError
+from ioprof.files import read_regular_file
 from ioprof.ingest.kineto.events import Events, pieces
 from ioprof.ingest.kineto.spans import WALL_NS, spans_of, wall_spans
 from ioprof.ingest.kineto.waits import wait_spans, wall_waits
@@ -149,7 +150,7 @@ def _notes(spool: Path) -> Iterator[GpuNote]:
     """Notes of the sessions about windows that were not recorded."""
     for path in sorted(spool.glob("gpu-*.json")):
         try:
-            note = json.loads(path.read_bytes())
+            note = json.loads(read_regular_file(path))
             reasons = {str(why): int(count) for why, count in note["notes"].items()}
             yield GpuNote(host=str(note["host"]), pid=int(note["pid"]), reasons=reasons)
         except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 import polars as pl
 
 from ioprof.clock import Anchor
+from ioprof.files import read_regular_file
 from ioprof.ingest.untrusted_values import LATEST_NS, damage_facts
 from ioprof.run_record import Damage, GpuWindow
 from ioprof.schema import SPAN_COLUMNS
@@ -136,7 +137,7 @@ def add_name(window: Window) -> None:
 def add_meta(window: Window, path: Path) -> None:
     """Add the metadata that the session wrote; invalid values are ignored."""
     try:
-        meta = json.loads(path.read_bytes())
+        meta = json.loads(read_regular_file(path))
     except (OSError, ValueError, RecursionError):
         meta = None
     if not isinstance(meta, dict):
