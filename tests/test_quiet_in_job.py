@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-import jobs
 import pytest
 from preload import needs_library
 from repository import PROGRAMS
@@ -46,6 +45,11 @@ LIMITED: Final = {
     "a shell without streams": "(exec <&- >&- 2>&-; echo lost; cat file > new); echo $?; cat new",
     "all closed": 'exec python -c \'import os; os.closerange(3, 4096); print(open("file").read(), os.open("file", 0))\'',
     "empty environment": 'exec env -i "$(command -v python)" -c \'import os; print(len(os.listdir("/proc/self/fd")))\'',
+    "another root": """
+mkdir root
+for path in "$(command -v cat)" $(ldd "$(command -v cat)" | grep -o '/[^ ]*' | grep -v _capture.so)
+do mkdir -p "root$(dirname "$path")" && cp -L "$path" "root$path"; done
+cp file root; exec chroot root "$(command -v cat)" /file""",
     "no folder": "mkdir gone; cd gone; rmdir ../gone; exec python -c 'import sys; print(len(sys.path)); import sitecustomize'",
 }
 """Shell commands by what their processes lack."""
@@ -91,7 +95,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "IOPROF_DEBUG")}
         environment["PATH"] = f"{folder / 'python' / 'bin'}:{environment['PATH']}"
         environment["TMPDIR"] = str(folder)
-        job = [sys.executable, PROGRAMS / "each_in_turn.py", "commands.json", "results.json"]
+        job = [sys.executable, str(PROGRAMS / "each_in_turn.py"), "commands.json", "results.json"]
         if how == "recorded":
             job = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", "run", "--", *job]
         subprocess.run(job, cwd=folder, env=environment, check=True)
