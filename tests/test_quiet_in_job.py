@@ -11,6 +11,10 @@ import pytest
 from preload import needs_library
 from repository import PROGRAMS
 
+from ioprof.instrument import preload
+from ioprof.instrument.preload_trial import why_not_loaded
+from ioprof.recording.command import record_command
+
 pytestmark = needs_library
 
 READ: Final = "exec python -c 'print(open(\"file\").read())'"
@@ -107,3 +111,34 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[
 def test_a_program_says_the_same_and_ends_as_without_ioprof(ended: dict[str, dict[str, list[object]]], name: str) -> None:
     """Exit code, standard output and standard error."""
     assert ended["bare"][name] == ended["recorded"][name]
+
+
+@pytest.mark.parametrize("program", ["cat", "script"])
+def test_a_library_that_cannot_be_loaded_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], program: str
+) -> None:
+    """The job starts without it, the dynamic linker reports nothing, and the record has the reason."""
+    (tmp_path / "file").write_text("some text\n")
+    (tmp_path / "script").write_text("#!/bin/sh\nexec cat file\n")
+    (tmp_path / "script").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert why_not_loaded(program, os.environ) is None
+    monkeypatch.setattr(preload, "library", lambda package=None: tmp_path / "file")
+    run = record_command([program, "file"], tmp_path / "run", os.environ)
+    assert ("some text\n", "") == capfd.readouterr()
+    capture = run.trace.run.capture
+    assert (False, False, 0) == (capture.library, capture.reads, run.trace.run.exit_code)
+    assert "cannot be preloaded" in (capture.reads_reason or "")
+
+
+@pytest.mark.parametrize("program", ["missing", "static", "text", "cut"])
+def test_of_a_program_without_a_dynamic_linker_nothing_is_said(tmp_path: Path, program: str) -> None:
+    """The library is not loaded there; the job itself finds out what cannot be started."""
+    beginning = Path("/bin/cat").read_bytes()[:100]
+    (tmp_path / "static").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(200))
+    (tmp_path / "text").write_text("echo\n")
+    (tmp_path / "cut").write_bytes(beginning)
+    for path in tmp_path.iterdir():
+        path.chmod(0o755)
+    assert why_not_loaded(program, {"PATH": str(tmp_path)}) is None
