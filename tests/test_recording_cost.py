@@ -100,6 +100,27 @@ def test_no_trial_of_the_cost_waits_for_pages(tmp_path: Path) -> None:
     assert int(ended.stdout) < 3 * (8 << 20) // resource.getpagesize()
 
 
+@needs_library
+@pytest.mark.parametrize("native", [True, False])
+def test_measuring_makes_no_file_with_a_name(tmp_path: Path, native: bool) -> None:
+    """Whatever ends the process then, nothing of it is left."""
+    program = (
+        "import tempfile; tempfile.gettempdir(); print('begin', flush=True)\n"
+        "from ioprof.instrument import recorder\n"
+        "from ioprof.instrument.call_cost import cost_per_call_ns\n"
+        f"recorder.uses_native = lambda: {native}\n"
+        "assert recorder.cost_per_span_ns(trials=300) and cost_per_call_ns({})\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert b"begin\n" == process.stdout.readline()
+        names: set[str] = set()
+        while process.poll() is None:
+            names |= set(os.listdir(tmp_path))
+    assert (0, set()) == (process.returncode, names)
+
+
 def summary_of(**capture: object) -> Summary:
     """The summary of a rank that recorded 3 spans in 0.1 µs."""
     processes = [{"host": "node1", "pid": 100, "role": "rank", "rank": 0, "first_ns": 0, "last_ns": 100}]

@@ -8,12 +8,13 @@ differences of neighbouring trials counts.
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final
 
 from ioprof.instrument import preload
+from ioprof.instrument.ring import REHEARSAL
 
 _CALLS: Final = 3
 _PROGRAM: Final = """
@@ -61,14 +62,13 @@ def cost_per_call_ns(
     """
     if preload.library() is None:
         return None
-    with tempfile.TemporaryDirectory(prefix="ioprof-") as folder:
-        path, spool = Path(folder, "file"), Path(folder, "spool")  # not in the spool, whose files are not recorded
-        path.write_bytes(bytes(4096))
-        spool.mkdir()
+    with TemporaryFile(buffering=0) as file, TemporaryFile(buffering=0) as recorded:
+        file.write(bytes(4096))
         numbers = map(str, (trials, repeats, displaced_bytes))
-        line = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(path), *numbers]
-        changed = preload.environment(spool, environment, hooks=False)
-        ended = subprocess.run(line, env=changed, capture_output=True, text=True, check=False)
+        line = [sys.executable, "-I", "-S", "-c", _PROGRAM, f"{REHEARSAL}{file.fileno()}", *numbers]
+        changed = preload.environment(Path(f"{REHEARSAL}{recorded.fileno()}"), environment, hooks=False)
+        kept = (file.fileno(), recorded.fileno())
+        ended = subprocess.run(line, env=changed, pass_fds=kept, capture_output=True, text=True, check=False)
     try:
         num_trials, difference_ns = ended.stdout.split()
         cost_ns = float(difference_ns) / _CALLS

@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
+from ioprof.instrument.appending import append
 from ioprof.instrument.endings import call_at_end
 from ioprof.instrument.host import host
 from ioprof.instrument.kernel_clocks import boot_id, monotonic_shift_ns
@@ -192,8 +193,7 @@ class _Exchange:
             number += 1
 
     def _append(self, entry: dict[str, Any]) -> None:
-        with open(self._spool / f"clocks-{host()}-{os.getpid()}.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        append(self._spool / f"clocks-{host()}-{os.getpid()}.jsonl", f"{json.dumps(entry)}\n".encode())
 
 
 def _clock() -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ioprof.instrument.variables import (
 
 __all__ = [
     "GPU_WINDOW_VARIABLE", "HOOKS_VARIABLE", "NCCL_PLUGIN_VARIABLE", "NCCL_VARIABLE", "PACKAGE", "SPOOL_VARIABLE",
-    "environment", "library", "nccl_plugin", "site",
+    "environment", "first", "library", "nccl_plugin", "site",
 ]  # fmt: skip
 
 PACKAGE: Final = Path(__file__).parent.parent
@@ -44,19 +44,25 @@ def site(package: Path = PACKAGE) -> Path:
     return package / "instrument" / "site"
 
 
-def environment(spool: Path, base: Mapping[str, str], *, hooks: bool, package: Path = PACKAGE) -> dict[str, str]:
-    """`base`, changed so that every process started with it is recorded into `spool`, an absolute path."""
+def environment(
+    spool: Path, base: Mapping[str, str], *, hooks: bool, package: Path = PACKAGE, with_library: bool = True
+) -> dict[str, str]:
+    """`base`, changed so that every process started with it is recorded into `spool`, an absolute path.
+
+    `with_library` is False where the job would not start with the capture library, see `preload_trial`.
+    """
     changed = {SPOOL_VARIABLE: str(spool)}
     plugin = nccl_plugin(package)
     if plugin and len(str(plugin)) < LONGEST_PLUGIN and not base.get(NCCL_PLUGIN_VARIABLE) and base.get(NCCL_VARIABLE) == "on":
         changed[NCCL_PLUGIN_VARIABLE] = str(plugin)
-    if (found := library(package)) is not None:
-        changed["LD_PRELOAD"] = _first(str(found), base.get("LD_PRELOAD"), ":")
+    if with_library and (found := library(package)) is not None:
+        changed["LD_PRELOAD"] = first(str(found), base.get("LD_PRELOAD"), ":")
     if not hooks:
         return {**base, **changed, HOOKS_VARIABLE: "off"}
-    changed["PYTHONPATH"] = _first(str(site(package)), base.get("PYTHONPATH"), os.pathsep)
+    changed["PYTHONPATH"] = first(str(site(package)), base.get("PYTHONPATH"), os.pathsep)
     return {**gpu.QUIET, **base, **changed}
 
 
-def _first(entry: str, others: str | None, separator: str) -> str:
+def first(entry: str, others: str | None, separator: str) -> str:
+    """An entry in front of the others of a search path, if there are any."""
     return f"{entry}{separator}{others}" if others else entry

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ioprof import clock
 from ioprof.errors import CaptureError
 from ioprof.instrument import ring, span
-from ioprof.instrument.endings import call_at_end
+from ioprof.instrument.endings import call_at_end, call_quietly
 from ioprof.instrument.host import host
 from ioprof.schema import KINDS, RANK_SOURCES, ROLES
 from ioprof.wire_format import CHUNK_BYTES, FILE_HEADER, FORMAT_VERSION, HEADER_BYTES, MAGIC, offset_of
@@ -95,7 +95,7 @@ def stop() -> None:
     """End the recording, if there is one, and mark its file closed."""
     global _python_ring
     while _before_stop:
-        _before_stop.pop()()
+        call_quietly(_before_stop.pop())
     if _python_ring is not None:
         span.redirect()
         _python_ring.close()
@@ -122,15 +122,15 @@ def lost() -> int:
 
 
 def cost_per_span_ns(spans: int = 100, trials: int = 100, displaced_bytes: int = 0) -> float | None:
-    """Nanoseconds that one span costs here and now: the median of short trials into a throw-away file, less that of the bare loop.
+    """Nanoseconds that one span costs here and now: the median of short trials into a nameless file, less that of the bare loop.
 
     A trial takes some 20 µs, less than a time slice of the scheduler, so that most are not interrupted on a busy machine either;
     those that were do not count. None: too many were. High where the Python fallback records. With `displaced_bytes` the
     processor's caches hold other data when a trial begins, as after decoding an image.
     """
-    import tempfile
+    from tempfile import TemporaryFile
 
-    with tempfile.TemporaryDirectory(prefix="ioprof-") as folder, _rehearsal(os.path.join(folder, "rehearsal.ring")) as open_span:
+    with TemporaryFile(buffering=0) as file, _rehearsal(f"{ring.REHEARSAL}{file.fileno()}") as open_span:
         timers = partial(_time_spans, open_span, spans), partial(_time_bare_loop, spans)
         full, bare = _uninterrupted_medians(timers, trials, displaced_bytes)
     return (full - bare) / spans if full is not None and bare is not None and full > bare else None

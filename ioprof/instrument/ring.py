@@ -39,6 +39,9 @@ RETRY_EVERY: Final = 1024
 KNOWN_STRINGS: Final = 1 << 17
 """Known strings are forgotten when there are this many; one that comes again is written again, and the reader merges the two."""
 
+REHEARSAL: Final = "/proc/self/fd/"
+"""The beginning of a path that names an empty file without a name, of which the caller holds a descriptor."""
+
 _ELLIPSIS: Final = "…".encode()
 # Indices of words of 8 bytes
 _CHUNKS_WORD: Final = offset_of(FILE_HEADER, "chunks") // 8
@@ -233,7 +236,7 @@ class Ring:
 
     def _map_reopened(self, offset: int) -> memoryview:
         # Opened again for every window: a job that closes all descriptors it does not know could close one that is kept open.
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = self._open(0)
         try:
             if _identity(descriptor) != self._identity:
                 raise OSError(f"{self._path}: replaced while it was recorded into")
@@ -241,13 +244,18 @@ class Ring:
         finally:
             os.close(descriptor)
 
+    def _open(self, more: int) -> int:
+        flags = 0 if self._path.startswith(REHEARSAL) else os.O_NOFOLLOW | more
+        return os.open(self._path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+
     def _create(self, header: bytes) -> None:
-        descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = self._open(os.O_CREAT | os.O_EXCL)
         try:
             self._identity = _identity(descriptor)
             self._header = _map(descriptor, 0, HEADER_BYTES)
         except OSError:
-            os.unlink(self._path)
+            if not self._path.startswith(REHEARSAL):
+                os.unlink(self._path)
             raise
         finally:
             os.close(descriptor)

@@ -10,6 +10,7 @@ from ioprof.instrument import preload, recorder
 from ioprof.instrument.call_cost import cost_per_call_ns
 from ioprof.instrument.faults import FaultRecorder
 from ioprof.instrument.host import host
+from ioprof.instrument.preload_trial import why_not_loaded
 from ioprof.instrument.samplers import Sampler
 from ioprof.run_record import CaptureRecord, Damage, FaultRecording, Reason, Sampling, StackSampling
 from ioprof.stacks import StackSampler
@@ -91,15 +92,18 @@ class ExternalSamplers:
         at_end.callback(stop)
 
 
-def capture_record(environment: Mapping[str, str]) -> CaptureRecord:
-    """What is known before a job starts of how it will be recorded."""
-    library = preload.library()
+_NOT_BUILT: Final = "the capture library is not built: install a C compiler and reinstall"
+
+
+def capture_record(environment: Mapping[str, str], program: str | None = None) -> CaptureRecord:
+    """What is known before a job starts of how it will be recorded; `program` is the one that it starts."""
+    why_not = _NOT_BUILT if preload.library() is None else None if program is None else why_not_loaded(program, environment)
     recorded = CaptureRecord(
         native=recorder.uses_native(),
-        library=library is not None,
+        library=why_not is None,
         hooks=True,
-        reads=library is not None,
-        reads_reason=None if library is not None else "the capture library is not built: install a C compiler and reinstall",
+        reads=why_not is None,
+        reads_reason=why_not,
         collectives_reason=_collectives_reason(environment),
     )
     return with_costs(recorded, environment)
@@ -124,10 +128,11 @@ def with_costs(capture: CaptureRecord, environment: Mapping[str, str]) -> Captur
 
     Called before and after the job. Of both measurements the lower counts: other programs can only add to them.
     """
-    measured = _or_none(recorder.cost_per_span_ns), _or_none(lambda: cost_per_call_ns(environment))
+    has_library = capture.library is not False
+    measured = _or_none(recorder.cost_per_span_ns), _or_none(lambda: cost_per_call_ns(environment)) if has_library else None
     spans = [cost for cost in (capture.ns_per_span, measured[0]) if cost is not None]
     calls = [cost for cost in (capture.ns_per_call, measured[1]) if cost is not None]
-    is_known = bool(spans) and (bool(calls) or preload.library() is None)
+    is_known = bool(spans) and (bool(calls) or not has_library)
     return capture.replace(
         ns_per_span=min(spans, default=None),
         ns_per_call=min(calls, default=None),

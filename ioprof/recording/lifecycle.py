@@ -40,7 +40,7 @@ def initial_record(command: Sequence[str], out: Path, environment: Mapping[str, 
         versions=versions(),
         environment={name: printable(value) for name, value in recorded_variables(environment).items()},
         clocks=ClockRecord.of({"method": "one host, one monotonic clock", "uncertainty_ns": 0, **clock_facts()}),
-        capture=capture_record(environment),
+        capture=capture_record(environment, next(iter(command), None)),
     )
 
 
@@ -96,7 +96,8 @@ class Recording:
 
     def __enter__(self) -> "Recording":
         self._pending.begin()
-        self.environment = preload.environment(self.spool, self._base_environment, hooks=True)
+        has_library = self._pending.run.capture.library is not False
+        self.environment = preload.environment(self.spool, self._base_environment, hooks=True, with_library=has_library)
         return self
 
     @contextmanager

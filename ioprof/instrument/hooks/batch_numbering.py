@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ioprof.instrument.appending import append
 from ioprof.instrument.host import host
 
 if TYPE_CHECKING:
@@ -204,8 +205,4 @@ def _path(spool: Path, pid: int) -> str:
 
 def _publish(spool: Path, entry: bytes) -> None:
     with suppress(OSError):  # workers then record their work without numbers
-        descriptor = os.open(_path(spool, os.getpid()), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, entry)
-        finally:
-            os.close(descriptor)
+        append(_path(spool, os.getpid()), entry)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
+from ioprof.instrument.appending import append
 from ioprof.instrument.hooks.patches import Function, Patches
 from ioprof.instrument.host import host
 from ioprof.instrument.span import emit
@@ -55,6 +56,11 @@ class GarbageCollections:
             return
         # `ioprof.instrument.samplers.file` specifies the format. It is not imported here: an import that makes dataclasses executes
         # text, after which CPython forgets that the job was ended by Ctrl-C (`unhandled_keyboard_interrupt` in pythonrun.c).
+        with suppress(OSError, ImportError):
+            self._append_sums(spool)
+        self.forget()
+
+    def _append_sums(self, spool: Path) -> None:
         import json
 
         pid = os.getpid()
@@ -63,9 +69,7 @@ class GarbageCollections:
             lines.append({"series": number, "name": name, "unit": unit, "pid": pid})
         lines.append([self._since_ns, 0, [0, 0.0, 1, 0.0], []])
         lines.append([monotonic_ns(), 0, [0, self._short_ns / 1e9, 1, float(self._num_short)], []])
-        with suppress(OSError), open(spool / f"counters-{host()}-{pid}.jsonl", "a", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
-        self.forget()
+        append(spool / f"counters-{host()}-{pid}.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
 
     def _observe_collect(self, original: Function) -> Function:
         def collect(*args: Any, **kwargs: Any) -> Any:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from ioprof.clock import monotonic_ns, process_start_ns
 from ioprof.errors import CaptureError
 from ioprof.instrument import recorder
+from ioprof.instrument.appending import append
 from ioprof.instrument.hooks import observers
 from ioprof.instrument.hooks.batch_numbering import Allotment, Series
 from ioprof.instrument.hooks.collective_state import CollectiveState
@@ -230,20 +231,24 @@ class HookState:
         self.identity.become_rank(self.spool)
         if self._begin_ns and (started_ns := process_start_ns()) is not None and started_ns < self._begin_ns:
             emit("phase", started_ns, self._begin_ns, "interpreter")
-        from ioprof.instrument import gpu  # most processes of a job do not train, and need not load it
+        try:
+            from ioprof.instrument import gpu  # most processes of a job do not train, and need not load it
 
-        self.steps.ended = gpu.step
-        window = gpu_window or self._window or gpu.DEFAULT_WINDOW
-        with suppress(CaptureError):  # a window that cannot be parsed; the launcher has refused it already
+            self.steps.ended = gpu.step
+            window = gpu_window or self._window or gpu.DEFAULT_WINDOW
             gpu.start(self.spool, window, rank=self.identity.rank, environment=self._environment)
+        except CaptureError:  # a window that cannot be parsed; the launcher has refused it already
+            pass
+        except Exception as error:
+            self.record_fact(unobserved="its GPU", why=f"{type(error).__name__}: {error}")
 
     def compare_clocks(self, distributed: Any) -> None:
         """Compare the clocks of the ranks' hosts from now on, once in the life of a recording."""
         if self._compares_clocks or self.identity.role == "worker":
             return
-        from ioprof.instrument import clock_exchange
-
         try:
+            from ioprof.instrument import clock_exchange
+
             self._compares_clocks = clock_exchange.start(distributed, self.spool, self._environment, lambda: self.is_on)
         except Exception as error:
             self.record_fact(unobserved="clocks of other hosts", why=f"{type(error).__name__}: {error}")
@@ -258,17 +263,14 @@ class HookState:
 
     def record_fact(self, **facts: Any) -> None:
         """Write facts about the job that no span can carry to a file of the spool, one JSON object per line, each once."""
-        import json
+        with suppress(OSError, ImportError):  # no room, or no descriptor left to import with: the report will lack them
+            import json
 
-        line = json.dumps(facts, sort_keys=True, default=str)
-        if line in self._recorded_facts or len(self._recorded_facts) > _MAX_FACTS:
-            return
-        self._recorded_facts.add(line)
-        try:
-            with open(self.spool / f"facts-{host()}-{os.getpid()}.jsonl", "a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError:  # the report will lack them
-            pass
+            line = json.dumps(facts, sort_keys=True, default=str)
+            if line in self._recorded_facts or len(self._recorded_facts) > _MAX_FACTS:
+                return
+            self._recorded_facts.add(line)
+            append(self.spool / f"facts-{host()}-{os.getpid()}.jsonl", f"{line}\n".encode())
 
     def _start_recorder(self) -> None:
         if not recorder.is_recording():

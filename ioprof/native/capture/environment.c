@@ -1,6 +1,7 @@
 #include "environment.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
@@ -90,7 +91,7 @@ static bool has_variable(char *const *environment, const char *variable)
 
 struct addition find_addition(char *const *environment)
 {
-    struct addition addition = {0, 0, "", kept.site == NULL ? NULL : ""};
+    struct addition addition = {false, 0, 0, "", kept.site == NULL ? NULL : ""};
     bool has_spool = false;
     for (char *const *place = environment; place != NULL && *place != NULL; place++, addition.count++) {
         const char *variable = *place;
@@ -101,7 +102,7 @@ struct addition find_addition(char *const *environment)
         else if (variable[0] == 'I' && starts_with(variable, SPOOL)) {
             has_spool = true;
             if (kept.spool == NULL || strcmp(variable, kept.spool) != 0)
-                return (struct addition){0, 0, NULL, NULL};
+                return NO_ADDITION;
         }
     }
     if (kept.library == NULL || kept.spool == NULL || (has_spool && addition.preload == NULL && addition.pythonpath == NULL))
@@ -112,6 +113,54 @@ struct addition find_addition(char *const *environment)
     if (addition.pythonpath != NULL)
         addition.bytes += sizeof PYTHONPATH + 1 + strlen(kept.site) + strlen(addition.pythonpath);
     return addition;
+}
+
+bool can_open_library(void)
+{
+    if (kept.library == NULL)
+        return true;
+    int descriptor = open(kept.library, O_RDONLY | O_CLOEXEC);
+    if (descriptor >= 0)
+        close(descriptor);
+    return descriptor >= 0;
+}
+
+struct addition find_removal(char *const *environment, bool hooks)
+{
+    struct addition addition = {true, 0, 0, NULL, NULL};
+    size_t room = 0;
+    for (char *const *place = environment; place != NULL && *place != NULL; place++, addition.count++) {
+        if (kept.library != NULL && starts_with(*place, PRELOAD) && strstr(*place, kept.library) != NULL)
+            addition.preload = *place + sizeof PRELOAD - 1;
+        else if (!hooks && kept.site != NULL && starts_with(*place, PYTHONPATH) && strstr(*place, kept.site) != NULL)
+            addition.pythonpath = *place + sizeof PYTHONPATH - 1;
+        else
+            continue;
+        room += strlen(*place) + 1;
+    }
+    if (room > 0)
+        addition.bytes = (addition.count + MAX_OWN + 3) * sizeof(char *) + room;
+    return addition;
+}
+
+/* NAME=entries without one of them; NULL: no other is left. */
+static char *write_others(char *place, const char *name, const char *entries, const char *without)
+{
+    char *end = stpcpy(place, name);
+    int count = 0;
+    for (const char *entry = entries;; entry++) { /* an empty entry of PYTHONPATH is the working directory */
+        size_t length = strcspn(entry, ":");
+        if (length != strlen(without) || memcmp(entry, without, length) != 0) {
+            if (count++ > 0)
+                *end++ = ':';
+            end = mempcpy(end, entry, length);
+        }
+        entry += length;
+        if (*entry == '\0')
+            break;
+    }
+    *end = '\0';
+    return count == 0 ? NULL : end + 1;
 }
 
 /* NAME=first:others */
@@ -132,6 +181,16 @@ char *const *extend_environment(const struct addition *addition, char *const *en
                            (addition->pythonpath != NULL && starts_with(environment[place], PYTHONPATH));
         if (!is_replaced)
             *next++ = environment[place];
+    }
+    if (addition->removes) {
+        char *end = addition->preload == NULL ? NULL : write_others(text, PRELOAD, addition->preload, kept.library);
+        if (end != NULL)
+            *next++ = text;
+        text = end != NULL ? end : text;
+        if (addition->pythonpath != NULL && write_others(text, PYTHONPATH, addition->pythonpath, kept.site) != NULL)
+            *next++ = text;
+        *next = NULL;
+        return extended;
     }
     for (int place = 0; place < kept.num_own; place++)
         if (!has_variable(environment, kept.own[place]))

@@ -67,12 +67,12 @@ FCNTL(fcntl64)
 #define SEEK(name) \
     off_t hook_##name(int descriptor, off_t offset, int whence) \
     { \
-        bool has_entry = is_recording_already() && (unsigned)descriptor < MAX_DESCRIPTORS; \
-        if (has_entry && is_known(&open_files[descriptor])) \
-            wait_for_position(&open_files[descriptor]); \
+        struct open_file *file = is_recording_already() ? file_entry(descriptor) : NULL; \
+        if (file != NULL && is_known(file)) \
+            wait_for_position(file); \
         off_t position = REAL(name)(descriptor, offset, whence); \
-        if (has_entry && position >= 0) \
-            SET(&open_files[descriptor], position, position); \
+        if (file != NULL && position >= 0) \
+            SET(file, position, position); \
         return position; \
     }
 
@@ -83,8 +83,9 @@ SEEK(lseek64)
     int hook_##name(int descriptor, off_t length) \
     { \
         int result = REAL(name)(descriptor, length); \
-        if (result == 0 && is_recording_already() && (unsigned)descriptor < MAX_DESCRIPTORS) \
-            SET(&open_files[descriptor], size, length); \
+        struct open_file *file = result == 0 && is_recording_already() ? file_entry(descriptor) : NULL; \
+        if (file != NULL) \
+            SET(file, size, length); \
         return result; \
     }
 

@@ -13,11 +13,8 @@
 
 /* A program that cannot be followed. A child of vfork writes to its parent's file: they share their memory, and the child has no
  * file. */
-static void note_program(const char *path)
+static void note_program(const char *path, const char *reason)
 {
-    guard_enter();
-    const char *reason = path == NULL ? NULL : why_not_followed(path);
-    guard_leave();
     if (reason == NULL || (ioprof_guard < GUARD_VFORK && !is_recording()))
         return;
     guard_enter();
@@ -34,16 +31,23 @@ static void note_program(const char *path)
 
 static struct addition before_exec(const char *path, char *const *environment)
 {
-    struct addition addition = {0, 0, NULL, NULL};
+    struct addition addition = NO_ADDITION;
     int saved_errno = errno;
     if (atomic_load(&recording_mode) == MODE_ON) {
-        addition = find_addition(environment);
+        guard_enter();
+        const char *reason = path == NULL ? NULL : why_not_followed(path);
+        bool can_open = can_open_library();
+        guard_leave();
+        bool can_load = can_open && (reason == NULL || strcmp(reason, OTHER_CLASS) != 0);
+        addition = can_load ? find_addition(environment) : find_removal(environment, can_open);
         if (addition.bytes > MAX_ENVIRONMENT_BYTES) {
             addition.bytes = 0;
             if (ioprof_guard >= GUARD_VFORK || is_recording())
                 set_noted(NOTED_EXEC_WITHOUT_CAPTURE);
         }
-        note_program(path);
+        note_program(path, reason);
+        if (!can_open && (ioprof_guard >= GUARD_VFORK || is_recording()))
+            set_noted(NOTED_EXEC_WITHOUT_CAPTURE);
     }
     errno = saved_errno;
     return addition;

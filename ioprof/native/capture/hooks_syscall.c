@@ -120,10 +120,12 @@ static void before_system_call(long number, long first, long second)
 /* Bytes that were read by number are counted; there is no span with their file and offset. */
 static void after_system_call(long number, long descriptor, long result)
 {
+    struct open_file *file;
     switch (number) {
     case SYS_read:
-        if (known_file((int)descriptor) != NULL && result > 0)
-            atomic_fetch_add(&open_files[descriptor].position, result);
+        file = known_file((int)descriptor);
+        if (file != NULL && result > 0)
+            atomic_fetch_add(&file->position, result);
         /* fall through */
     case SYS_pread64:
     case SYS_readv:

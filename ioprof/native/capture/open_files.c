@@ -7,12 +7,16 @@
 
 #include <errno.h>
 
-struct open_file open_files[MAX_DESCRIPTORS];
+table_pages open_files[MAX_DESCRIPTORS / WINDOW_DESCRIPTORS];
 
 void forget_files(unsigned first, unsigned last)
 {
-    for (unsigned descriptor = first; descriptor <= last && descriptor < MAX_DESCRIPTORS; descriptor++)
-        forget_file((int)descriptor);
+    for (unsigned descriptor = first; descriptor <= last && descriptor < MAX_DESCRIPTORS; descriptor++) {
+        if (file_entry((int)descriptor) == NULL)
+            descriptor |= WINDOW_DESCRIPTORS - 1; /* the last of this window */
+        else
+            forget_file((int)descriptor);
+    }
 }
 
 static bool has_storage(const struct stat *status)
@@ -71,9 +75,9 @@ __attribute__((noinline)) void identify_file(int descriptor, struct open_file *f
 void copy_file(int from, int to)
 {
     struct open_file *original = known_file(from);
-    if (original == NULL || (unsigned)to >= MAX_DESCRIPTORS)
+    struct open_file *copy = original != NULL ? new_file_entry(to) : NULL;
+    if (copy == NULL)
         return;
-    struct open_file *copy = &open_files[to];
     wait_for_position(original);
     set_flags(original, FILE_SHARED);
     reset_file(copy, flags_of(original) & ~(uint32_t)(FILE_TRACKED | FILE_BUSY), GET(original, path));

@@ -5,6 +5,7 @@
 #include "file_systems.h"
 #include "guard.h"
 #include "process.h"
+#include "tables.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -42,12 +43,14 @@ struct open_file {
 #define GET(object, field) atomic_load_explicit(&(object)->field, memory_order_relaxed)
 #define SET(object, field, value) atomic_store_explicit(&(object)->field, value, memory_order_relaxed)
 
+/* Reads of descriptors beyond are counted and have no spans. */
 #define MAX_DESCRIPTORS (1 << 20)
+#define WINDOW_DESCRIPTORS 1024 /* 72 KiB: all that most processes use */
 
 #pragma GCC visibility push(hidden)
 
-/* In pages that are touched as descriptors are used. Reads of descriptors beyond are counted and have no spans. */
-extern struct open_file open_files[MAX_DESCRIPTORS];
+/* Each a table of WINDOW_DESCRIPTORS entries. */
+extern table_pages open_files[MAX_DESCRIPTORS / WINDOW_DESCRIPTORS];
 
 void forget_files(unsigned first, unsigned last);
 
@@ -67,6 +70,26 @@ static inline uint32_t this_thread(void)
     return (uint32_t)((uintptr_t)&writer >> 4);
 }
 
+/* The entry of a descriptor, of which nothing need be known; NULL: it has none. */
+static inline struct open_file *file_entry(int descriptor)
+{
+    if ((unsigned)descriptor >= MAX_DESCRIPTORS)
+        return NULL;
+    struct open_file *window = mapped_table(&open_files[descriptor / WINDOW_DESCRIPTORS]);
+    return __builtin_expect(window != NULL, 1) ? &window[descriptor % WINDOW_DESCRIPTORS] : NULL;
+}
+
+/* The same, for something to be entered; NULL: there is no room for it, and the descriptor stays unknown. */
+static inline struct open_file *new_file_entry(int descriptor)
+{
+    struct open_file *file = file_entry(descriptor);
+    if (__builtin_expect(file != NULL, 1) || (unsigned)descriptor >= MAX_DESCRIPTORS)
+        return file;
+    struct open_file *window =
+        map_table(&open_files[descriptor / WINDOW_DESCRIPTORS], WINDOW_DESCRIPTORS * sizeof(struct open_file));
+    return window == NULL ? NULL : &window[descriptor % WINDOW_DESCRIPTORS];
+}
+
 static inline bool is_known(const struct open_file *file)
 {
     return atomic_load_explicit(&file->generation, memory_order_acquire) == GET(process, generation);
@@ -75,7 +98,8 @@ static inline bool is_known(const struct open_file *file)
 /* The entry of a descriptor; NULL where there is none, or nothing is known of it. */
 static inline struct open_file *known_file(int descriptor)
 {
-    return (unsigned)descriptor < MAX_DESCRIPTORS && is_known(&open_files[descriptor]) ? &open_files[descriptor] : NULL;
+    struct open_file *file = file_entry(descriptor);
+    return file != NULL && is_known(file) ? file : NULL;
 }
 
 static inline uint32_t flags_of(const struct open_file *file)
@@ -108,9 +132,9 @@ static inline int32_t known_path(int descriptor)
 /* Called before a descriptor is closed: afterwards its number may be that of another thread's new file. */
 static inline void forget_file(int descriptor)
 {
-    if ((unsigned)descriptor < MAX_DESCRIPTORS &&
-        atomic_load_explicit(&open_files[descriptor].generation, memory_order_relaxed) != 0)
-        atomic_store_explicit(&open_files[descriptor].generation, 0, memory_order_release);
+    struct open_file *file = file_entry(descriptor);
+    if (file != NULL && GET(file, generation) != 0)
+        atomic_store_explicit(&file->generation, 0, memory_order_release);
 }
 
 static inline void reset_file(struct open_file *file, uint32_t flags, int32_t path)
@@ -136,9 +160,9 @@ static inline void publish_file(struct open_file *file)
 /* A descriptor that this process has just opened. */
 static inline void add_file(int descriptor, int flags, int32_t path)
 {
-    if ((unsigned)descriptor >= MAX_DESCRIPTORS)
+    struct open_file *file = new_file_entry(descriptor);
+    if (file == NULL)
         return;
-    struct open_file *file = &open_files[descriptor];
     uint32_t tracked = (flags & O_ACCMODE) == O_RDONLY ? FILE_TRACKED : 0; /* writes move the position and are not hooked */
     reset_file(file, tracked | (flags & O_DIRECT ? FILE_DIRECT : 0), path);
     publish_file(file);
@@ -147,9 +171,9 @@ static inline void add_file(int descriptor, int flags, int32_t path)
 /* The file of a descriptor if it is a regular one (or a disk), whose reads are recorded; NULL: they are only counted. */
 static inline struct open_file *regular_file(int descriptor)
 {
-    if ((unsigned)descriptor >= MAX_DESCRIPTORS)
+    struct open_file *file = new_file_entry(descriptor);
+    if (file == NULL)
         return NULL;
-    struct open_file *file = &open_files[descriptor];
     if (!is_known(file) || !(atomic_load_explicit(&file->flags, memory_order_acquire) & FILE_IDENTIFIED))
         identify_file(descriptor, file);
     return is_known(file) && (flags_of(file) & FILE_REGULAR) ? file : NULL;

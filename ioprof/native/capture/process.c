@@ -56,10 +56,12 @@ static void take_anchor(void)
     }
 }
 
-/* SPOOL/HOST-PID-NS.ring */
+/* SPOOL/HOST-PID-NS.ring, but for a rehearsal, whose spool is the file. */
 static void make_path(char *path)
 {
-    memcpy(path, spool, spool_length);
+    memcpy(path, spool, spool_length + 1);
+    if (strncmp(spool, IOPROF_REHEARSAL, sizeof IOPROF_REHEARSAL - 1) == 0)
+        return;
     path += spool_length;
     *path++ = '/';
     size_t host = strnlen(file_header.host, sizeof file_header.host);

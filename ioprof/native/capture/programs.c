@@ -59,7 +59,7 @@ static const char *examine(int descriptor)
     if (length < (ssize_t)sizeof(Elf64_Ehdr) || memcmp(beginning, ELFMAG, SELFMAG) != 0)
         return NULL;
     if (beginning[EI_CLASS] == ELFCLASS32)
-        return "32-bit program";
+        return OTHER_CLASS;
     return is_static(beginning, (size_t)length) ? "static program" : NULL;
 }
 

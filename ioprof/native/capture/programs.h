@@ -2,6 +2,8 @@
 #ifndef IOPROF_PROGRAMS_H
 #define IOPROF_PROGRAMS_H
 
+#define OTHER_CLASS "32-bit program"
+
 #pragma GCC visibility push(hidden)
 
 /* Why a program will not be recorded, one of schema.NOT_FOLLOWED; NULL: it will, or cannot be examined. `path` as given to exec;

@@ -2,7 +2,7 @@
 
 #include "source.h"
 
-struct file_ahead files_ahead[AHEAD_FILES];
+table_pages files_ahead;
 
 uint64_t ahead_key(const struct stat *status)
 {
@@ -71,7 +71,7 @@ bool has_range(const struct open_file *file, int64_t position, int64_t bytes)
 {
     const struct file_ahead *ahead = ahead_of(file);
     bool found = false;
-    if (GET(ahead, key) != GET(file, key))
+    if (ahead == NULL || GET(ahead, key) != GET(file, key))
         return false;
     for (uint32_t place = 0; place < GET(ahead, used); place++)
         found |= GET(ahead, ranges[place].end) > position && GET(ahead, ranges[place].start) < position + bytes;
@@ -82,7 +82,7 @@ int64_t take_readahead(struct open_file *file, int64_t position, int64_t bytes)
 {
     struct file_ahead *ahead = ahead_of(file);
     int64_t found = 0;
-    if (GET(ahead, used) != 0 && GET(ahead, key) == GET(file, key) && lock_ahead(ahead)) {
+    if (ahead != NULL && GET(ahead, used) != 0 && GET(ahead, key) == GET(file, key) && lock_ahead(ahead)) {
         found = remove_range(ahead, position, bytes);
         unlock_ahead(ahead);
     }
@@ -94,10 +94,13 @@ void add_readahead(struct open_file *file, int64_t position, int64_t bytes, int6
     const int64_t stop = position + bytes, size = GET(file, size);
     SET(file, readahead, readahead == READAHEAD_USED_UP);
     SET(file, next, stop);
-    struct file_ahead *ahead = ahead_of(file);
     if (size >= 0 && readahead > size - stop)
         readahead = size - stop; /* the last page is fetched as a whole */
-    if (readahead <= READAHEAD_USED_UP || GET(file, key) == 0 || !lock_ahead(ahead))
+    if (readahead <= READAHEAD_USED_UP || GET(file, key) == 0 ||
+        map_table(&files_ahead, AHEAD_FILES * sizeof(struct file_ahead)) == NULL)
+        return;
+    struct file_ahead *ahead = ahead_of(file);
+    if (!lock_ahead(ahead))
         return;
     if (GET(ahead, key) != GET(file, key)) {
         SET(ahead, used, 0);

@@ -24,7 +24,7 @@ struct file_ahead {
 
 #pragma GCC visibility push(hidden)
 
-extern struct file_ahead files_ahead[AHEAD_FILES];
+extern table_pages files_ahead;
 
 /* A number of the file that a descriptor has open, never 0. A forked child has other numbers than its parent: what that had fetched
  * is not the child's. */
@@ -41,15 +41,18 @@ void add_readahead(struct open_file *file, int64_t position, int64_t bytes, int6
 
 #pragma GCC visibility pop
 
+/* NULL: nothing was entered of any file. */
 static inline struct file_ahead *ahead_of(const struct open_file *file)
 {
-    return &files_ahead[GET(file, key) % AHEAD_FILES];
+    struct file_ahead *files = mapped_table(&files_ahead);
+    return files == NULL ? NULL : &files[GET(file, key) % AHEAD_FILES];
 }
 
 /* Whether a read may find bytes that were fetched before. */
 static inline bool may_have_readahead(const struct open_file *file, int64_t position, int64_t bytes)
 {
-    return GET(file, readahead) != 0 || (GET(ahead_of(file), used) != 0 && has_range(file, position, bytes));
+    const struct file_ahead *ahead = ahead_of(file);
+    return GET(file, readahead) != 0 || (ahead != NULL && GET(ahead, used) != 0 && has_range(file, position, bytes));
 }
 
 #endif

@@ -37,12 +37,13 @@ void count_received(int32_t peer, int64_t bytes)
 
 void begin_created(int descriptor)
 {
-    if ((unsigned)descriptor >= MAX_DESCRIPTORS)
+    struct open_file *file = known_file(descriptor);
+    if (file == NULL)
         return;
     __auto_type entry = &created[descriptor % NUM_CREATED];
     SET(entry, descriptor, descriptor);
     SET(entry, received, atomic_load(&received_bytes));
-    set_flags(&open_files[descriptor], FILE_CREATED);
+    set_flags(file, FILE_CREATED);
 }
 
 static void emit_received(int32_t path, int32_t peer, int64_t bytes)

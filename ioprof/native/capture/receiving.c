@@ -30,12 +30,19 @@ struct receiver {
 };
 
 __thread struct poll_wait last_poll;
-static struct receiver receivers[NUM_RECEIVERS];
+static table_pages receivers; /* NUM_RECEIVERS */
 static _Atomic int64_t last_serial;
+
+/* NULL: there is no room for the table. */
+static struct receiver *receiver_of(int descriptor)
+{
+    struct receiver *table = map_table(&receivers, NUM_RECEIVERS * sizeof *table);
+    return table == NULL ? NULL : &table[descriptor % NUM_RECEIVERS];
+}
 
 static bool take_receiver(struct receiver *receiver)
 {
-    for (int attempt = 0; attempt < MAX_ATTEMPTS; attempt++)
+    for (int attempt = 0; receiver != NULL && attempt < MAX_ATTEMPTS; attempt++)
         if (try_lock(&receiver->holder))
             return true;
     return false;
@@ -123,7 +130,7 @@ static void add_receipt(struct receiver *receiver, const struct open_file *file,
 
 static void end_received(const struct receiving *receiving, int64_t got, int64_t end, const void *caller)
 {
-    struct receiver *receiver = &receivers[receiving->descriptor % NUM_RECEIVERS];
+    struct receiver *receiver = receiver_of(receiving->descriptor);
     struct poll_wait poll = last_poll;
     last_poll = (struct poll_wait){0, 0, 0};
     if (!take_receiver(receiver))
@@ -157,7 +164,7 @@ void end_receiving(const struct receiving *receiving, int64_t got, const void *c
 
 void end_peer(int descriptor, struct open_file *file)
 {
-    struct receiver *receiver = &receivers[descriptor % NUM_RECEIVERS];
+    struct receiver *receiver = receiver_of(descriptor);
     int64_t now = clock_now();
     if (!take_receiver(receiver))
         return;

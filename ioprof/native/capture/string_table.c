@@ -1,3 +1,3 @@
 #include "string_table.h"
 
-struct known_string known_strings[KNOWN_STRINGS];
+table_pages known_strings;

@@ -3,6 +3,7 @@
 #define IOPROF_STRING_TABLE_H
 
 #include "process.h"
+#include "tables.h"
 
 #include <string.h>
 
@@ -25,7 +26,7 @@ struct string_key {
 
 #pragma GCC visibility push(hidden)
 
-extern struct known_string known_strings[KNOWN_STRINGS];
+extern table_pages known_strings;
 
 #pragma GCC visibility pop
 
@@ -72,15 +73,22 @@ static inline uint64_t text_hash(const char *text, size_t length)
 static inline struct string_key string_key(const char *text, size_t length)
 {
     struct string_key key = {text, length, text_hash(text, length)};
-    __builtin_prefetch(&known_strings[key.hash % KNOWN_STRINGS]);
+    __builtin_prefetch((const struct known_string *)mapped_table(&known_strings) + key.hash % KNOWN_STRINGS);
     return key;
 }
 
-/* The string's number, -1 where there is no room for it. Under the reentrancy guard. */
+/* The string's number, -1 where there is no room for it. Under the reentrancy guard. Without room for the table every string is
+ * written each time. */
 static inline int32_t key_number(const struct string_key *key)
 {
     uint64_t generation = atomic_load_explicit(&ring.generation, memory_order_relaxed);
-    struct known_string *known = &known_strings[key->hash % KNOWN_STRINGS];
+    struct known_string *known = mapped_table(&known_strings);
+    if (__builtin_expect(known == NULL, 0)) {
+        known = map_table(&known_strings, KNOWN_STRINGS * sizeof *known);
+        if (known == NULL)
+            return ring_string(&ring, &writer, key->text, key->length);
+    }
+    known += key->hash % KNOWN_STRINGS;
     uint64_t value = atomic_load_explicit(&known->value, memory_order_relaxed);
     uint64_t check = atomic_load_explicit(&known->check, memory_order_relaxed);
     if ((check ^ value) == key->hash && value >> 32 == generation)

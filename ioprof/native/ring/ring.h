@@ -23,6 +23,9 @@
 #define IOPROF_CHUNKS (1 << 18) /* 16 GiB, or 306 million spans of one process; further ones are counted as lost */
 #define IOPROF_FREE 1024        /* active chunks that wait for a thread; further ones are not used again */
 
+/* The beginning of a path that names an empty file without a name: a rehearsal leaves nothing, however it ends. */
+#define IOPROF_REHEARSAL "/proc/self/fd/"
+
 struct ioprof_ring {
     _Atomic uint32_t generation;  /* 0: closed. Differs between any two recordings of a process and its forks */
     _Atomic uint32_t full;        /* the last attempt to extend the file failed */
@@ -50,7 +53,7 @@ struct ioprof_writer {
 /* Once per process, before the first ring_open. */
 int ring_setup(void);
 
-/* Begin a recording in a new file at an absolute path. Returns 0, or -1 and errno. */
+/* Begin a recording in a new file at an absolute path, or in that of a rehearsal. Returns 0, or -1 and errno. */
 int ring_open(struct ioprof_ring *ring, const char *path, const struct ioprof_file_header *header);
 
 /* End the recording. Only while no other thread can be between ring_reserve and ring_publish. */

@@ -57,12 +57,19 @@ void *ring_map_blocks(int descriptor, off_t offset, size_t length)
     return start == MAP_FAILED ? NULL : start + slack;
 }
 
+/* A rehearsal records into a file without a name, of which it holds a descriptor: /proc/self/fd/N, a link that must be followed. */
+static int open_file(const char *path, int more)
+{
+    bool is_rehearsal = strncmp(path, IOPROF_REHEARSAL, sizeof IOPROF_REHEARSAL - 1) == 0;
+    return open(path, O_RDWR | O_CLOEXEC | (is_rehearsal ? 0 : O_NOFOLLOW | more), 0600);
+}
+
 /* The file is opened again for every window: a job that closes all descriptors it does not know could close one that is kept open,
  * and its number could then be another file of the job. */
 static int reopen(struct ioprof_ring *ring)
 {
     struct stat status;
-    int descriptor = open(ring->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int descriptor = open_file(ring->path, 0);
     if (descriptor < 0)
         return -1;
     if (fstat(descriptor, &status) == 0 && status.st_dev == ring->device && status.st_ino == ring->inode)
@@ -112,7 +119,7 @@ bool ring_copy_chunk(struct ioprof_ring *ring, const struct ioprof_chunk *chunk,
 int ring_create_file(struct ioprof_ring *ring, const struct ioprof_file_header *header)
 {
     struct stat status;
-    int descriptor = open(ring->path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int descriptor = open_file(ring->path, O_CREAT | O_EXCL);
     if (descriptor < 0)
         return -1;
     ring->header = fstat(descriptor, &status) == 0 ? ring_map_blocks(descriptor, 0, IOPROF_HEADER_BYTES) : NULL;
