@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
@@ -14,19 +15,22 @@ DESCRIPTION_BYTES: Final = 256 << 20
 """No run.json, summary.json or job.json is larger: one of 1,000 ranks has 2 MB."""
 
 
+def open_regular_file(path: Path) -> BufferedReader:
+    """A file that somebody else may have made, to be read. OSError for what is no regular file: a pipe would block."""
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")  # noqa: SIM115 - the caller closes it
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return file
+
+
 def read_regular_file(path: Path, most_bytes: int = DESCRIPTION_BYTES) -> bytes:
     """The content of a file that somebody else may have made. OSError for what is no regular file, or has more than `most_bytes`.
 
-    A pipe would block until somebody writes to it, and a link to /dev/zero never ends.
+    A link to /dev/zero, for example, never ends.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "is no regular file", str(path))
-        with open(descriptor, "rb", closefd=False) as file:
-            content = file.read(most_bytes + 1)
-    finally:
-        os.close(descriptor)
+    with open_regular_file(path) as file:
+        content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"has more than {most_bytes >> 20} MiB", str(path))
     return content
@@ -59,6 +63,13 @@ def write_atomically(path: Path, content: str | bytes, *, synced: bool = False) 
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def make_folders(path: Path) -> None:
+    """Make a folder, and those above it that are not there. Path.mkdir calls itself for each level, of which 1,000 can be."""
+    for folder in reversed((path, *path.parents)):
+        if not folder.is_dir():
+            folder.mkdir(exist_ok=True)
+
+
 def check_new_file(path: Path, force: bool, example: str, option: str = "") -> None:
     """CommandError unless a file can be written to `path` later on; one that is there only with `force`.
 
@@ -69,7 +80,7 @@ def check_new_file(path: Path, force: bool, example: str, option: str = "") -> N
         raise CommandError(f"{given}{path}: is a folder; name a file in it: {given}{path / example}")
     if not path.parent.is_dir():
         raise CommandError(f"{given}{path}: there is no folder {path.parent}; make it first: mkdir -p {path.parent}")
-    if path.exists() and not force:
+    if os.path.lexists(path) and not force:  # also a link to nothing
         raise CommandError(f"{given}{path}: is there already; replace it with --force or choose another name")
 
 

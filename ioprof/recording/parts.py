@@ -71,7 +71,7 @@ def part_folder(out: Path, part: Part) -> Path:
 def parts_folder(out: Path) -> Path:
     """The folder of the parts of the run `out`."""
     whole = out.resolve()
-    return whole.with_name(whole.name + _SUFFIX)
+    return whole.parent / (whole.name + _SUFFIX)  # of the root, too
 
 
 def whole_of(parts: Path) -> Path | None:
