@@ -3,8 +3,8 @@
 import errno
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Final
@@ -68,6 +68,37 @@ def make_folders(path: Path) -> None:
     for folder in reversed((path, *path.parents)):
         if not folder.is_dir():
             folder.mkdir(exist_ok=True)
+
+
+def remove_own(folder: Path, is_own: Callable[[str], object]) -> list[str]:
+    """Remove files and links below a folder of whose paths in it `is_own` is true, then each folder that is empty by that.
+
+    No link is followed. Returns the paths in the folder of what stays.
+    """
+    left: list[str] = []
+    emptied: set[str] = set()
+    for place, folders, names, descriptor in os.fwalk(folder, topdown=False):
+        for name in (*names, *folders):  # a link to a folder is one of the folders
+            path = os.path.relpath(f"{place}/{name}", folder)
+            try:
+                if stat.S_ISDIR(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                    if path not in emptied:
+                        left.append(path)
+                        continue
+                    os.rmdir(name, dir_fd=descriptor)
+                elif is_own(path):
+                    os.unlink(name, dir_fd=descriptor)
+                else:
+                    left.append(path)
+                    continue
+            except OSError:
+                left.append(path)
+                continue
+            emptied.add(os.path.relpath(place, folder))
+    if not left:
+        with suppress(OSError):
+            folder.rmdir()
+    return left
 
 
 def check_new_file(path: Path, force: bool, example: str, option: str = "") -> None:

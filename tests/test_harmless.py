@@ -19,15 +19,23 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import torch
 
+from ioprof.converters import ConvertOptions, convert
+from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
 from ioprof.instrument import recorder
 from ioprof.instrument.span import span
+from ioprof.jobs.demo import _prepare
+from ioprof.jobs.foreign_data import open_data
+from ioprof.jobs.staging import Staging, remove_staged
 from ioprof.recording.gathering import gather
 from ioprof.recording.pending_run import PendingRun
 from ioprof.recording.run_folder import MARKER, check_output, create_output
+from ioprof.reporter import SILENT
 from ioprof.run_record import RunRecord
 from ioprof.trace import Trace
+from ioprof.train import checkpoints
 
 JOB: Final = "job.json"
 EXPERIMENT: Final = {"learning_rate": 0.1, "model": "resnet50"}
@@ -387,3 +395,99 @@ def test_a_very_deep_folder_is_made(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="cannot be made"):
         check_output(tmp_path / Path(*["d"] * 3000), force=False)
     subprocess.run(["rm", "-r", tmp_path / "d"], check=True)  # pytest cannot
+
+
+# ------------------------------------------------------------------------------------------------ datasets, copies, checkpoints, demos
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, small_tree: Path) -> Dataset:
+    """A small one of the layout `files`."""
+    return convert(small_tree, tmp_path / "dataset", ConvertOptions(layout="files", image="original"))
+
+
+@pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset", "parquet", "raw"])
+def test_a_dataset_is_replaced_by_force_unless_it_holds_something_else(layout: Any, tmp_path: Path, small_tree: Path) -> None:
+    """What a user put beside its files is named, and all stays as it is."""
+    options = ConvertOptions(layout=layout, image="original", force=True)
+    folder = convert(small_tree, tmp_path / "dataset", options).path
+    convert(small_tree, folder, options)
+    (folder / "notes.txt").write_text("mine")
+    before = photograph(folder)
+    with pytest.raises(CommandError, match=r"contains notes.txt"):
+        convert(small_tree, folder, options)
+    assert before == photograph(folder)
+
+
+def test_a_staged_copy_of_before_a_crash_is_removed_file_by_file(dataset: Dataset, tmp_path: Path) -> None:
+    """What a user put into it stays, and is named; without that it is made anew."""
+    (stage := tmp_path / "stage").mkdir()
+    staging = Staging(dataset, stage, keep=False)
+    staging.run()
+    rewritten(staging.destination / "staged.json", boot="another", synced=False)
+    (mine := staging.destination / "train" / "mine").mkdir()
+    (mine / "notes.txt").write_text("mine")
+    with pytest.raises(CommandError, match=r"holds train/mine/notes.txt"):
+        Staging(dataset, stage, keep=False).run()
+    assert [mine / "notes.txt"] == [path for path in staging.destination.rglob("*") if not path.is_dir()]
+    shutil.rmtree(staging.destination)
+    staging.run()
+    rewritten(staging.destination / "staged.json", boot="another", synced=False)
+    assert not staging.run().reused
+    (staging.destination / "notes.txt").write_text("mine")
+    assert not remove_staged(staging.destination)
+    assert ["notes.txt"] == os.listdir(staging.destination)
+
+
+def test_a_staged_copy_that_is_not_kept_leaves_nothing(dataset: Dataset, tmp_path: Path) -> None:
+    """Its files are those of the dataset, and all go."""
+    (stage := tmp_path / "stage").mkdir()
+    staging = Staging(dataset, stage, keep=False)
+    staging.run()
+    assert remove_staged(staging.destination)
+    assert [] == os.listdir(stage)
+
+
+def test_checkpoints_of_other_programs_stay(tmp_path: Path) -> None:
+    """torchtitan gives its folders the same names; of ioprof's own the last two stay."""
+    for name in ("step-1", "step-2", "old.unfinished", "step-x.unfinished"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".metadata").write_text("mine")
+    before = {name: photograph(tmp_path / name) for name in os.listdir(tmp_path)}
+    for step in (3, 4, 5, 6):
+        checkpoints.save(tmp_path, step, {"weight": torch.ones(2)}, rank=0, num_ranks=1)
+    assert {*before, "step-5", "step-6"} == set(os.listdir(tmp_path))
+    assert before == {name: photograph(tmp_path / name) for name in before}
+    assert checkpoints.foreign_unfinished(tmp_path) is None
+    (tmp_path / "step-7.unfinished").mkdir()
+    assert tmp_path / "step-7.unfinished" == checkpoints.foreign_unfinished(tmp_path)
+
+
+def test_a_demo_replaces_only_what_it_made(tmp_path: Path) -> None:
+    """With --force as well: what the user put beside it stays."""
+    out = tmp_path / "demo"
+    _prepare(out, force=False)
+    (out / "datasets").mkdir()
+    (out / "datasets" / "mine").write_text("mine")
+    (out / "notes.txt").write_text("mine")
+    before = photograph(out / "datasets")
+    with pytest.raises(CommandError, match="--force"):
+        _prepare(out, force=False)
+    _prepare(out, force=True)
+    assert before == photograph(out / "datasets")
+    assert {".ioprof-demo", "datasets", "notes.txt"} == set(os.listdir(out))
+
+
+def test_an_index_is_replaced_file_by_file(small_tree: Path, tmp_path: Path) -> None:
+    """The data that it names, by a link, is not touched; a file of the user in its folder is named."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    folder = open_data(small_tree, environment, SILENT).path
+    before = photograph(small_tree)
+    (folder / "stamps.json").write_text("[]]")
+    assert folder == open_data(small_tree, environment, SILENT).path
+    (folder / "stamps.json").write_text("[]]")
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(CommandError, match=r"notes.txt: is no file of an index"):
+        open_data(small_tree, environment, SILENT)
+    assert "mine" == (folder / "notes.txt").read_text()
+    assert before == photograph(small_tree)
