@@ -3,10 +3,11 @@
 import errno
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from ioprof.errors import CommandError
 
@@ -14,24 +15,20 @@ DESCRIPTION_BYTES: Final = 256 << 20
 """No run.json, summary.json or job.json is larger: one of 1,000 ranks has 2 MB."""
 
 
-@contextmanager
-def open_regular_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that somebody else may have made, open for reading. OSError for what is no regular file.
-
-    A pipe would block until somebody writes to it, and a link to /dev/zero never ends.
-    """
+def open_regular_file(path: Path) -> BufferedReader:
+    """A file that somebody else may have made, to be read. OSError for what is no regular file: a pipe would block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "is no regular file", str(path))
-        with open(descriptor, "rb", closefd=False) as file:
-            yield file
-    finally:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return open(descriptor, "rb")
 
 
 def read_regular_file(path: Path, most_bytes: int = DESCRIPTION_BYTES) -> bytes:
-    """The content of such a file. OSError for one that is no regular file, or has more than `most_bytes`."""
+    """The content of a file that somebody else may have made. OSError for what is no regular file, or has more than `most_bytes`.
+
+    A link to /dev/zero, for example, never ends.
+    """
     with open_regular_file(path) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -66,6 +63,44 @@ def write_atomically(path: Path, content: str | bytes, *, synced: bool = False) 
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def make_folders(path: Path) -> None:
+    """Make a folder, and those above it that are not there. Path.mkdir calls itself for each level, of which 1,000 can be."""
+    for folder in reversed((path, *path.parents)):
+        if not folder.is_dir():
+            folder.mkdir(exist_ok=True)
+
+
+def remove_own(folder: Path, is_own: Callable[[str], object]) -> list[str]:
+    """Remove files and links below a folder of whose paths in it `is_own` is true, then each folder that is empty by that.
+
+    No link is followed. Returns the paths in the folder of what stays.
+    """
+    left: list[str] = []
+    emptied: set[str] = set()
+    for place, folders, names, descriptor in os.fwalk(folder, topdown=False):
+        for name in (*names, *folders):  # a link to a folder is one of the folders
+            path = os.path.relpath(f"{place}/{name}", folder)
+            try:
+                if stat.S_ISDIR(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                    if path not in emptied:
+                        left.append(path)
+                        continue
+                    os.rmdir(name, dir_fd=descriptor)
+                elif is_own(path):
+                    os.unlink(name, dir_fd=descriptor)
+                else:
+                    left.append(path)
+                    continue
+            except OSError:
+                left.append(path)
+                continue
+            emptied.add(os.path.relpath(place, folder))
+    if not left:
+        with suppress(OSError):
+            folder.rmdir()
+    return left
+
+
 def check_new_file(path: Path, force: bool, example: str, option: str = "") -> None:
     """CommandError unless a file can be written to `path` later on; one that is there only with `force`.
 
@@ -76,7 +111,7 @@ def check_new_file(path: Path, force: bool, example: str, option: str = "") -> N
         raise CommandError(f"{given}{path}: is a folder; name a file in it: {given}{path / example}")
     if not path.parent.is_dir():
         raise CommandError(f"{given}{path}: there is no folder {path.parent}; make it first: mkdir -p {path.parent}")
-    if path.exists() and not force:
+    if os.path.lexists(path) and not force:  # also a link to nothing
         raise CommandError(f"{given}{path}: is there already; replace it with --force or choose another name")
 
 

@@ -10,8 +10,9 @@ from ioprof.converters import FORMATS, PartialOutput, detect, read_part
 from ioprof.dataset import MANIFEST_NAME, Dataset
 from ioprof.errors import CommandError, IoprofError
 from ioprof.files import read_regular_file
-from ioprof.recording.pending_run import JOB, interrupted_recording
+from ioprof.recording.pending_run import interrupted_recording
 from ioprof.recording.run_folder import MARKER
+from ioprof.recording.spool import JOB
 from ioprof.report.units import clean
 from ioprof.storage import PathStorage, describe
 from ioprof.storage.wording import lines, plain, printable

@@ -35,7 +35,7 @@ def stored_file(path: Path) -> StoredFile:
     """Size and checksum of a file as it is now. OSError as of `open_regular_file`."""
     checksum, size, piece = 0, 0, bytearray(_PIECE_BYTES)
     with open_regular_file(path) as file:
-        while count := file.readinto(piece):  # type: ignore[attr-defined]
+        while count := file.readinto(piece):
             checksum = crc32(memoryview(piece)[:count], checksum)
             size += count
     return StoredFile(bytes=size, crc32=f"{checksum:08x}")

@@ -149,8 +149,7 @@ def test_a_recording_whose_analysis_was_killed_is_analysed_when_it_is_reported(t
         process.kill()
         process.wait()
     (spool,) = tmp_path.glob("tmp/ioprof-*")
-    shutil.copytree(tmp_path / "run", tmp_path / "gathered")
-    gathered = jobs.ioprof("gather", "gathered", cwd=tmp_path)
+    gathered = jobs.ioprof("gather", "run", "--out", "gathered", cwd=tmp_path)
     shutil.rmtree(spool, ignore_errors=True)
     reported = jobs.ioprof("report", "run", "--json", cwd=tmp_path)
 

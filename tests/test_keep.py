@@ -32,8 +32,8 @@ from ioprof.instrument.ring import KNOWN_STRINGS as KNOWN_BY_WRITER
 from ioprof.instrument.span import emit, intern
 from ioprof.layout import RECORD_DTYPE
 from ioprof.recording.keeping import Keeper, check_keeping, parse_keep, repeat_drops
-from ioprof.recording.pending_run import JOB
 from ioprof.recording.run_folder import MARKER
+from ioprof.recording.spool import JOB
 from ioprof.report.markdown import markdown
 from ioprof.report.statements import statements
 from ioprof.report.whole_job import length

@@ -24,8 +24,9 @@ from ioprof.ingest import read_spool
 from ioprof.instrument import faults, recorder
 from ioprof.instrument.span import span
 from ioprof.recording.external_samplers import ExternalSamplers
-from ioprof.recording.pending_run import JOB, PendingRun, interrupted_recording
+from ioprof.recording.pending_run import PendingRun, interrupted_recording
 from ioprof.recording.run_folder import MARKER
+from ioprof.recording.spool import JOB
 from ioprof.run_record import CaptureRecord, RunRecord
 from ioprof.trace import Trace
 

@@ -13,8 +13,8 @@ from repository import ROOT
 
 from ioprof.cli import main
 from ioprof.recording.lifecycle import Recording, initial_record
-from ioprof.recording.pending_run import JOB
 from ioprof.recording.run_folder import MARKER
+from ioprof.recording.spool import JOB
 from ioprof.storage import describe
 from ioprof.storage.wording import plain
 

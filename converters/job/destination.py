@@ -5,6 +5,7 @@ import ctypes
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -13,16 +14,20 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from ioprof.converters.manifests import SCHEMAS
 from ioprof.dataset import is_plain_name
 from ioprof.errors import CommandError
-from ioprof.files import sync
+from ioprof.files import make_folders, read_regular_file, sync
 
 SPACE_MARGIN: Final = 1.05
 """Required free space / estimated size."""
 
+_OWN_NAMES: Final = (
+    r"(dataset|synthetic|part|staged)\.json|journal|synset_words\.txt|label_table\.ssv|ILSVRC2012_\w+\.tar|data|\..+\.\d+\.tmp"
+)
+"""In a folder that ioprof made, beside what has the name of its split (`converters/layouts`, `generation.py`, `parts.py`)."""
 _MAX_MANIFEST_BYTES: Final = 1 << 28
 _MAX_KEPT_NAME_BYTES: Final = 150  # of the destination's name in that of its partial folder, which may have at most 255 bytes
 _DEFERRED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -43,10 +48,13 @@ def check_destination(path: Path, force: bool) -> Path:
     try:
         occupied = os.path.lexists(destination) and not (destination.is_dir() and not os.listdir(destination))
         ours = occupied and _is_ours(destination)
+        foreign = _foreign_name(destination) if ours else None
     except OSError as error:
         raise CommandError(f"{path}: cannot be read ({error.strerror})") from None
     if occupied and not ours:
         raise CommandError(f"{path}: exists, and ioprof did not make it; give another place, or remove it yourself")
+    if foreign is not None:
+        raise CommandError(f"{path}: contains {foreign}, which ioprof did not write; move that, or give another place")
     if occupied and not force:
         raise CommandError(f"{path}: exists; replace it with --force")
     parent = _existing_parent(destination)
@@ -114,7 +122,7 @@ def _partial_folder(destination: Path) -> Iterator[Path]:
     suffix = f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}"
     partial = destination.with_name(_partial_prefix(destination) + suffix)  # not mkdtemp: it creates folders with mode 0700
     try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(destination.parent)
         partial.mkdir()
         yield partial
         shutil.rmtree(partial, ignore_errors=True)  # after an exchange this is the replaced folder
@@ -184,7 +192,7 @@ def put_in_place(partial: Path, destination: Path, force: bool, rename: Rename =
         except OSError as error:
             if error.errno not in _OCCUPIED:
                 raise
-            if not force or not _is_ours(destination):
+            if not force or not _is_ours(destination) or _foreign_name(destination) is not None:
                 raise _occupied_error(destination, force) from None
             _exchange(partial, destination, rename)
             if not _is_ours(partial):  # another folder was put there after the check above
@@ -274,14 +282,23 @@ def _is_ours(folder: Path) -> bool:
     return any(_read_schema(folder / name) == schema for name, schema in SCHEMAS.items())
 
 
+def _foreign_name(folder: Path) -> str | None:
+    """The first name in a folder which ioprof made that it does not write into such folders."""
+    splits = {str(keys.get("split")) for name in SCHEMAS if (keys := _read_keys(folder / name)) is not None} | {"train"}
+    own = re.compile(f"{_OWN_NAMES}|({'|'.join(map(re.escape, sorted(splits)))})([-.].*)?")
+    return next((name for name in sorted(os.listdir(folder)) if not own.fullmatch(name)), None)
+
+
 def _read_schema(manifest: Path) -> object:
-    if not manifest.is_file() or manifest.stat().st_size > _MAX_MANIFEST_BYTES:
-        return None
+    return (_read_keys(manifest) or {}).get("schema")
+
+
+def _read_keys(manifest: Path) -> dict[str, Any] | None:
     try:
-        keys = json.loads(manifest.read_bytes())
-    except (ValueError, RecursionError):
+        keys = json.loads(read_regular_file(manifest, _MAX_MANIFEST_BYTES))
+    except (OSError, ValueError, RecursionError):
         return None
-    return keys.get("schema") if isinstance(keys, dict) else None
+    return keys if isinstance(keys, dict) else None
 
 
 def _existing_parent(path: Path) -> Path:

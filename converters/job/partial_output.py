@@ -24,6 +24,7 @@ from ioprof.converters.job.destination import partial_name, termination_as_inter
 from ioprof.converters.job.journal import journal_progress
 from ioprof.dataset import write_json_atomically
 from ioprof.errors import CommandError
+from ioprof.files import make_folders
 
 _NO_LOCKS: Final = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)  # Lustre without -o flock, some FUSE
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -139,7 +140,7 @@ def open_partial_output(destination: Path, job: dict[str, Any], force: bool) -> 
     missing = [parent for parent in destination.parents if not parent.exists()]
     with termination_as_interrupt():
         try:
-            destination.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(destination.parent)
             with _lock(work.folder):
                 work.prepare(job, force)
                 try:

@@ -1,13 +1,14 @@
 """The demo: synthetic images, converted three ways, and a job on each."""
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ioprof.converters import ConvertOptions, convert
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
+from ioprof.files import make_folders
 from ioprof.jobs.recorded_job import record_job
 from ioprof.jobs.synthetic_dataset import generate_tree
 from ioprof.recording.run_folder import output_exists
@@ -43,12 +44,12 @@ def make_demo(
     """
     check_device(device, _RANKS)
     _prepare(out, force)
-    generate_tree(out / "images", images, reporter)
+    generate_tree(out / "images", images, reporter, force=force)
     for name, options in _DATASETS.items():
         with reporter.progress(f"convert {name}", images) as advance:
-            dataset = convert(out / "images", out / "datasets" / name, options, advance)
+            dataset = convert(out / "images", out / "datasets" / name, replace(options, force=force), advance)
         config = _job(dataset, steps, device)
-        yield record_job(config, dataset, out / "runs" / name, command, environment, reporter=reporter)
+        yield record_job(config, dataset, out / "runs" / name, command, environment, force, reporter=reporter)
 
 
 def _job(dataset: Dataset, steps: int, device: str) -> JobConfig:
@@ -71,7 +72,6 @@ def _prepare(out: Path, force: bool) -> None:
         if not marker.is_file() and (not out.is_dir() or any(out.iterdir())):
             raise CommandError(f"{out}: exists and is not an earlier demo, so it is not replaced; choose another --out")
         if not force:
-            raise output_exists(out)
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
+            raise output_exists(out)  # with it, each of its folders is replaced by itself, where ioprof made it
+    make_folders(out)
     marker.touch()

@@ -7,7 +7,7 @@ to the folder; everything else whose records lie whole in files gets one of the 
 import hashlib
 import json
 import os
-import shutil
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from ioprof.dataset import (
     quantiles_of,
 )
 from ioprof.errors import CommandError, DatasetError
+from ioprof.files import remove_own
 from ioprof.listed_files import KINDS, Stamp
 from ioprof.record_index import ENTRY
 from ioprof.reporter import Reporter
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _SPLIT: Final = "train"
 _LARGEST_RECORD: Final = 2**32 - 1
 _STAMPS: Final = "stamps.json"
+_OWN: Final = re.compile(rf"{re.escape(MANIFEST_NAME)}|{re.escape(_STAMPS)}|{_SPLIT}(\.(txt|index|names|files))?")
+"""What is in the folder of an index; the folder of class folders is a link."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,9 @@ def _make_index(folder: Path, kind: str, source: "Source", path: Path, reporter:
         advance(len(source.images))
     root = f"{source.root.absolute()}/"
     is_tree = kind == "tree" and all(place.startswith(root) for place in source.images.places)  # else a flat folder with a list
-    if folder.exists():
-        shutil.rmtree(folder)
+    left = remove_own(folder, _OWN.fullmatch) if folder.exists() else []
+    if left:
+        raise CommandError(f"{folder / left[0]}: is no file of an index of ioprof, and the index is made there; move it elsewhere")
     with new_folder(folder) as made:
         dataset = _manifest(made, "files" if is_tree else "indexed", source, found, path)
         if is_tree:

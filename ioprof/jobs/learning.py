@@ -1,6 +1,7 @@
 """What a job is to learn, from its options: how its weights change, its evaluations, and its checkpoints."""
 
 import json
+import os
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -8,9 +9,10 @@ from typing import Any, Final
 
 from ioprof.dataset import Dataset, write_json_atomically
 from ioprof.errors import CommandError
+from ioprof.files import make_folders, read_regular_file
 from ioprof.jobs.options import RunOptions
 from ioprof.reporter import Reporter
-from ioprof.train.checkpoints import steps_saved
+from ioprof.train.checkpoints import foreign_unfinished, steps_saved
 from ioprof.train.config import JobConfig
 from ioprof.train.recipe import Recipe
 
@@ -48,7 +50,7 @@ def prepare_checkpoints(config: JobConfig) -> None:
     """Make the folder of the checkpoints, and note in it what the weights depend on."""
     if config.checkpoints is None:
         return
-    config.checkpoints.mkdir(parents=True, exist_ok=True)
+    make_folders(config.checkpoints)
     write_json_atomically(config.checkpoints / _IDENTITY, _identity(config))
 
 
@@ -82,6 +84,7 @@ def _with_checkpoints(config: JobConfig, options: RunOptions, out: Path, reporte
         every = parse_interval("--checkpoint-every", options.checkpoint_every, config.steps_per_epoch)
     folder = (options.checkpoints or out.with_name(f"{out.resolve().name}-checkpoints")).resolve()
     config = replace(config, checkpoints=folder, checkpoint_every=every)
+    _check_place(folder)
     saved = steps_saved(folder)
     if not options.resume:
         if saved:
@@ -108,12 +111,27 @@ def _identity(config: JobConfig) -> dict[str, Any]:
     return {**kept, "model": config.model_facts.name, "device": kind, "data": dataset.digest if dataset else config.loader}
 
 
+def _check_place(folder: Path) -> None:
+    """CommandError if a file or folder of another program has a name that the job will write."""
+    foreign = foreign_unfinished(folder)
+    if foreign is None and os.path.lexists(folder / _IDENTITY) and not set(_SAME) <= _read_identity(folder).keys():
+        foreign = folder / _IDENTITY
+    if foreign is not None:
+        raise CommandError(f"{foreign}: is in the way of the job's own, and ioprof did not write it; choose another --checkpoints")
+
+
+def _read_identity(folder: Path) -> dict[str, Any]:
+    try:
+        keys = json.loads(read_regular_file(folder / _IDENTITY))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return keys if isinstance(keys, dict) else {}
+
+
 def _check_identity(config: JobConfig, folder: Path) -> None:
     """CommandError if the checkpoints are of another job."""
-    try:
-        before = json.loads((folder / _IDENTITY).read_text())
-    except (OSError, ValueError):
-        raise CommandError(f"{folder}: does not say of which job its checkpoints are ({_IDENTITY} is missing)") from None
+    if not (before := _read_identity(folder)):
+        raise CommandError(f"{folder}: does not say of which job its checkpoints are ({_IDENTITY} is missing)")
     now = json.loads(json.dumps(_identity(config)))
     different = [f"{key} was {before.get(key)}, and is {now[key]}" for key in now if before.get(key) != now[key]]
     if different:

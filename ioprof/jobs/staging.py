@@ -6,9 +6,9 @@ DIR/NAME/              the copy: a dataset like any other, and `staged.json`, wh
 
 import json
 import os
-import shutil
+import re
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from ioprof.converters.job.destination import put_in_place, sync_file_system
 from ioprof.converters.job.partial_output import PartialOutput, open_partial_output
 from ioprof.dataset import MANIFEST_NAME, Dataset, RecordDigest, read_index, write_json_atomically
 from ioprof.errors import CommandError, DatasetError, IoprofError
+from ioprof.files import read_regular_file, remove_own
 from ioprof.reporter import Advance, ignore_progress
 from ioprof.run_record import StageRecord
 from ioprof.storage.copying import PART_BYTES, TASK_PARTS, THREADS, Part, Task, copy, make_folders, part_matches, parts_of
@@ -29,6 +30,8 @@ BEFORE, WHILE_TRAINING = MODES = ("before", "while-training")
 """When the copy is made: before the job starts, or by the job's own workers in its first epoch."""
 _SCHEMA: Final = "ioprof.staged/1"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_HALF_WRITTEN: Final = re.compile(r"\.\d+$")
+"""Ends the names of files that a worker was killed in writing (`loaders/filling.py`)."""
 _MAX_STAGED_BYTES: Final = 1 << 16
 _SPACE_MARGIN: Final = 1.02
 _FILE_OVERHEAD_BYTES: Final = 4096
@@ -74,7 +77,9 @@ class Staging:
         if staged is None or staged.get("digest") != self.dataset.digest or staged.get("layout") != self.dataset.layout:
             raise CommandError(f"{self.destination}: exists, and is no staged copy of {self.dataset.path}; give another folder")
         if not staged.get("synced") and staged.get("boot") != _boot():
-            shutil.rmtree(self.destination)  # the machine went down since: what of it reached the disk is not known
+            # The machine went down since: what of it reached the disk is not known.
+            if left := _remove_copy(self.destination, (target for _, target in self.files())):
+                raise CommandError(f"{self.destination}: holds {left[0]}, which ioprof did not put there; move it elsewhere")
             return None
         return Dataset.load(self.destination)
 
@@ -183,7 +188,11 @@ class Staging:
     def files(self) -> list[tuple[str, str]]:
         """The dataset's files: path, and the same relative to the dataset's folder."""
         root = f"{self.dataset.path}/"
-        return [(path, path.removeprefix(root)) for path in self.dataset.data_files()]
+        files = self.dataset.data_files()
+        if (outside := next((path for path in files if not path.startswith(root)), None)) is not None:
+            what = f"its records are in {outside}, outside of its folder, and are read there"
+            raise CommandError(f"{self.dataset.path}: {what}; make a dataset of them: ioprof convert imagenet")
+        return [(path, path.removeprefix(root)) for path in files]
 
     def _identity(self, parts: list[Part]) -> dict[str, Any]:
         """What an interrupted run must agree in with this one to be resumed."""
@@ -240,16 +249,27 @@ def remove_staged(folder: Path) -> bool:
     staged = read_staged(folder)
     if staged is None or staged.get("keep") is not False:
         return False
-    (folder / MANIFEST_NAME).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    root = f"{folder}/"
+    try:
+        files = [path.removeprefix(root) for path in replace(Dataset.load(folder), path=folder).data_files()]
+    except IoprofError:
+        return False
+    _remove_copy(folder, files)
     return not folder.exists()
+
+
+def _remove_copy(folder: Path, files: Iterable[str]) -> list[str]:
+    """Remove a copy of these files; what else is in its folder stays, and is returned. The manifest goes first."""
+    (folder / MANIFEST_NAME).unlink(missing_ok=True)
+    own = {*files, STAGED_NAME}
+    return remove_own(folder, lambda path: path in own or _HALF_WRITTEN.sub("", path) in own or path.endswith("/lock.mdb"))
 
 
 def read_staged(folder: Path) -> dict[str, Any] | None:
     """The keys of the copy's staged.json; None if the folder is no staged copy."""
     path = folder / STAGED_NAME
     try:
-        keys = json.loads(path.read_bytes()) if path.stat().st_size < _MAX_STAGED_BYTES else None
+        keys = json.loads(read_regular_file(path, _MAX_STAGED_BYTES))
         Dataset.load(folder)
     except (OSError, ValueError, RecursionError, IoprofError):
         return None

@@ -30,9 +30,9 @@ def cached_dataset(environment: Mapping[str, str], reporter: Reporter) -> Path:
     return folder
 
 
-def generate_tree(tree: Path, images: int, reporter: Reporter, seed: int = 0) -> None:
-    """Make a synthetic ImageNet tree of `images` JPEGs."""
+def generate_tree(tree: Path, images: int, reporter: Reporter, seed: int = 0, *, force: bool = False) -> None:
+    """Make a synthetic ImageNet tree of `images` JPEGs; one that is there is replaced with `force`."""
     from ioprof.converters import GenerateOptions, generate
 
     with reporter.progress("generate", images) as advance:
-        generate(tree, GenerateOptions(images=images, seed=seed), advance)
+        generate(tree, GenerateOptions(images=images, seed=seed, force=force), advance)

@@ -3,15 +3,16 @@
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ioprof.errors import CommandError, IoprofError
-from ioprof.recording.keeping import repeat_drops
+from ioprof.recording.keeping import may_repeat_drops, repeat_drops
 from ioprof.recording.parts import Part, parts_folder, parts_in, whole_of
-from ioprof.recording.pending_run import interrupted_recording, is_abandoned, is_pending
-from ioprof.recording.run_folder import check_output, create_output
+from ioprof.recording.pending_run import InterruptedRecording, interrupted_recording, is_abandoned, is_pending, remove_marker
+from ioprof.recording.run_folder import MARKER, RUN_FILES, check_output, create_output
+from ioprof.recording.spool import left_text, remove_spool
 from ioprof.reporter import SILENT, Reporter
 from ioprof.run_record import Failure, FailureCode
 
@@ -39,7 +40,7 @@ def gather(folders: Sequence[Path], out: Path | None = None, force: bool = False
         parts = []
     else:
         parts = list(folders) if len(folders) > 1 else parts_in(folders[0]) or parts_in(parts_folder(folders[0]))
-    recorded = _merge(folders, parts, out, force, reporter) if parts else _complete(folders[0], out, force)
+    recorded = _merge(folders, parts, out, force, reporter) if parts else _complete(folders[0], out, force, reporter)
     reporter.say(f"run folder: {recorded.folder}")
     return recorded
 
@@ -73,18 +74,55 @@ def _part_numbers(folder: Path, *, ended: bool) -> set[int]:
     return {number for number, part in parts.items() if not ended or (part / "run.json").is_file() or is_abandoned(part)}
 
 
-def _complete(folder: Path, out: Path | None, force: bool) -> "Run":
+def _complete(folder: Path, out: Path | None, force: bool, reporter: Reporter = SILENT) -> "Run":
     """The run folder of a recording that was not finished, from the capture files of its processes."""
     found = interrupted_recording(folder)
     from ioprof.recording.run_writer import make_run_folder
 
-    whole = out or (folder if is_pending(folder) else found.out or folder)  # the folder may be known by another path here
+    whole = out or found.pending
+    if whole is None:
+        raise CommandError(f"{folder}: its run folder is not known; name one: {_gather_to_other(folder)}")
+    if found.spool.resolve() in (whole.resolve(), *whole.resolve().parents):
+        raise CommandError(f"{whole}: is in the folder of the capture files; choose another --out")
     if out is not None:
         check_output(out, force)
+    elif found.doubt is not None:
+        _check_nothing_there(whole, found.doubt, folder)
+    if found.origin is not None:
+        repeat_drops(found.spool)
+    elif may_repeat_drops(found.spool):
+        raise CommandError(
+            f"{found.doubt}: of its spans some were to be dropped (--keep); gather it with the ioprof that recorded it"
+        )
+    if out is not None:
         create_output(out, force)
-    repeat_drops(found.spool)
     run = found.run if found.run.status != "running" else found.run.replace(status="failed", failures=(_UNKNOWN_END,))
-    return make_run_folder(found.spool, whole, run)
+    made = make_run_folder(found.spool, whole, run)
+    for line in _remove_recording(found, whole):
+        reporter.say(line)
+    return made
+
+
+def _gather_to_other(folder: Path) -> str:
+    return f"ioprof gather {shlex.quote(str(folder))} --out RUN"
+
+
+def _check_nothing_there(whole: Path, doubt: str, folder: Path) -> None:
+    """CommandError if a run file is there already, which may be anybody's."""
+    there = next((name for name in RUN_FILES if os.path.lexists(whole / name)), None)
+    if there is not None:
+        raise CommandError(f"{whole}: has {there}, which is not replaced, since {doubt}; {_gather_to_other(folder)}")
+
+
+def _remove_recording(found: InterruptedRecording, whole: Path) -> Iterator[str]:
+    """Remove what is not needed once the run folder is there; yields a line for what stays."""
+    if found.origin is None:
+        marker = f" {shlex.quote(str(whole / MARKER))}" if found.pending == whole else ""
+        yield f"not removed, since {found.doubt}; if you do not need it: rm -r {shlex.quote(str(found.spool))}{marker}"
+        return
+    remove_marker(whole, found.origin)
+    if left := remove_spool(found.spool, found.origin):
+        yield left_text(found.spool, left)
 
 
 def _merge(folders: Sequence[Path], parts: list[Path], out: Path | None, force: bool, reporter: Reporter) -> "Run":
@@ -100,7 +138,7 @@ def _merge(folders: Sequence[Path], parts: list[Path], out: Path | None, force: 
             f"{folders[0]}: where does the run go? name a folder: ioprof gather {shlex.join(map(str, folders))} --out RUN"
         )
     check_output(whole, force)
-    traces = [_load_part(folder) for folder in parts]
+    traces = [_load_part(folder, reporter) for folder in parts]
     if len(folders) == 1 and (missing := missing_parts(traces)):
         numbers = ", ".join(map(str, missing))
         these = f"ioprof gather {shlex.join(map(str, parts))} --out {shlex.quote(str(whole))}"
@@ -115,10 +153,10 @@ def _merge(folders: Sequence[Path], parts: list[Path], out: Path | None, force: 
     return recorded
 
 
-def _load_part(folder: Path) -> "Trace":
+def _load_part(folder: Path, reporter: Reporter) -> "Trace":
     """A part; one of which not all that was recorded is there is completed first, if its spool is on this host."""
     from ioprof.trace import Trace
 
     if is_pending(folder) and not (folder / "run.json").is_file():  # with that it has all that was recorded
-        return _complete(folder, None, force=False).trace
+        return _complete(folder, None, force=False, reporter=reporter).trace
     return Trace.load(folder)

@@ -236,6 +236,14 @@ def _drop_gpu_windows(spool: Path, before_ns: int, now_ns: int) -> None:
                 path.unlink()
 
 
+def may_repeat_drops(spool: Path) -> bool:
+    """Whether `repeat_drops` would change files of the spool."""
+    from ioprof.ingest.kept_state import KeptState
+
+    state = KeptState.load(spool)
+    return state is not None and bool(state.removing or state.done)
+
+
 def repeat_drops(spool: Path) -> None:
     """After a kill: drop again what is in the sums, so that nothing is counted twice."""
     from ioprof.ingest.dropping import FileDropper

@@ -143,8 +143,8 @@ class Recording:
         """Make the run folder of a job that has ended, and remove the spool."""
         run = self._pending.run
         finished = self._pending.make(run, self._storing, self._with_costs)
-        if self.spool.exists():
-            self._reporter.say(f"could not be removed, and is not needed any more: {self.spool}")
+        if self._pending.left or self.spool.exists():
+            self._reporter.say(self._pending.left or f"could not be removed, and is not needed any more: {self.spool}")
         self._reporter.say(f"run folder: {self._pending.out}")
         if self.part is not None:
             which = f"which is part {self.part.number + 1} of {self.part.of}"

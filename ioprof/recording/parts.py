@@ -77,7 +77,7 @@ def part_folder(out: Path, part: Part) -> Path:
 def parts_folder(out: Path) -> Path:
     """The folder of the parts of the run `out`."""
     whole = out.resolve()
-    return whole.with_name(whole.name + PARTS_SUFFIX)
+    return whole.parent / (whole.name + PARTS_SUFFIX)  # of the root, too
 
 
 def whole_of(parts: Path) -> Path | None:

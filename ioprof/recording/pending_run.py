@@ -1,14 +1,13 @@
 """A recording that is not a run folder yet.
 
 The spool is on the host that records; it holds `JOB`, all that is known of the run so far. The run folder, which may be on another
-file system, holds `MARKER`, which names the spool. So `ioprof gather` can make the run folder if ioprof is killed.
+file system, holds `MARKER`, which names the spool. So `ioprof gather` can make the run folder if ioprof is killed. Both hold
+the same random token, since a folder that comes from somebody else may name any path.
 """
 
 import json
 import os
 import shlex
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,15 +16,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ioprof.dataset import write_json_atomically
 from ioprof.errors import NOT_EXECUTABLE, NOT_FOUND, CommandError, IoprofError
+from ioprof.files import read_regular_file
 from ioprof.recording.run_folder import MARKER, check_output, create_output, make_output, output_exists
+from ioprof.recording.spool import JOB, Origin, is_token, left_text, make_spool, misplaced, remove_spool, unproven
 from ioprof.recording.storing_process import StoringProcess
 from ioprof.run_record import RunRecord
 
 if TYPE_CHECKING:
     from ioprof.analysis.run import Run
 
-JOB: Final = "job.json"
-"""In the spool: what is known of the run, and who records it."""
+_UNUSED: Final = Origin("", -1, -1)
 
 
 class PendingRun:
@@ -36,7 +36,10 @@ class PendingRun:
         self.out = out
         self.run = run
         """What is known of the run; written to the spool when the recording begins, and when it ends or fails."""
+        self.left = ""
+        """One line of what was not removed from the spool, since ioprof did not write it; empty: nothing is left."""
         self._force = force
+        self._origin = _UNUSED
         self._began = False
 
     def begin(self) -> None:
@@ -48,14 +51,14 @@ class PendingRun:
         else:  # another host may be given the same folder, and write it first
             check_output(self.out, force=False)
             make_output(self.out)
-        self.spool = Path(tempfile.mkdtemp(prefix="ioprof-"))
+        self.spool, self._origin = make_spool()
         try:
             self._write_job(os.getpid())
-            _claim(self.out, self.spool)
+            _claim(self.out, self.spool, self._origin)
             if not self._force:
-                _check_still_empty(self.out)
+                self._check_still_empty()
         except BaseException:
-            shutil.rmtree(self.spool, ignore_errors=True)
+            remove_spool(self.spool, self._origin)
             raise
         self._began = True
 
@@ -72,7 +75,9 @@ class PendingRun:
         known = None if storing is None else storing.store(self.spool, self.out, run)
         from ioprof.recording.run_writer import make_run_folder  # its libraries take half a second: after the job
 
-        return make_run_folder(self.spool, self.out, run, known, complete)
+        made = make_run_folder(self.spool, self.out, run, known, complete)
+        self._remove()
+        return made
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -104,13 +109,24 @@ class PendingRun:
                 self._write_job(None)  # this process may go on, but it records no more
             how = f"make the run folder with: ioprof gather {shlex.quote(str(self.out))}"
             return f" (the capture files stay in {self.spool}; {how})"
-        shutil.rmtree(self.spool, ignore_errors=True)
-        (self.out / MARKER).unlink(missing_ok=True)
+        self._remove()
         return ""
+
+    def _remove(self) -> None:
+        """Remove marker and spool, which are not needed any more."""
+        remove_marker(self.out, self._origin)
+        left = remove_spool(self.spool, self._origin)
+        self.left = left_text(self.spool, left) if left else ""
+
+    def _check_still_empty(self) -> None:
+        """Withdraw the claim if another recording began and ended between `check_output` and the claim."""
+        if any(path.name != MARKER for path in self.out.iterdir()):
+            remove_marker(self.out, self._origin)
+            raise output_exists(self.out)
 
     def _write_job(self, pid: int | None) -> None:
         launcher = None if pid is None else (pid, _start_of(pid))
-        write_json_atomically(self.spool / JOB, _Job(self.run.to_dict(), launcher, self.out.resolve()).to_dict())
+        write_json_atomically(self.spool / JOB, _Job(self.run.to_dict(), launcher, self.out.resolve(), self._origin).to_dict())
 
 
 @dataclass(frozen=True)
@@ -121,17 +137,32 @@ class _Marker:
     """On the host that records."""
     host: str | None
     """Its name."""
+    token: str | None
+    """That of the spool; None: an earlier version of ioprof wrote this, or another program."""
+    uid: int | None
+    """Of the user who records."""
 
     @classmethod
     def read(cls, out: Path) -> Self:
         """That of a pending run folder; CommandError: it is damaged."""
         keys = _read(out / MARKER)
-        host = keys.get("host")
-        return cls(Path(str(keys.get("spool", ""))), None if host is None else str(host))
+        host, token, uid = keys.get("host"), keys.get("token"), keys.get("uid")
+        return cls(
+            Path(str(keys.get("spool", ""))),
+            None if host is None else str(host),
+            token if is_token(token) else None,
+            uid if type(uid) is int else None,
+        )
 
     def to_json(self) -> str:
         """As it is written."""
-        return json.dumps({"spool": str(self.spool), "host": self.host})
+        return json.dumps({"spool": str(self.spool), "host": self.host, "token": self.token, "uid": self.uid})
+
+    def is_of(self, spool: Path, origin: Origin | None) -> bool:
+        """Whether it is of the recording into this spool. Those of an earlier version have no token: then the path decides."""
+        if origin is None:
+            return self.token is None and self.spool.is_absolute() and _is_same(self.spool, spool)
+        return (self.token, self.uid) == (origin.token, origin.uid)
 
 
 @dataclass(frozen=True)
@@ -144,18 +175,23 @@ class _Job:
     """The process that records, and when it began, in ticks since boot, since process ids are reused. None: it records no more."""
     out: Path | None
     """The run folder that is to be made."""
+    origin: Origin | None
+    """Of the spool; None: an earlier version of ioprof made it, or another program."""
 
     @classmethod
     def read(cls, spool: Path) -> Self:
-        """That of a spool; CommandError: it is damaged."""
+        """That of a spool; CommandError: it is damaged, or some other program's."""
         keys = _read(spool / JOB)
-        launcher, out = keys.pop("launcher", None), keys.pop("out", None)
+        if "launcher" not in keys:
+            raise _nothing_to_gather(spool)
+        launcher, out, origin = keys.pop("launcher"), keys.pop("out", None), Origin.of(keys.pop("spool", None))
         is_known = isinstance(launcher, list) and len(launcher) == 2 and all(isinstance(each, int) for each in launcher)
-        return cls(keys, (launcher[0], launcher[1]) if is_known else None, None if out is None else Path(str(out)))
+        return cls(keys, (launcher[0], launcher[1]) if is_known else None, _absolute(out), origin)
 
     def to_dict(self) -> dict[str, Any]:
         """As it is written."""
-        return {**self.run_keys, "launcher": self.launcher, "out": None if self.out is None else str(self.out)}
+        own = {"launcher": self.launcher, "out": None if self.out is None else str(self.out)}
+        return {**self.run_keys, **own, "spool": None if self.origin is None else self.origin.to_dict()}
 
     def run(self) -> RunRecord:
         """What is known of the run."""
@@ -178,6 +214,12 @@ class InterruptedRecording:
     """What is known of the run."""
     out: Path | None
     """The run folder that was to be made."""
+    pending: Path | None
+    """The run folder that has the marker of this recording. None: it is not known."""
+    origin: Origin | None
+    """Of the spool, which may be removed. None: it is to stay as it is."""
+    doubt: str | None
+    """Why it is to stay, as a clause."""
 
 
 def interrupted_recording(folder: Path) -> InterruptedRecording:
@@ -185,18 +227,70 @@ def interrupted_recording(folder: Path) -> InterruptedRecording:
 
     Raises `CommandError` where there is nothing to gather, or where the recording is still going on.
     """
-    spool = folder
+    spool, pending = folder, None
     if is_pending(folder):
-        spool = pending_spool(folder)
+        spool, pending = _named_spool(folder), folder
     elif not (folder / JOB).is_file():
-        raise CommandError(f"{folder}: nothing to gather: neither an unfinished run folder nor a spool folder of ioprof")
-    if not spool.is_dir():
-        host = _Marker.read(folder).host or "?"
-        raise CommandError(f"{spool}: the capture files of {folder} are not there; gather on the host that made them: {host}")
+        raise _nothing_to_gather(folder)
     job = _Job.read(spool)
+    if pending is not None and not _Marker.read(pending).is_of(spool, job.origin):
+        raise CommandError(f"{folder}: its {MARKER} names {spool}, which is of another recording; {_by_spool(spool)}")
     if (pid := job.recorder()) is not None:
         raise CommandError(f"{folder}: still being recorded by process {pid}; wait for its end")
-    return InterruptedRecording(spool, job.run(), job.out)
+    named = job.out if job.out is not None and _has_marker_of(job.out, spool, job.origin) else None
+    doubt = unproven(spool, job.origin)
+    if doubt is not None:
+        doubt = f"{spool} is a folder which {doubt}"
+    elif pending is not None and named is not None and not _is_same(pending, named):
+        doubt = f"{pending} is a copy of {named}"
+    return InterruptedRecording(spool, job.run(), job.out, pending or named, None if doubt else job.origin, doubt)
+
+
+def _named_spool(folder: Path) -> Path:
+    """The spool that the marker of a run folder names; CommandError where ioprof would not have put it."""
+    marker = _Marker.read(folder)
+    spool = marker.spool
+    if not spool.is_dir():
+        raise CommandError(
+            f"{spool}: the capture files of {folder} are not there; gather on the host that made them: {marker.host or '?'}"
+        )
+    reason = misplaced(spool) if spool.is_absolute() else "is no absolute path"
+    if reason is not None:
+        raise CommandError(f"{folder}: its {MARKER} names {spool}, which {reason}; {_by_spool(spool)}")
+    return spool
+
+
+def _by_spool(spool: Path) -> str:
+    return f"if its capture files are there: ioprof gather {shlex.quote(str(spool))} --out RUN"
+
+
+def _nothing_to_gather(folder: Path) -> CommandError:
+    return CommandError(f"{folder}: nothing to gather: neither an unfinished run folder nor a spool folder of ioprof")
+
+
+def _has_marker_of(out: Path, spool: Path, origin: Origin | None) -> bool:
+    try:
+        return is_pending(out) and _Marker.read(out).is_of(spool, origin)
+    except (CommandError, OSError):
+        return False
+
+
+def _absolute(value: object) -> Path | None:
+    return Path(value) if isinstance(value, str) and value.startswith("/") else None
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False
+
+
+def remove_marker(out: Path, origin: Origin) -> None:
+    """Remove the marker from a run folder, if it is of this recording."""
+    with suppress(CommandError, OSError):
+        if _Marker.read(out).is_of(out, origin):
+            (out / MARKER).unlink()
 
 
 def recorded_so_far(spool: Path) -> RunRecord:
@@ -239,9 +333,9 @@ def _recorder_of(out: Path) -> int | None:
         return None
 
 
-def _claim(out: Path, spool: Path) -> None:
+def _claim(out: Path, spool: Path, origin: Origin) -> None:
     """Create the marker. Of several hosts that were given the same folder only one succeeds."""
-    content = _Marker(spool, os.uname().nodename).to_json() + "\n"
+    content = _Marker(spool, os.uname().nodename, origin.token, origin.uid).to_json() + "\n"
     try:
         descriptor = os.open(out / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except FileExistsError:
@@ -250,16 +344,9 @@ def _claim(out: Path, spool: Path) -> None:
         file.write(content)
 
 
-def _check_still_empty(out: Path) -> None:
-    """Withdraw the claim if another recording began and ended between `check_output` and the claim."""
-    if any(path.name != MARKER for path in out.iterdir()):
-        (out / MARKER).unlink()
-        raise output_exists(out)
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_regular_file(path))
     except (OSError, ValueError, RecursionError) as error:
         raise CommandError(f"{path}: cannot be read ({error}); its run cannot be completed") from None
     if not isinstance(content, dict):

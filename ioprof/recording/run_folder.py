@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.errors import CommandError
+from ioprof.files import make_folders, open_regular_file, read_regular_file
 from ioprof.schema import READ_RUN_SCHEMAS
 
 JOB_LOG: Final = "job.log"
@@ -27,6 +28,13 @@ _HALF_WRITTEN: Final = re.compile(r"\.(.+)\.\d+\.tmp")
 def check_output(out: Path, force: bool) -> None:
     """Refuse a folder that would be overwritten, or that cannot be made, before any work is done."""
     _check_name(out)
+    try:
+        _check_place(out, force)
+    except OSError as error:  # too long a path, or too many links
+        raise CommandError(f"{out}: cannot be made ({error.strerror}); choose another --out") from None
+
+
+def _check_place(out: Path, force: bool) -> None:
     if out.is_symlink() and not out.exists():
         raise CommandError(f"{out}: is a broken link; choose another --out")
     if out.exists() and not out.is_dir():
@@ -61,8 +69,10 @@ def make_output(out: Path) -> None:
 
     A folder that is there keeps its mode, and folders above get the usual one.
     """
-    for folder in (out.parent, out) if out.parent.name.endswith(PARTS_SUFFIX) else (out,):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    closed = (out.parent, out) if out.parent.name.endswith(PARTS_SUFFIX) else (out,)
+    make_folders(closed[0].parent)
+    for folder in closed:
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def begin_job_log(out: Path) -> Path:
@@ -104,7 +114,7 @@ def _is_own(path: Path) -> bool:
 def _is_run(out: Path) -> bool:
     """Whether ioprof wrote this folder: its run.json or, where ioprof was killed, its marker or its job.log says so."""
     try:
-        run = json.loads((out / "run.json").read_bytes())
+        run = json.loads(read_regular_file(out / "run.json"))
         return isinstance(run, dict) and run.get("schema") in READ_RUN_SCHEMAS
     except FileNotFoundError:
         return _begins_as_job_log(out / JOB_LOG) or _is_marker(out / MARKER)
@@ -114,7 +124,7 @@ def _is_run(out: Path) -> bool:
 
 def _begins_as_job_log(path: Path) -> bool:
     try:
-        with open(path, "rb") as file:
+        with open_regular_file(path) as file:
             return file.read(len(_JOB_LOG_BEGIN)) == _JOB_LOG_BEGIN
     except OSError:
         return False
@@ -122,7 +132,7 @@ def _begins_as_job_log(path: Path) -> bool:
 
 def _is_marker(path: Path) -> bool:
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_regular_file(path))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and isinstance(content.get("spool"), str)

@@ -1,13 +1,12 @@
 """Writes the run folder: what the job recorded, the analysis, and the report."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from ioprof.analysis.kept import ANALYSIS, keep_analysis
 from ioprof.analysis.run import Run
 from ioprof.process import trim_heap
-from ioprof.recording.run_folder import ANALYSIS_FILES, MARKER, RUN_FILES
+from ioprof.recording.run_folder import ANALYSIS_FILES, RUN_FILES
 from ioprof.recording.stored_run import removed_on_failure, store_run
 from ioprof.replay.summary import with_gains
 from ioprof.report.html import write_html
@@ -22,7 +21,7 @@ Completing = Callable[[RunRecord], RunRecord]
 def make_run_folder(
     spool: Path, out: Path, record: RunRecord, known: bytes | None = None, complete: Completing | None = None
 ) -> Run:
-    """Turn the capture files in `spool` into the run folder `out`, then remove the spool, as far as that can be done.
+    """Make the run folder `out` of the capture files in `spool`, which stay as they are.
 
     What was recorded is written first, and stays if the analysis fails or is killed: `Run.load` analyses it anew. `known` is what
     another process knows of the spans, which wrote it (`StoringProcess.store`).
@@ -38,8 +37,6 @@ def make_run_folder(
         write_run(out, trace.run, DERIVED)
         if trace.is_stored:
             keep_analysis(out)
-    (out / MARKER).unlink(missing_ok=True)
-    shutil.rmtree(spool, ignore_errors=True)
     return run
 
 

@@ -1,6 +1,5 @@
 """`ioprof snapshot`: a run folder of what is recorded of a job so far, while the job goes on."""
 
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -32,8 +31,8 @@ def snapshot(spool: Path, out: Path, force: bool = False, reporter: Reporter = S
     from ioprof.ingest.spool_copy import copy_spool
     from ioprof.recording.run_writer import make_run_folder
 
-    copy = Path(tempfile.mkdtemp(prefix="ioprof-snapshot-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="ioprof-snapshot-", ignore_cleanup_errors=True) as temporary:
+        copy = Path(temporary)
         try:
             copy_spool(spool, copy, host())
         except OSError as error:
@@ -41,7 +40,5 @@ def snapshot(spool: Path, out: Path, force: bool = False, reporter: Reporter = S
             raise CommandError(f"{what}; the spool is copied there first: set TMPDIR to a folder with more room") from None
         create_output(out, force)
         made = make_run_folder(copy, out, run.replace(status="running", name=out.resolve().name))
-    finally:
-        shutil.rmtree(copy, ignore_errors=True)
     reporter.say(f"run folder: {out}")
     return made

@@ -11,7 +11,8 @@ from ioprof.files import read_regular_file
 from ioprof.ingest.dropping import file_header
 from ioprof.instrument.variables import SPOOL_VARIABLE
 from ioprof.recording.parts import parts_folder
-from ioprof.recording.pending_run import JOB, is_pending, pending_spool, recorder_alive
+from ioprof.recording.pending_run import is_pending, pending_spool, recorder_alive
+from ioprof.recording.spool import JOB
 
 _MOST_PROCESSES = 10_000
 

@@ -1,15 +1,16 @@
 """Temporary files for probing a place that holds no data yet."""
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from ioprof.errors import CommandError
+from ioprof.files import remove_own
 from ioprof.reporter import Advance, ignore_progress
 from ioprof.storage.probe.sizes import RecordSizes
 
@@ -39,7 +40,7 @@ def scratch_files(
     try:
         yield _write_files(own, _lengths(num_bytes, sizes, random), random, advance)
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        remove_own(Path(own), lambda path: path.isdigit())
 
 
 def _check_space(folder: str, num_bytes: int) -> None:
