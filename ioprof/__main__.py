@@ -17,6 +17,9 @@ _PACKAGES: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def program() -> int:
     """What the command `ioprof` calls."""
     _isolate()
+    from ioprof.process import started_environment  # both before the libraries, which may leave no memory for them
+    from ioprof.recording.unrecorded import run_unrecorded
+
     try:
         from ioprof.cli import program as of_command_line
 
@@ -24,11 +27,8 @@ def program() -> int:
     except (ImportError, MemoryError, OSError) as error:
         if sys.argv[1:2] != ["record"] or "--" not in sys.argv:
             raise
-        from ioprof.process import started_environment
-        from ioprof.recording.unrecorded import run_unrecorded
-
-        command = sys.argv[sys.argv.index("--") + 1 :]
-        run_unrecorded(command, started_environment(), f"cannot start ({type(error).__name__} {error})")
+        why = f"cannot start ({type(error).__name__} {error})"
+    run_unrecorded(sys.argv[sys.argv.index("--") + 1 :], started_environment(), why)
 
 
 def _isolate() -> None:

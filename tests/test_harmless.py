@@ -448,6 +448,7 @@ def test_a_staged_copy_that_is_not_kept_leaves_nothing(dataset: Dataset, tmp_pat
     assert [] == os.listdir(stage)
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 def test_checkpoints_of_other_programs_stay(tmp_path: Path) -> None:
     """torchtitan gives its folders the same names; of ioprof's own the last two stay."""
     for name in ("step-1", "step-2", "old.unfinished", "step-x.unfinished"):

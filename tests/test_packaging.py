@@ -61,7 +61,8 @@ def test_the_wheel_holds_one_package(built: Path) -> None:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         names = wheel.namelist()
     tops = {name.split("/")[0] for name in names}
-    assert ["dist-info", "ioprof"] == sorted("dist-info" if top.endswith(".dist-info") else top for top in tops)
+    assert ["data", "dist-info", "ioprof"] == sorted(top.rpartition(".")[2] for top in tops)
+    assert ["ioprof"] == [Path(name).name for name in names if ".data/" in name]
     wanted = {"ioprof/converters/__init__.py", "ioprof/loaders/__init__.py", "ioprof/py.typed", "ioprof/train/devices.toml"}
     assert set() == wanted - set(names)
 
