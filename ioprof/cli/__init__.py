@@ -39,6 +39,7 @@ def program() -> int:
         code = main()
         return code if code >= 0 else end_by_signal(-code)
     finally:
+        _drop_unread_messages()
         gc.freeze()
 
 
@@ -62,6 +63,14 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(app: typer.Typer, given: list[str]) -> int:
     result = app(given, prog_name="ioprof", standalone_mode=False)
     return result if isinstance(result, int) else 0
+
+
+def _drop_unread_messages() -> None:
+    """Messages that nobody reads any more are no reason for Python to end with exit code 120."""
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the end
 
 
 def _open_standard_streams() -> None:
