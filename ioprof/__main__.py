@@ -28,7 +28,7 @@ def program() -> int:
         if sys.argv[1:2] != ["record"] or "--" not in sys.argv:
             raise
         why = f"cannot start ({type(error).__name__} {error})"
-    run_unrecorded(sys.argv[sys.argv.index("--") + 1 :], started_environment(), why)
+    return run_unrecorded(sys.argv[sys.argv.index("--") + 1 :], started_environment(), why)
 
 
 def _isolate() -> None:

@@ -366,7 +366,7 @@ def test_the_source_is_never_the_destination(tmp_path):
     source = tree(tmp_path / "all" / "source", {"n01/a.JPEG": jpeg()})
     for destination in (source, source.parent):
         (destination / "synthetic.json").write_text(json.dumps({"schema": SYNTHETIC_SCHEMA}))
-        with pytest.raises(CommandError, match="holds the source|which ioprof did not write"):
+        with pytest.raises(CommandError, match=r"holds the source|which ioprof did not write"):
             made(source, destination, force=True)
     with pytest.raises(CommandError, match="would be a class folder"):
         made(source, source / "dataset")
