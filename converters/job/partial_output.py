@@ -24,7 +24,7 @@ from ioprof.converters.job.destination import partial_name, termination_as_inter
 from ioprof.converters.job.journal import journal_progress
 from ioprof.dataset import write_json_atomically
 from ioprof.errors import CommandError
-from ioprof.files import make_folders
+from ioprof.files import make_folders, read_regular_file
 
 _NO_LOCKS: Final = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)  # Lustre without -o flock, some FUSE
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -86,7 +86,7 @@ class PartialOutput:
         """The identity of the job that wrote this folder; None if it cannot be read."""
         path = self.folder / "job.json"
         try:
-            keys = json.loads(path.read_bytes()) if path.stat().st_size < _MAX_JOB_BYTES else None
+            keys = json.loads(read_regular_file(path, _MAX_JOB_BYTES))
         except (OSError, ValueError, RecursionError):
             return None
         return keys if isinstance(keys, dict) else None

@@ -29,6 +29,7 @@ from ioprof.converters.manifests import PART_NAME, PART_SCHEMA
 from ioprof.converters.options import ConvertOptions
 from ioprof.dataset import Dataset, ImageClass, is_plain_name, parse_json
 from ioprof.errors import CommandError, DatasetError
+from ioprof.files import read_regular_file
 from ioprof.reporter import Advance
 
 _MAX_PARTS: Final = 10_000
@@ -341,7 +342,7 @@ def read_part(folder: Path) -> FinishedPart:
     """The part in a folder; raises `DatasetError` if it cannot be used."""
     path = folder / PART_NAME
     try:
-        keys = parse_json(path.read_bytes()) if path.stat().st_size < _MAX_PART_BYTES else {}
+        keys = parse_json(read_regular_file(path, _MAX_PART_BYTES))
         if keys["schema"] != PART_SCHEMA:
             raise _damaged(folder, f"schema is {str(keys['schema'])[:60]!r}, this version of ioprof reads {PART_SCHEMA!r}")
         part = Part.parse(f"{keys['part']}/{keys['parts']}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ioprof.errors import CommandError, DatasetError
+from ioprof.files import read_regular_file
 
 _SYNONYMS: Final = {"val": ("val", "validation", "valid"), "validation": ("validation", "val", "valid")}
 _SPLIT_WORDS: Final = ("train", "val", "validation", "valid", "test")
@@ -57,7 +58,7 @@ def head_of(file: Path) -> bytes:
 @contextmanager
 def mapped(file: Path) -> Iterator[memoryview]:
     """A file as a buffer: of a large record only the pages are read that are looked at."""
-    with file.open("rb") as stream:
+    with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:  # a pipe would block
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise DatasetError(f"{file}: not a regular file")
@@ -73,7 +74,7 @@ def read_index(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > _MAX_INDEX_BYTES:
             raise DatasetError(f"{file}: more than {_MAX_INDEX_BYTES} bytes, too large for an index")
-        keys = json.loads(file.read_bytes())
+        keys = json.loads(read_regular_file(file, _MAX_INDEX_BYTES))
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{file}: not JSON ({str(error)[:100]}); get the file again") from None
     if not isinstance(keys, dict):

@@ -67,7 +67,7 @@ def open_parquet(path: Path, split: str, refusals: Refusals) -> Source | None:
 def _find_shards(path: Path, split: str) -> list[Path]:
     if path.is_file():
         return [path] if path.suffix == ".parquet" else []
-    found = sorted(path.glob("*.parquet")) or sorted(path.glob("data/*.parquet"))
+    found = next(filter(None, (_files(path, pattern) for pattern in ("*.parquet", "data/*.parquet"))), [])
     for prefix in _SPLITS.get(split, (split,)):
         of_split = [file for file in found if file.name.startswith(f"{prefix}-") or file.name == f"{prefix}.parquet"]
         if of_split:
@@ -75,6 +75,10 @@ def _find_shards(path: Path, split: str) -> list[Path]:
     if any(_OF.fullmatch(file.name) for file in found):
         raise CommandError(f"{path}: no shard of the split {split} ({found[0].name}, ...); give another with --split")
     return found
+
+
+def _files(path: Path, pattern: str) -> list[Path]:
+    return sorted(file for file in path.glob(pattern) if file.is_file())  # to open a pipe would block
 
 
 def _open_file(file: Path) -> Any:
