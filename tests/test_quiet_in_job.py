@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from compiling import compiled
+from mounted import mounted
 from preload import needs_library
 from repository import PROGRAMS
 
@@ -142,3 +144,53 @@ def test_of_a_program_without_a_dynamic_linker_nothing_is_said(tmp_path: Path, p
     for path in tmp_path.iterdir():
         path.chmod(0o755)
     assert why_not_loaded(program, {"PATH": str(tmp_path)}) is None
+
+
+def in_spool(spool: Path, *command: object) -> "subprocess.CompletedProcess[str]":
+    """A program under the library and the hooks, recorded into that spool."""
+    environment = preload.environment(spool, {**os.environ, "TMPDIR": str(spool)}, hooks=True)
+    return subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_the_smallest_stack_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library needs less than 6 KB of a thread's stack: for paths, pipes, starts of programs."""
+    program = compiled("small_stack.c", tmp_path / "small_stack")
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "file").write_text("some text\n")
+    monkeypatch.chdir(tmp_path)  # a relative path is where the library needs most
+    ended = in_spool(tmp_path / "spool", program, "file")
+    assert (0, "", f"read 8, 1\nreceived {64 << 16}\nstarted 0\n") == (ended.returncode, ended.stderr, ended.stdout)
+
+
+USES: Final = """
+import gc, shutil, sys, tempfile, threading
+if sys.argv[1] == "removes": shutil.rmtree(tempfile.gettempdir())
+for _ in range(3000): open(sys.argv[2] + "/file").read()
+threads = [threading.Thread(target=open, args=(sys.argv[2] + "/file",)) for _ in range(20)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+for _ in range(3): gc.collect()
+print("done")
+"""
+"""A program that the library and the hooks record much of; it may remove its folder of temporary files first."""
+
+
+def test_a_spool_that_is_removed_meanwhile_does_not_disturb_the_job(tmp_path: Path) -> None:
+    """A job may clean TMPDIR, where the spool is."""
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "file").write_text("some text\n")
+    ended = in_spool(tmp_path / "spool", sys.executable, "-c", USES, "removes", tmp_path)
+    assert (0, "", "done\n") == (ended.returncode, ended.stderr, ended.stdout)
+    assert not (tmp_path / "spool").exists()
+
+
+@pytest.mark.parametrize("size", ["4k", "64k", "300k", "600k"])
+def test_a_full_spool_does_not_disturb_the_job(tmp_path: Path, size: str) -> None:
+    """Room for nothing, for headers, for one capture file."""
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "file").write_text("some text\n")
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    with mounted(tmp_path / "spool", "none", "-t", "tmpfs", "-o", f"size={size}") as spool:
+        ended = in_spool(spool, sys.executable, "-c", USES, "stays", tmp_path)
+    assert (0, "", "done\n") == (ended.returncode, ended.stderr, ended.stdout)

@@ -8,8 +8,6 @@
 #include <limits.h>
 #include <unistd.h>
 
-#define PATH_ROOM (2 * PATH_MAX)
-
 __thread uintptr_t text_pages[TEXT_PAGES];
 
 /* ---------------------------------------------------------------------------------------- the working directory */
@@ -63,10 +61,11 @@ size_t descriptor_path(int descriptor, char *into)
     return length > 0 && into[0] == '/' ? (size_t)length : 0;
 }
 
-/* A function of its own, because a signal handler that opens a file by its absolute path may have a small stack. */
+/* A function of its own, because a signal handler that opens a file by its absolute path may have a small stack. A thread may have
+ * one of 16 KiB (PTHREAD_STACK_MIN), a third of it in use already, so that a path longer than PATH_MAX has no number. */
 static __attribute__((noinline)) int32_t relative_number(int folder, const char *path, size_t length)
 {
-    char absolute[PATH_ROOM];
+    char absolute[PATH_MAX];
     int saved_errno = errno;
     while (length > 2 && path[0] == '.' && path[1] == '/') {
         path += 2;
@@ -74,7 +73,7 @@ static __attribute__((noinline)) int32_t relative_number(int folder, const char 
     }
     size_t above = folder == AT_FDCWD ? read_working_directory(absolute) : descriptor_path(folder, absolute);
     errno = saved_errno;
-    if (above == 0)
+    if (above == 0 || above + 1 + length > sizeof absolute)
         return -1;
     if (absolute[above - 1] != '/')
         absolute[above++] = '/';

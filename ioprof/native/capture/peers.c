@@ -171,16 +171,23 @@ struct peer judge_socket(int descriptor, const void *caller, int64_t got, struct
 
 /* ---------------------------------------------------------------------------------------- pipes */
 
-struct peer judge_pipe(int descriptor, struct volume *from_here)
+/* Of a FIFO; -1: the pipe has no path. Its text is off the stack before processes are searched. */
+static __attribute__((noinline)) int32_t fifo_number(int descriptor)
 {
     char text[4200] = "pipe:", link[32] = "/proc/self/fd/";
+    *append_decimal(link + 14, (uint64_t)descriptor) = '\0';
+    ssize_t length = readlink(link, text + 5, sizeof text - 5);
+    return length > 0 && text[5] == '/' ? text_number(text, 5 + (size_t)length) : -1;
+}
+
+struct peer judge_pipe(int descriptor, struct volume *from_here)
+{
     struct stat status;
     if (!is_data(from_here, LEAST_PIPE_BYTES) || fstat(descriptor, &status) != 0)
         return undecided;
-    *append_decimal(link + 14, (uint64_t)descriptor) = '\0';
-    ssize_t length = readlink(link, text + 5, sizeof text - 5);
-    if (length > 0 && text[5] == '/') /* a FIFO */
-        return (struct peer){PEER_DATA, text_number(text, 5 + (size_t)length)};
+    int32_t fifo = fifo_number(descriptor);
+    if (fifo >= 0)
+        return (struct peer){PEER_DATA, fifo};
     struct pipe_writer from = find_pipe_writer(status.st_ino);
     if (from.is_internal)
         return internal;

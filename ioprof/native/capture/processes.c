@@ -15,6 +15,13 @@
 #define PATH_BYTES 96
 #define COMMAND_BYTES 4096
 
+/* Of the one thread that searches: the threads of a job may have stacks of 16 KiB. By depth of the search. */
+static struct {
+    char entries[MAX_DEPTH + 1][2048] __attribute__((aligned(8)));
+    char children[MAX_DEPTH + 1][2048];
+    char own[COMMAND_BYTES], other[COMMAND_BYTES];
+} scratch;
+
 struct linux_entry { /* of getdents64 */
     uint64_t inode;
     int64_t offset;
@@ -80,7 +87,7 @@ static bool serves_multiprocessing(const char *command, size_t length)
 
 bool is_internal_process(pid_t pid)
 {
-    char own[COMMAND_BYTES], other[COMMAND_BYTES];
+    char *own = scratch.own, *other = scratch.other;
     pid_t self = getpid();
     if (pid == self)
         return true;
@@ -93,8 +100,7 @@ bool is_internal_process(pid_t pid)
 
 static bool is_multiprocessing_child(void)
 {
-    char own[COMMAND_BYTES];
-    return serves_multiprocessing(own, read_command(getpid(), own));
+    return serves_multiprocessing(scratch.own, read_command(getpid(), scratch.own));
 }
 
 size_t program_name(pid_t pid, char into[PROGRAM_BYTES])
@@ -112,13 +118,12 @@ size_t program_name(pid_t pid, char into[PROGRAM_BYTES])
 
 /* ---------------------------------------------------------------------------------------- open files */
 
-/* Runs `body` for each entry of a folder whose name is a number, of the first entries. */
-#define FOR_EACH_NUMBER(folder, number, body) \
+/* Runs `body` for each entry of a folder whose name is a number, of the first entries; `entries_` is room for some of them. */
+#define FOR_EACH_NUMBER(folder, entries_, number, body) \
     do { \
-        char entries_[2048] __attribute__((aligned(8))); \
         long filled_; \
         int left_ = MAX_ENTRIES; \
-        while (left_ > 0 && (filled_ = syscall(SYS_getdents64, folder, entries_, sizeof entries_)) > 0) \
+        while (left_ > 0 && (filled_ = syscall(SYS_getdents64, folder, entries_, sizeof(entries_))) > 0) \
             for (long place_ = 0; place_ < filled_;) { \
                 const struct linux_entry *entry_ = (const struct linux_entry *)(const void *)(entries_ + place_); \
                 const char *digits_ = entry_->name; \
@@ -134,7 +139,7 @@ size_t program_name(pid_t pid, char into[PROGRAM_BYTES])
 /* The permissions of a link in /proc/PID/fd are those of the open file. */
 bool has_open_file(pid_t pid, const char *link, bool is_writable)
 {
-    char path[PATH_BYTES], name[16], target[40];
+    char path[PATH_BYTES], name[16], target[40], entries[2048] __attribute__((aligned(8)));
     size_t wanted = strlen(link);
     struct stat status;
     bool found = false;
@@ -142,7 +147,7 @@ bool has_open_file(pid_t pid, const char *link, bool is_writable)
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0)
         return false;
-    FOR_EACH_NUMBER(folder, descriptor, {
+    FOR_EACH_NUMBER(folder, entries, descriptor, {
         *append_decimal(name, (uint64_t)descriptor) = '\0';
         ssize_t length = readlinkat(folder, name, target, sizeof target);
         if (length == (ssize_t)wanted && memcmp(target, link, wanted) == 0 &&
@@ -168,8 +173,8 @@ static void search_descendants(struct search *search, pid_t pid, int depth);
 /* The kernel lists children by the thread that made them (CONFIG_PROC_CHILDREN). */
 static void search_children(struct search *search, const char *path, int depth)
 {
-    char text[2048];
-    size_t length = read_file(path, text, sizeof text);
+    char *text = scratch.children[depth];
+    size_t length = read_file(path, text, sizeof scratch.children[depth]);
     const char *place = text, *end = text + length;
     while (place < end && search->num_left > 0) {
         pid_t child = (pid_t)next_decimal(&place, end);
@@ -196,7 +201,7 @@ static void search_descendants(struct search *search, pid_t pid, int depth)
     if (folder < 0)
         return;
     size_t length = strlen(path);
-    FOR_EACH_NUMBER(folder, thread, {
+    FOR_EACH_NUMBER(folder, scratch.entries[depth], thread, {
         path[length] = '/';
         memcpy(append_decimal(path + length + 1, (uint64_t)thread), "/children", sizeof "/children");
         search_children(search, path, depth + 1);

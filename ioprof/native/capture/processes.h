@@ -22,7 +22,8 @@ struct pipe_writer {
 bool has_open_file(pid_t pid, const char *link, bool is_writable);
 
 /* Searches this process, its descendants, and those of its parent and grandparent for an open write end. Of several processes the
- * deepest is returned, because a shell that waits for a pipeline keeps the write end open, too. About 0.2 ms, once per pipe. */
+ * deepest is returned, because a shell that waits for a pipeline keeps the write end open, too. About 0.2 ms, once per pipe. By one
+ * thread at a time, as the next. */
 struct pipe_writer find_pipe_writer(uint64_t inode);
 
 /* Whether the process runs the same program image as this one, or serves Python's multiprocessing: what it sends are messages

@@ -99,12 +99,17 @@ static void emit_held(struct receiver *receiver, const struct open_file *file)
     receiver->num_held = 0;
 }
 
+/* One thread at a time searches other processes (processes.h); another one decides at its next receipt. */
 static void judge(struct receiver *receiver, int descriptor, const struct open_file *file, int64_t got, const void *caller)
 {
+    static _Atomic uint32_t holder;
     receiver->volume.calls++;
     receiver->volume.bytes += (uint64_t)got;
+    if (!try_lock(&holder))
+        return;
     receiver->peer = flags_of(file) & FILE_SOCKET ? judge_socket(descriptor, caller, got, &receiver->volume)
                                                   : judge_pipe(descriptor, &receiver->volume);
+    unlock(&holder);
 }
 
 /* One receipt as one span, or as two where the program did other work between its wait and the receipt. */
