@@ -18,8 +18,11 @@ DESCRIPTION_BYTES: Final = 256 << 20
 def open_regular_file(path: Path) -> BufferedReader:
     """A file that somebody else may have made, to be read. OSError for what is no regular file: a pipe would block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise OSError(errno.EINVAL, "is no regular file", str(path))
     return open(descriptor, "rb")
 
