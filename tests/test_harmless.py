@@ -21,7 +21,7 @@ from typing import Any, Final
 import pytest
 import torch
 
-from ioprof.converters import ConvertOptions, convert
+from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
 from ioprof.instrument import recorder
@@ -417,6 +417,19 @@ def test_a_dataset_is_replaced_by_force_unless_it_holds_something_else(layout: A
     with pytest.raises(CommandError, match=r"contains notes.txt"):
         convert(small_tree, folder, options)
     assert before == photograph(folder)
+
+
+@pytest.mark.parametrize("form", ["tree", "tars"])
+def test_generated_images_are_replaced_by_force_unless_they_hold_something_else(form: Any, tmp_path: Path) -> None:
+    """The folders of classes are ioprof's; a file beside them is not."""
+    options = GenerateOptions(images=4, classes=2, workers=1, form=form, force=True)
+    for _ in range(2):
+        generate(tmp_path / "images", options)
+    (tmp_path / "images" / "notes.txt").write_text("mine")
+    before = photograph(tmp_path)
+    with pytest.raises(CommandError, match=r"contains notes.txt"):
+        generate(tmp_path / "images", options)
+    assert before == photograph(tmp_path)
 
 
 def test_a_staged_copy_of_before_a_crash_is_removed_file_by_file(dataset: Dataset, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from ioprof.converters.manifests import SCHEMAS
+from ioprof.converters.manifests import SCHEMAS, SYNTHETIC_NAME, SYNTHETIC_SCHEMA
 from ioprof.dataset import is_plain_name
 from ioprof.errors import CommandError
 from ioprof.files import make_folders, read_regular_file, sync
@@ -28,6 +28,8 @@ _OWN_NAMES: Final = (
     r"(dataset|synthetic|part|staged)\.json|journal|synset_words\.txt|label_table\.ssv|ILSVRC2012_\w+\.tar|data|\..+\.\d+\.tmp"
 )
 """In a folder that ioprof made, beside what has the name of its split (`converters/layouts`, `generation.py`, `parts.py`)."""
+_CLASS: Final = r"n\d{8}"
+"""In a tree that `generate` made: the folder of a class."""
 _MAX_MANIFEST_BYTES: Final = 1 << 28
 _MAX_KEPT_NAME_BYTES: Final = 150  # of the destination's name in that of its partial folder, which may have at most 255 bytes
 _DEFERRED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -285,7 +287,8 @@ def _is_ours(folder: Path) -> bool:
 def _foreign_name(folder: Path) -> str | None:
     """The first name in a folder which ioprof made that it does not write into such folders."""
     splits = {str(keys.get("split")) for name in SCHEMAS if (keys := _read_keys(folder / name)) is not None} | {"train"}
-    own = re.compile(f"{_OWN_NAMES}|({'|'.join(map(re.escape, sorted(splits)))})([-.].*)?")
+    classes = rf"|{_CLASS}" if _read_schema(folder / SYNTHETIC_NAME) == SYNTHETIC_SCHEMA else ""
+    own = re.compile(f"{_OWN_NAMES}{classes}|({'|'.join(map(re.escape, sorted(splits)))})([-.].*)?")
     return next((name for name in sorted(os.listdir(folder)) if not own.fullmatch(name)), None)
 
 
