@@ -7,20 +7,26 @@ All removals and overwrites of the code, with the proof that each needs:
     the marker of a run folder       recording/pending_run.py             the spool's token
 """
 
+import io
 import json
 import os
+import random
 import re
 import secrets
+import shlex
 import shutil
 import stat
 import subprocess
 import tempfile
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import strange_folders
 import torch
 
+from ioprof.cli import main
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
@@ -31,7 +37,7 @@ from ioprof.jobs.foreign_data import open_data
 from ioprof.jobs.staging import Staging, remove_staged
 from ioprof.recording.gathering import gather
 from ioprof.recording.pending_run import PendingRun
-from ioprof.recording.run_folder import MARKER, check_output, create_output
+from ioprof.recording.run_folder import MARKER, RUN_FILES, check_output, create_output
 from ioprof.reporter import SILENT
 from ioprof.run_record import RunRecord
 from ioprof.trace import Trace
@@ -505,3 +511,88 @@ def test_an_index_is_replaced_file_by_file(small_tree: Path, tmp_path: Path) -> 
         open_data(small_tree, environment, SILENT)
     assert "mine" == (folder / "notes.txt").read_text()
     assert before == photograph(small_tree)
+
+
+# ------------------------------------------------------------------------------------------------ any folder, any command
+
+
+def changes(before: Photograph, after: Photograph) -> list[str]:
+    """What is not as it was. New entries are no change, nor is the time of the folder that they are in."""
+    with_new = {os.path.dirname(path) or "." for path in after.keys() - before.keys()}  # noqa: PTH120 - of names in a photograph
+    found = []
+    for path, was in before.items():
+        now = after.get(path)
+        is_same = was == now or (path in with_new and now is not None and was[:2] == now[:2])
+        if not is_same:
+            found.append(path)
+    return found
+
+
+def new_outside(before: Photograph, after: Photograph, folder: Path, line: list[str]) -> list[str]:
+    """What appeared where the command was not asked to write: beside its last argument, and beside a pending run folder."""
+    last = os.path.relpath(line[-1], folder)
+    asked = {
+        "stage": last, "demo": last, "snapshot": last, "import": last, "convert": last, "report": last if "--html" in line else None
+    }.get(line[0])  # fmt: skip
+    if line[0] == "gather" and "--out" in line:
+        asked = last
+    pending = {str(Path(path).parent) for path in before if Path(path).name == MARKER}
+    parts = {str(Path(path).parent).removesuffix(".parts") for path in before if Path(path).parent.name.endswith(".parts")}
+    found = []
+    for path in after.keys() - before.keys():
+        is_asked = asked is not None and (path == asked or path.startswith((f"{asked}/", f"{asked}-")) or asked == ".")
+        is_run = line[0] == "gather" and (
+            (Path(path).name in RUN_FILES and str(Path(path).parent) in pending) or path in parts or str(Path(path).parent) in parts
+        )
+        if not is_asked and not is_run:
+            found.append(path)
+    return found
+
+
+def act(line: list[str]) -> None:
+    """Run a command in this process; of the demo only what it does before it makes anything."""
+    if line[0] == "demo":
+        with suppress(CommandError):
+            _prepare(Path(line[-1]), force=False)
+        return
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        main(line)
+
+
+@pytest.fixture
+def genuine(tmp_path: Path, spools: Path, small_tree: Path) -> strange_folders.Parts:
+    """A run, a dataset, and a trace of torch.profiler."""
+    recorded_into(tmp_path / "genuine-run")
+    gathered(tmp_path / "genuine-run")
+    made = convert(small_tree, tmp_path / "genuine-dataset", ConvertOptions(layout="files", image="original"))
+    (trace := tmp_path / "genuine.json").write_text(json.dumps({"traceEvents": [], "schemaVersion": 1}))
+    return strange_folders.Parts(tmp_path / "genuine-run", made.path, trace)
+
+
+FOLDERS: Final = int(os.environ.get("IOPROF_STRANGE_FOLDERS", "60"))
+"""How many random folders are tried; 10,000 take some minutes."""
+
+
+def test_no_command_changes_what_was_there(
+    genuine: strange_folders.Parts, spools: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever lies in a folder of the user: no byte, mode, time, name or link of it changes, and nothing hangs.
+
+    What is new is where the command was asked to write. IOPROF_STRANGE_FOLDERS sets the number of folders.
+    """
+    base = tmp_path_factory.mktemp("strange")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(base / "cache"))
+    kept = photograph(genuine.run.parent)
+    for number in range(FOLDERS):
+        choice = random.Random(number)
+        (folder := base / "folder").mkdir()
+        strange_folders.fill(folder, genuine, choice)
+        line = strange_folders.command(folder, choice)
+        before = photograph(folder)
+        act(line)
+        after = photograph(folder)
+        case = f"folder {number}: {shlex.join(line)}"
+        assert ([], []) == (changes(before, after), new_outside(before, after, folder, line)), case
+        assert [] == os.listdir(spools), case
+        subprocess.run(["rm", "-rf", folder], check=True)
+    assert kept == photograph(genuine.run.parent)
