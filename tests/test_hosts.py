@@ -265,11 +265,11 @@ def test_who_comes_late_to_a_folder_leaves_the_run_that_is_there(tmp_path: Path,
     """If it is delayed after finding the folder free while another one records into it, it is refused and removes nothing."""
     claim, out = pending_run._claim, tmp_path / "run"
 
-    def late(folder: Path, spool: Path) -> None:
+    def late(folder: Path, *of_spool: object) -> None:
         monkeypatch.setattr(pending_run, "_claim", claim)
         with ioprof.profile(out), span("decode"):
             pass
-        claim(folder, spool)
+        claim(folder, *of_spool)
 
     monkeypatch.setattr(pending_run, "_claim", late)
     with pytest.raises(CommandError, match="exists; choose another --out, or replace it with --force"), ioprof.profile(out):
