@@ -529,11 +529,13 @@ def changes(before: Photograph, after: Photograph) -> list[str]:
 
 
 def new_outside(before: Photograph, after: Photograph, folder: Path, line: list[str]) -> list[str]:
-    """What appeared where the command was not asked to write: beside its last argument, and beside a pending run folder."""
+    """What appeared where the command was not asked to write: beside what it names, and beside a pending run folder."""
     last = os.path.relpath(line[-1], folder)
     asked = {
-        "stage": last, "demo": last, "snapshot": last, "import": last, "convert": last, "report": last if "--html" in line else None
+        "stage": last, "demo": last, "snapshot": last, "import": last, "report": last if "--html" in line else None
     }.get(line[0])  # fmt: skip
+    if line[0] == "convert":
+        asked = os.path.relpath(line[3], folder)
     if line[0] == "gather" and "--out" in line:
         asked = last
     pending = {str(Path(path).parent) for path in before if Path(path).name == MARKER}
