@@ -18,14 +18,14 @@ def program() -> int:
     """What the command `ioprof` calls."""
     _isolate()
     from ioprof.process import started_environment  # both before the libraries, which may leave no memory for them
-    from ioprof.recording.unrecorded import run_unrecorded
+    from ioprof.recording.unrecorded import has_begun, run_unrecorded
 
     try:
         from ioprof.cli import program as of_command_line
 
         return of_command_line()
     except (ImportError, MemoryError, OSError) as error:
-        if sys.argv[1:2] != ["record"] or "--" not in sys.argv:
+        if sys.argv[1:2] != ["record"] or "--" not in sys.argv or has_begun():
             raise
         why = f"cannot start ({type(error).__name__} {error})"
     return run_unrecorded(sys.argv[sys.argv.index("--") + 1 :], started_environment(), why)

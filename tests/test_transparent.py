@@ -3,14 +3,18 @@
 A row is a few lines of bash. `$RUN` is first nothing, and `ioprof record ... --` then; output, messages and status are the same.
 """
 
+import json
 import os
 import pty
 import re
+import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -258,3 +262,77 @@ def test_a_terminal_is_the_commands(command: str, typed: dict[str, bytes], tmp_p
     both = [in_terminal(command.replace("$RUN", run), typed, tmp_path) for run in ("", recorded)]
     shown = [(status, text.replace(recorded.encode(), b"").replace(b"  ", b" ")) for status, text in both]
     assert shown[0] == shown[1]
+
+
+# ------------------------------------------------------------------------------------------------ what ioprof says, and its command
+
+
+def record(folder: Path, *command: object, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """`ioprof record` of a command into `folder`/out, with a TMPDIR of its own."""
+    (folder / "tmp").mkdir(exist_ok=True)
+    line = [IOPROF, "record", "--quiet", "--out", folder / "out", "--", *command]
+    environment = {**os.environ, "TMPDIR": str(folder / "tmp"), **variables}
+    return subprocess.run([str(word) for word in line], env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_a_run_folder_that_cannot_be_made_loses_nothing(tmp_path: Path) -> None:
+    """One line says where the recording is and what to type; that makes the run folder, with the command's exit code."""
+    out = tmp_path / "out"
+    ended = record(tmp_path, "bash", "-c", f"cat /etc/passwd >/dev/null; rm -rf {out}; >{out}; exit 42")
+    assert 42 == ended.returncode
+    (line,) = ended.stderr.splitlines()
+    (spool,) = (tmp_path / "tmp").glob("ioprof-*")
+    typed = f"ioprof gather {spool} --out RUN"
+    assert line.startswith(f"ioprof: {out}/")
+    assert line.endswith(f"(the capture files stay in {spool}; make the run folder with: {typed})")
+    gathered = subprocess.run([IOPROF, *typed.split()[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (0, 42) == (gathered.returncode, json.loads((tmp_path / "RUN" / "run.json").read_text())["exit_code"]), gathered.stderr
+    assert not spool.exists()
+
+
+def test_a_recording_that_the_command_removed_is_named(tmp_path: Path) -> None:
+    """One line; nothing is left that looks like a run."""
+    ended = record(tmp_path, "bash", "-c", f"rm -rf {tmp_path}/tmp/*; exit 42")
+    (line,) = ended.stderr.splitlines()
+    assert (42, True) == (ended.returncode, "was removed while the job ran" in line)
+    assert [] == os.listdir(tmp_path / "out")
+
+
+def test_what_cannot_be_recorded_is_run_once(tmp_path: Path) -> None:
+    """As where no file may have a byte; one line says that it is not recorded."""
+    line = [str(IOPROF), "record", "--quiet", "--out", str(tmp_path / "out"), "--", "bash", "-c", "echo once; exit 7"]
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (0, 0))
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=120, preexec_fn=limit)
+    assert (7, "once\n") == (ended.returncode, ended.stdout)
+    assert [True] == [each.endswith(": the command runs without being recorded") for each in ended.stderr.splitlines()]
+
+
+def test_a_job_of_a_scheduler_does_not_fail_for_its_run_folder(tmp_path: Path) -> None:
+    """If another recording has it, the job is recorded into the next one."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "recording.json").write_text(json.dumps({"spool": "/nowhere"}))
+    ended = record(tmp_path, "bash", "-c", "exit 7", SLURM_JOB_ID="9")
+    assert (7, True) == (ended.returncode, (tmp_path / "out-2" / "run.json").is_file()), ended.stderr
+
+
+def test_the_command_finds_the_python_of_its_packages(tmp_path: Path) -> None:
+    """Beside it, isolated; else, as for `pip install --user`, the one on the PATH of the version whose packages have ioprof."""
+    if IOPROF.read_bytes()[:4] != b"\x7fELF":
+        pytest.skip("no C compiler: the command is a script")
+    for name in ("bin", "path"):
+        (tmp_path / name).mkdir()
+    shutil.copy(IOPROF, tmp_path / "bin" / "ioprof")
+    (tmp_path / "lib/python3.77/site-packages/ioprof").mkdir(parents=True)
+    (tmp_path / "lib/python3.77/site-packages/ioprof/__init__.py").touch()
+    shown = f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:])\n"
+    for place in ("path/python3.77", "bin/python3"):
+        (tmp_path / place).write_text(shown)
+        (tmp_path / place).chmod(0o755)
+        is_beside = place.startswith("bin")
+        environment = {**os.environ, "PATH": f"{tmp_path}/path:{os.environ['PATH']}"}
+        how = {"env": environment, "capture_output": True, "text": True, "check": True}
+        ended = subprocess.run([tmp_path / "bin" / "ioprof", "report", "a b"], restore_signals=True, **how)
+        options = ["-X", "ioprof_ignored=+", *(["-E"] if is_beside else []), "-P", "-m", "ioprof", "report", "a b"]
+        assert f"{options}\n" == ended.stdout
+        ended = subprocess.run([tmp_path / "bin" / "ioprof"], restore_signals=False, **how)  # Python ignores both
+        assert "ioprof_ignored=13+25" in ended.stdout

@@ -15,7 +15,7 @@ from ioprof.instrument.variables import DEBUG_VARIABLE
 from ioprof.process import Fork, return_freed_memory, signal_name, started_environment
 from ioprof.recording.command import EndedCommand, default_run_folder, recorded_command
 from ioprof.recording.signal_forwarding import inherited_descriptors
-from ioprof.recording.unrecorded import run_unrecorded
+from ioprof.recording.unrecorded import has_begun, run_unrecorded
 
 if TYPE_CHECKING:
     from ioprof.analysis.run import Run
@@ -37,32 +37,35 @@ def record(
         str | None, Option(help="Keep the last 10m (or 30s, 2h) only, and the sums of all.", metavar="TIME", show_default=False)
     ] = None,
     stacks: Annotated[bool, Option("--stacks/--no-stacks", help="Sample the Python stacks of ranks and workers.")] = True,
-    keep_arguments: Annotated[
-        bool, Option("--keep-arguments", help="Keep secrets in the arguments: they are masked else.")
-    ] = False,
+    keep_arguments: Annotated[bool, Option("--keep-arguments", help="Do not mask secrets in the stored arguments.")] = False,
 ) -> int:
     """Run any command, unchanged, report what its training waited for, and return its exit code."""
     environment = started_environment()
     return_freed_memory(os.environ)
     folder = out or default_run_folder(environment)
+    code: int | None = None
     try:
         with recorded_command(
             command, folder, environment,
             force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, keep_arguments=keep_arguments, reporter=reporter,
         ) as ended:  # fmt: skip
+            code = ended.code
             _close(inherited_descriptors())
             _make_apart(ended, folder, quiet)
-            return ended.code
-    except (IoprofError, OSError, MemoryError) as error:  # before the command was started: later ones are for the run folder alone
-        if isinstance(error, IoprofError) and error.exit_code != IoprofError.exit_code:
+    except (IoprofError, OSError, MemoryError) as error:
+        is_refused = isinstance(error, IoprofError) and error.exit_code != IoprofError.exit_code
+        if not has_begun() and not is_refused:
+            run_unrecorded(command, environment, str(error) or type(error).__name__)
+        if code is None:
             raise
-        run_unrecorded(command, environment, str(error) or type(error).__name__)
+        error_line(f"the run folder is not complete: {error}")
+    return code
 
 
 def _make_apart(ended: EndedCommand, folder: Path, quiet: bool) -> None:
     """Make the run folder in a process of its own, and print its summary.
 
-    What fails there, or kills that process (for its memory, for example), takes nothing of the command's result with it.
+    What fails there, or a kill of that process (for its memory, for example), does not change the command's exit code.
     """
     try:
         process = Fork(lambda: _make(ended, folder, quiet))

@@ -10,7 +10,7 @@ Who says which attempt this is:
     LSF, Grid Engine   LSB_RESTART=Y, RESTARTED=1: that it is a later attempt, but not which, so nothing follows from them
     PBS, HTCondor      no variable; qstat -f has run_count, and condor_q NumJobStarts
 
-Where no variable says it, the folders do: an earlier attempt left a run, or this task's part of one.
+Where there is no such variable, the folders show it: an earlier attempt left a run, or this task's part of one.
 """
 
 import os
@@ -44,7 +44,7 @@ def usable_run_folder(
     part = own_part(environment) if in_parts else None
     wanted = _name_of_attempt(out, environment)
     found = next(filter(lambda folder: _is_free(folder, part, force), _candidates(wanted)), out)
-    is_first = part is None or part.number == 0  # of many tasks one says it
+    is_first = part is None or part.number == 0  # one of many tasks prints it
     return found, f"{_reason(out, wanted, found)}; this attempt is recorded into {found}" if found != out and is_first else None
 
 
@@ -83,7 +83,7 @@ def _has_part(parts: Path, part: Part) -> bool:
 
 
 def _has_room(folder: Path) -> bool:
-    """Whether the file system takes another folder; of a folder that is not to be found out it is said elsewhere."""
+    """Whether a folder can be made there, as far as the file system says."""
     try:
         place = next(each for each in (folder.resolve(), *folder.resolve().parents) if each.is_dir())
         if not os.access(place, os.W_OK | os.X_OK):

@@ -26,7 +26,7 @@ from ioprof.recording.parts import is_launched, name_of_job
 from ioprof.recording.run_folder import begin_job_log, check_output
 from ioprof.recording.signal_forwarding import SignalForwarder, forwarded_signals
 from ioprof.recording.signals_given import children_waited_for, signals_as_given, signals_blocked, signals_ignored_by_caller
-from ioprof.recording.unrecorded import as_script
+from ioprof.recording.unrecorded import as_script, begun
 from ioprof.reporter import SILENT, Reporter
 from ioprof.run_record import Failure, FailureCode
 
@@ -52,7 +52,7 @@ class EndedCommand:
     out: Path
     """The run folder that it becomes."""
     forwarder: SignalForwarder
-    """Of signals, to the command or to whom it is told."""
+    """Forwards signals to the command, or to another process that is named to it."""
     restore_signals: Callable[[], None]
     """Gives signals to whom they went before the command was started."""
     make_run: "Callable[[], Run]"
@@ -122,16 +122,16 @@ def recorded_command(
         out, message = usable_run_folder(out, environment, force=force)
         if message:
             reporter.say(message)
-    _check_output(out, force, environment)
+    with _no_reason_for_jobs(environment):
+        check_output(out, force)
     if keep_ns is not None:
         check_keeping(recorder.uses_native())
     run = initial_record(command, out, environment, keep_arguments=keep_arguments)
     ignored = signals_ignored_by_caller()
-    with (
-        children_waited_for(),
-        Recording(out, force, run, environment, stacks=stacks, keep_ns=keep_ns, reporter=reporter) as recording,
-        ExitStack() as signals,
-    ):
+    recording = Recording(out, force, run, environment, stacks=stacks, keep_ns=keep_ns, reporter=reporter)
+    with children_waited_for(), ExitStack() as at_end, ExitStack() as signals:
+        with _no_reason_for_jobs(environment):
+            at_end.enter_context(recording)
         process, error = None, None
         forwarder = signals.enter_context(forwarded_signals())
         try:
@@ -151,18 +151,22 @@ def recorded_command(
             error = failed
 
         def make_run() -> "Run":
-            if error is not None:
-                raise error
-            return gather_tasks(recording.finish(), out, recording.part, force, reporter)
+            with recording.kept():
+                if error is not None:
+                    raise error
+                recorded = recording.finish()
+            return gather_tasks(recorded, out, recording.part, force, reporter)
 
         yield EndedCommand(process.returncode, recording.spool, recording.out, forwarder, signals.close, make_run)
 
 
-def _check_output(out: Path, force: bool, environment: Mapping[str, str]) -> None:
+@contextmanager
+def _no_reason_for_jobs(environment: Mapping[str, str]) -> Iterator[None]:
+    """A run folder that cannot be used ends the command of a user, who can name another; a job of a scheduler runs all the same."""
     try:
-        check_output(out, force)
+        yield
     except CommandError as error:
-        if is_launched(environment):  # then it is no reason not to start the job
+        if is_launched(environment):
             raise IoprofError(str(error)) from None
         raise
 
@@ -187,7 +191,7 @@ def _start(
     with signals_as_given(ignored) as is_done:
         how["restore_signals"] = not is_done
         try:
-            return subprocess.Popen(command, **how)
+            return begun(subprocess.Popen(command, **how))
         except FileNotFoundError:
             raise CommandError(f"{command[0]}: the interpreter that its first line names is not there", NOT_FOUND) from None
         except PermissionError as error:
@@ -195,7 +199,7 @@ def _start(
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise
-            return subprocess.Popen(as_script(command, environment), **how)
+            return begun(subprocess.Popen(as_script(command, environment), **how))
 
 
 def _note_end(recording: Recording, program: str, code: int, forwarder: SignalForwarder) -> None:

@@ -1,6 +1,7 @@
 """One run folder of the parts that several hosts recorded, or of a recording whose ioprof was killed."""
 
 import os
+import re
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -69,7 +70,7 @@ def gather_tasks(recorded: "Run", out: Path, part: Part | None, force: bool, rep
 
 def _part_numbers(folder: Path, *, ended: bool) -> set[int]:
     """The numbers of the parts in the folder; with `ended` of those that are complete, or whose ioprof on this host is gone."""
-    names = [name for name in (os.listdir(folder) if folder.is_dir() else []) if name[0].isdigit()]
+    names = [name for name in (os.listdir(folder) if folder.is_dir() else []) if re.match(r"\d{1,7}-", name, re.ASCII)]
     parts = {int(name.partition("-")[0]): folder / name for name in names}
     return {number for number, part in parts.items() if not ended or (part / "run.json").is_file() or is_abandoned(part)}
 

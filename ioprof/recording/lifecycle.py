@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -138,6 +138,10 @@ class Recording:
             capture=self._samplers.add_to(run.capture),
             clocks=run.clocks.replace(wall_error_ns=self._wall_error_ns(run.clocks)),
         )
+
+    def kept(self) -> AbstractContextManager[None]:
+        """If the block fails, which may be in another process, the recording stays, and the error says where."""
+        return self._pending.kept()
 
     def finish(self) -> "Run":
         """Make the run folder of a job that has ended, and remove the spool."""

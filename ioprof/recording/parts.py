@@ -57,7 +57,7 @@ def own_part(environment: Mapping[str, str]) -> Part | None:
 
 
 def is_launched(environment: Mapping[str, str]) -> bool:
-    """Whether a launcher or scheduler started this, so that nobody is there who could type the command again."""
+    """Whether a launcher or scheduler started this: no user waits who could type the command again."""
     names = (*_JOBS, *(size for size, _ in _TASKS))
     return any(environment.get(name) for name in names)
 

@@ -40,7 +40,8 @@ class PendingRun:
         """One line of what was not removed from the spool, since ioprof did not write it; empty: nothing is left."""
         self._force = force
         self._origin = _UNUSED
-        self._began = False
+        self._is_open = False
+        """Whether there is a spool whose place is to be told if something fails."""
 
     def begin(self) -> None:
         """Make the spool, and the run folder, which is this recording's from then on."""
@@ -60,7 +61,7 @@ class PendingRun:
         except BaseException:
             remove_spool(self.spool, self._origin)
             raise
-        self._began = True
+        self._is_open = True
 
     def make(
         self, run: RunRecord, storing: StoringProcess | None = None, complete: Callable[[RunRecord], RunRecord] | None = None
@@ -76,6 +77,7 @@ class PendingRun:
         from ioprof.recording.run_writer import make_run_folder  # its libraries take half a second: after the job
 
         made = make_run_folder(self.spool, self.out, run, known, complete)
+        self._is_open = False
         self._remove()
         return made
 
@@ -90,25 +92,31 @@ class PendingRun:
 
     def give_up(self, error: BaseException) -> None:
         """Raise `error` as one for the user that names the folder of the capture files; an unexpected error gets a note instead."""
+        if self._is_open and not self.spool.is_dir():
+            self._is_open = False
+            remove_marker(self.out, self._origin)
+            what = "the recording was removed while the job ran, as by a job that empties TMPDIR; set TMPDIR to another folder"
+            raise CommandError(f"{self.spool}: {what}", exit_code=1) from None
         if isinstance(error, KeyboardInterrupt):
             raise CommandError(f"interrupted before the run folder was complete{self._where_left()}", exit_code=130) from None
         if isinstance(error, OSError):
             what = f"{error.filename or self.spool}: {error.strerror or error}"
-            raise CommandError(f"{what}; correct that and run again{self._where_left()}", exit_code=1) from None
+            raise CommandError(f"{what}{self._where_left() or '; correct that and run again'}", exit_code=1) from None
         if isinstance(error, IoprofError):
             no_program = error.exit_code if error.exit_code in (NOT_EXECUTABLE, NOT_FOUND) else 1
             raise CommandError(f"{error}{self._where_left()}", exit_code=no_program) from None
         error.add_note(f"ioprof: the job has ended{self._where_left()}")
 
     def _where_left(self) -> str:
-        """Where the recording is, as the end of a sentence; a spool without capture files is removed."""
-        if not self._began:
+        """Where the recording is, as the end of a sentence, once; a spool without capture files is removed."""
+        if not self._is_open:
             return ""
+        self._is_open = False
         if any(self.spool.glob("*.ring")):
             with suppress(OSError):
                 self._write_job(None)  # this process may go on, but it records no more
-            how = f"make the run folder with: ioprof gather {shlex.quote(str(self.out))}"
-            return f" (the capture files stay in {self.spool}; {how})"
+            known = [str(self.out)] if is_pending(self.out) else [str(self.spool), "--out", "RUN"]
+            return f" (the capture files stay in {self.spool}; make the run folder with: ioprof gather {shlex.join(known)})"
         self._remove()
         return ""
 

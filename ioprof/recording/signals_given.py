@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from typing import Final
 
 OPTION: Final = "ioprof_ignored"
-"""Python's -X option by which the launcher (`native/launcher/launcher.c`) tells which of `_OF_PYTHON` were ignored."""
+"""Python's -X option by which the command (`native/launcher/launcher.c`) names those of `_OF_PYTHON` that were ignored."""
 _OF_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores them itself when it starts, so that it no longer knows whether they were before."""
 
 
 def signals_ignored_by_caller() -> frozenset[int]:
-    """Of `_OF_PYTHON` those that the launcher tells; without it they count as not ignored."""
-    told = sys._xoptions.get(OPTION, "")  # noqa: SLF001 - documented, in spite of its name
-    named = {int(word) for word in str(told).split("+") if word.isdigit()}
+    """Of `_OF_PYTHON` those that the option names; without it none."""
+    option = sys._xoptions.get(OPTION, "")  # noqa: SLF001 - documented, in spite of its name
+    named = {int(word) for word in str(option).split("+") if word.isdigit()}
     found = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
     return frozenset(found - {*_OF_PYTHON} | named)
 

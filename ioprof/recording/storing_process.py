@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from ioprof.process import return_freed_memory, yield_cores
+from ioprof.process import own_python, return_freed_memory, yield_cores
 from ioprof.recording.run_folder import RUN_FILES
 from ioprof.run_record import RunRecord
 
@@ -58,7 +58,7 @@ class StoringProcess:
             if _recorded_bytes(spool) >= self._least_bytes:
                 with suppress(OSError, ValueError):  # without memory for it, for example
                     self._process = subprocess.Popen(
-                        [sys.executable, "-P", "-m", PROGRAM],
+                        [*own_python(), "-m", PROGRAM],
                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
                     )  # fmt: skip
                 return

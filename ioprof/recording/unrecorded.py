@@ -8,10 +8,28 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ioprof.errors import NOT_EXECUTABLE, NOT_FOUND
 from ioprof.recording.signals_given import signals_as_given, signals_ignored_by_caller
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+
+_begun: list[int] = []
+"""Process ids of commands that this process has started: none of them may be run a second time."""
+
+
+def begun(process: "Popen[bytes]") -> "Popen[bytes]":
+    """Note that the command has been started, as this process."""
+    _begun.append(process.pid)
+    return process
+
+
+def has_begun() -> bool:
+    """Whether a command has been started, so that `run_unrecorded` would run it twice."""
+    return bool(_begun)
 
 
 def as_script(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -20,11 +38,12 @@ def as_script(command: Sequence[str], environment: Mapping[str, str]) -> list[st
 
 
 def run_unrecorded(command: Sequence[str], environment: Mapping[str, str], why: str) -> NoReturn:
-    """Become the command; `why` it is not recorded is told in one line."""
+    """Become the command, which must not have been started; one line says why it is not recorded."""
+    assert not _begun, "the command would run twice"
     try:
         sys.stderr.write(f"ioprof: {' '.join(why.split())}: the command runs without being recorded\n")
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):  # nobody can be told
+    except (OSError, ValueError, AttributeError):  # standard error is full or closed
         pass
     try:
         with signals_as_given(signals_ignored_by_caller()):
