@@ -5,11 +5,15 @@ may hold a `json.py`, and `PYTHONWARNINGS=error` would end ioprof instead of a w
 """
 
 import os
+import resource
 import sys
 from typing import Final
 
 _OF_INTERPRETER: Final = ("PYTHON_CPU_COUNT", "PYTHON_FROZEN_MODULES", "PYTHON_GIL", "PYTHON_JIT")
 """The only variables with PYTHON_ in front that mean something to Python. Images of containers set PYTHON_VERSION, for example."""
+_RESERVE_BYTES: Final = 4 << 20
+_NEEDED_BYTES: Final = 110 << 20
+"""Data that loading ioprof's libraries takes on two cores. With less, OpenBLAS does not raise an error but ends the process."""
 _PACKAGES: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder that ioprof was imported from."""
 
@@ -20,15 +24,27 @@ def program() -> int:
     from ioprof.process import started_environment  # both before the libraries, which may leave no memory for them
     from ioprof.recording.unrecorded import has_begun, run_unrecorded
 
+    environment = started_environment()
+    reserve = bytearray(_RESERVE_BYTES)
     try:
+        _refuse_small_memory()
         from ioprof.cli import program as of_command_line
 
         return of_command_line()
-    except (ImportError, MemoryError, OSError) as error:
+    except (ImportError, MemoryError, OSError, RuntimeError, SystemError) as error:
         if sys.argv[1:2] != ["record"] or "--" not in sys.argv or has_begun():
             raise
+        reserve.clear()  # under a limit of memory the libraries may have taken all of the rest
         why = f"cannot start ({type(error).__name__} {error})"
-    return run_unrecorded(sys.argv[sys.argv.index("--") + 1 :], started_environment(), why)
+    return run_unrecorded(sys.argv[sys.argv.index("--") + 1 :], environment, why)
+
+
+def _refuse_small_memory() -> None:
+    """Raise MemoryError under a limit that ioprof's libraries do not fit in (setrlimit(2), RLIMIT_DATA and RLIMIT_AS)."""
+    for limit in (resource.RLIMIT_DATA, resource.RLIMIT_AS):
+        given = resource.getrlimit(limit)[0]
+        if given != resource.RLIM_INFINITY and given < _NEEDED_BYTES:
+            raise MemoryError(f"a limit of {given >> 20} MiB of memory")
 
 
 def _isolate() -> None:

@@ -89,6 +89,8 @@ ROWS: Final = {
     "all limits": "ulimit -n 300; ulimit -c 0; ulimit -s 4096; ulimit -u 5000; $RUN cat /proc/self/limits",
     "a limit of file sizes": "ulimit -f 1; $RUN head -c 5000 /dev/zero >file 2>/dev/null; echo $?; wc -c <file",
     "a limit of data": "ulimit -d 60000; $RUN bash -c 'echo hello; exit 6'",
+    "a limit of data, smaller": "ulimit -d 40000; $RUN bash -c 'echo hello; exit 6'",
+    "a limit of data, larger": "ulimit -d 120000; $RUN bash -c 'echo hello; exit 6' 2>/dev/null",
     "a limit of the address space": "ulimit -v 4000000; $RUN bash -c 'ulimit -v; exit 6'",
     "few descriptors": "ulimit -n 24; $RUN bash -c 'ulimit -n; exec 3</dev/null 4</dev/null; exit 6'",
     "the umask": "umask 027; $RUN bash -c 'umask; >new'; stat -c %a new",
