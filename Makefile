@@ -4,11 +4,12 @@
 #   TORCH_INDEX=URL      a further package index for torch, such as PyTorch's own index of builds without CUDA.
 #                        By default pip decides, by its own configuration (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, pip.conf).
 #   DEMO_ARGS=...        handed to `ioprof demo`, after --out demo --force
-#   TEST_ARGS=...        handed to pytest, e.g. TEST_ARGS='-k blame -x'; -n 0 has one process make all tests,
-#                        --reruns 0 makes no failed test again
+#   TEST_ARGS=...        handed to pytest, e.g. TEST_ARGS='-k blame -x'
+#   CORES=2              processes that share the tests (default: the cores of this machine)
 #   CI=true              less output
 
 VENV ?= .venv
+CORES ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 CONSTRAINTS ?= constraints.txt
 TORCH ?= torch==2.13.0
 PYTHONS := $(or $(PYTHON),python3 python3.11 python3.12 python3.13 python3.14)
@@ -21,7 +22,7 @@ NATIVE := $(wildcard setup.py ioprof/native/*.c ioprof/native/*.h ioprof/native/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install environment demo notebook test test-gpu check bench wheel compat trace-processor clean
+.PHONY: help install environment demo notebook quick test test-all faults recordings test-gpu check bench wheel compat trace-processor clean
 
 help:  ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -36,8 +37,23 @@ notebook: $(INSTALLED)  ## start JupyterLab with the notebooks, on the runs of t
 	$(PIP) -e '.[notebook]'
 	cd notebooks && $(abspath $(BIN))/jupyter lab
 
-test: $(INSTALLED)  ## run the tests; what this machine cannot test is skipped, and said
-	$(BIN)/python -m pytest -n 2 --dist worksteal --reruns 1 --max-suite-reruns 4 --rerun-show-tracebacks $(TEST_ARGS)
+PYTEST = $(BIN)/python -m pytest -n $(CORES) --dist worksteal
+
+quick: $(INSTALLED)  ## run the unit tests nearest to what the working tree changes, for at most a minute
+	$(BIN)/python -m pytest -n $(CORES) --dist load --maxschedchunk 2 -q -m 'not job and not system' --budget 40 \
+	  $$($(BIN)/python tests/nearest.py) $(TEST_ARGS)
+
+test: $(INSTALLED)  ## run the tests but those of the tier `system`; what this machine cannot test is skipped, and said
+	$(PYTEST) -m 'not system' $(TEST_ARGS)
+
+test-all: $(INSTALLED)  ## run all tests: also those with disks, mounts, namespaces, a browser and kills
+	$(PYTEST) $(TEST_ARGS)
+
+faults: $(INSTALLED)  ## record all jobs of the fault suite three times, and write the table of what their reports say
+	$(BIN)/python benchmarks/faults.py --table benchmarks/results/faults.md $(FAULTS_ARGS)
+
+recordings: $(INSTALLED)  ## make the recordings that tests replay anew, on a machine that does nothing else (an hour)
+	$(BIN)/python tests/make_recordings.py $(RECORDINGS_ARGS)
 
 test-gpu:  ## run the tests that need a GPU, under the machine's own python3 and its torch
 	python3 setup.py -q build_ext --inplace

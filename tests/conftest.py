@@ -1,4 +1,4 @@
-"""What every test gets: nothing may be left behind, and three folders of images."""
+"""What every test gets: nothing may be left behind, no more of the machine than its tier allows, and three folders of images."""
 
 import fcntl
 import json
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -39,9 +40,38 @@ LIBRARY_PROCESSES: Final = ("multiprocessing.resource_tracker", "multiprocessing
 """Python's own helpers, started once by the first spawn or forkserver and kept until the interpreter ends."""
 
 
+OF_SYSTEM: Final = {
+    *("mount", "umount", "losetup", "fusermount", "fusermount3", "unshare", "ip", "mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "fio"),
+    *("chromium", "chromium-browser", "google-chrome", "mfsmaster", "slurmctld", "numactl"),
+}
+"""Programs that only tests of the tier `system` start."""
+
+_started: Final[list[str]] = []
+"""What this process has started since its present test began."""
+
+
+def _note_start(event: str, arguments: tuple[object, ...]) -> None:
+    """An audit hook (PEP 578)."""
+    if event == "subprocess.Popen":
+        words = arguments[1]
+        _started.append(str(words if isinstance(words, str | bytes | os.PathLike) else next(iter(words))))  # type: ignore[call-overload]
+    elif event in ("os.fork", "os.forkpty", "os.posix_spawn"):
+        _started.append(event)
+
+
+sys.addaudithook(_note_start)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--budget`, for `make quick`."""
+    parser.addoption("--budget", type=float, metavar="S", help="leave out the tests that would begin later than so many seconds")
+
+
 def pytest_configure() -> None:
-    """Take signals as a terminal's foreground job does, whoever started pytest: `nohup` and a shell's `&` have some ignored, and
-    what is ignored stays so in every process that a test starts."""
+    """Note the day, by which some tests rotate, for all processes. Take signals as a terminal's foreground job does, whoever
+    started pytest: `nohup` and a shell's `&` have some ignored, and what is ignored stays so in every process that a test starts.
+    """
+    os.environ.setdefault("IOPROF_TESTS_DAY", str(int(time.time() // 86400)))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
@@ -61,6 +91,45 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             return (yield)
         finally:
             fcntl.flock(room, fcntl.LOCK_UN)  # not by closing it: a test's processes may hold copies
+
+
+_BEGAN_S: Final = time.monotonic()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out a test for which there is no time."""
+    budget_s = item.config.getoption("--budget")
+    if budget_s is not None and time.monotonic() - _BEGAN_S > budget_s:
+        pytest.skip(f"its {budget_s:.0f} s were over; `make test` runs it")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> Iterator[None]:
+    """Note which fixtures that tests share start processes: each of these tests is of the tier `job` at least."""
+    before = len(_started)
+    try:
+        return (yield)
+    finally:
+        if fixturedef.scope != "function" and len(_started) > before:
+            _starting_fixtures.add(fixturedef.argname)
+
+
+_starting_fixtures: Final[set[str]] = set()
+
+
+@pytest.fixture(autouse=True)
+def tier_fits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that starts a process and has neither mark, and one that changes the machine and is not of the tier `system`."""
+    _started.clear()
+    yield
+    if request.node.get_closest_marker("system"):
+        return
+    wrong = [program for program in _started if Path(program).name in OF_SYSTEM]
+    assert not wrong, f"the test starts {wrong[0]}: mark it with pytest.mark.system"
+    if not request.node.get_closest_marker("job"):
+        shared = _starting_fixtures.intersection(request.fixturenames)
+        assert not shared, f"its fixture {min(shared)} starts a process: mark the test with pytest.mark.job"
+        assert not _started, f"the test starts a process ({_started[0]}): mark it with pytest.mark.job"
 
 
 @pytest.fixture(autouse=True)

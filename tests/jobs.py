@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -52,10 +53,19 @@ def whole_report(finished: Finished, cwd: Path) -> str:
 def start(*arguments: object, cwd: Path, program: Path | None = None, **options: object) -> "subprocess.Popen[str]":
     """Start a command, or a program that stands for `ioprof`, and return its process; `options` are those of Popen."""
     temporary = temporary_folder(cwd / "tmp")
-    environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "100", "XDG_CACHE_HOME": str(cwd / "cache")}
+    environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "100", "XDG_CACHE_HOME": str(_cache(cwd))}
     usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, *([str(program)] if program else ["-m", "ioprof"]), *map(str, arguments)]
     return subprocess.Popen(command, cwd=cwd, env=environment, text=True, **{**usual, **options})  # type: ignore[call-overload]
+
+
+def _cache(cwd: Path) -> Path:
+    """A cache folder of its own, with the costs of recording that were measured on this machine."""
+    folder = cwd / "cache" / "ioprof"
+    for path in (Path.home() / ".cache" / "ioprof").glob("costs-*.json"):
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder)
+    return folder.parent
 
 
 @contextmanager

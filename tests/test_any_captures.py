@@ -98,6 +98,7 @@ def test_the_library_finds_what_numpy_finds(tmp_path_factory: pytest.TempPathFac
     assert in_python.run.to_json() == in_c.run.to_json()
 
 
+@pytest.mark.job
 def test_sanitizers_find_nothing_in_the_library(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No access outside of a buffer and no undefined behaviour, whatever the chunks hold."""
     built, variables = sanitized("_chunks", [str(NATIVE / "chunks.c")], tmp_path_factory.mktemp("built"))

@@ -54,6 +54,7 @@ def defaults(function):
 # ------------------------------------------------------------------------------------------------ how they are offered
 
 
+@pytest.mark.job
 def test_the_names_are_offered_and_loaded_late():
     """`dir` and `__all__` have them all, and asking for one loads it; a name that is not there is an AttributeError."""
     assert set() == set(ioprof.__all__) - set(dir(ioprof))
@@ -77,6 +78,7 @@ def test_each_function_is_documented_and_typed(name):
     }
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(
     ("function", "command", "only_function", "only_command"),
     [
@@ -106,6 +108,7 @@ def test_the_options_below_have_the_same_defaults():
 # ------------------------------------------------------------------------------------------------ they do what the commands do
 
 
+@pytest.mark.job
 def test_compare_is_the_command(tmp_path):
     """Folders, traces and runs give the table and the JSON that the command prints; the first is the baseline."""
     comparison = ioprof.compare(DEMO[0], ioprof.load(DEMO[1]))
@@ -124,6 +127,7 @@ def test_compare_refuses_what_it_cannot_compare(tmp_path):
         ioprof.compare(DEMO[0], tmp_path)
 
 
+@pytest.mark.job
 def test_convert_is_the_command(small_tree, tmp_path):
     """The same manifest but for the path; images are counted to the reporter."""
     messages = Messages()
@@ -141,6 +145,7 @@ def test_convert_is_the_command(small_tree, tmp_path):
         ioprof.convert(small_tree, tmp_path / "other", layout="tfrecord")
 
 
+@pytest.mark.job
 def test_probe_is_the_command(tmp_path):
     """The same keys, and levels of the same tests; the numbers are each one's own."""
     (tmp_path / "data").write_bytes(bytes(1 << 20))
@@ -156,6 +161,7 @@ def test_probe_is_the_command(tmp_path):
         ioprof.probe(tmp_path / "data", clients=0)
 
 
+@pytest.mark.job
 def test_record_is_the_command(tmp_path):
     """The same facts of the run; the child's exit code is kept, and no error; the run folder is there and loads."""
     messages = Messages()
@@ -174,6 +180,7 @@ def test_record_is_the_command(tmp_path):
         ioprof.record(["no-such-program"], out=tmp_path / "other")
 
 
+@pytest.mark.job
 def test_run_is_the_command(tmp_path):
     """The same configuration, device and steps."""
     messages = Messages()

@@ -3,12 +3,12 @@
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Final
 
 import pytest
+from import_graph import absolute_name, dotted_name, module_imports
 from repository import PACKAGES, ROOT, module_name, python_files, syntax_tree, text_files
 
 PACKAGE: Final = python_files(*PACKAGES)
@@ -220,9 +220,9 @@ def imports(tree: ast.Module, importer: str) -> Iterator[tuple[str, ast.AST]]:
         if isinstance(node, ast.Import):
             yield from ((alias.name, node) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node, importer)
+            base = absolute_name(node, importer)
             yield from ((f"{base}.{alias.name}" if base == "ioprof" else base, node) for alias in node.names)
-        elif isinstance(node, ast.Call) and _dotted(node.func).endswith("import_module") and node.args:
+        elif isinstance(node, ast.Call) and dotted_name(node.func).endswith("import_module") and node.args:
             yield from ((name, node) for name in [getattr(node.args[0], "value", None)] if isinstance(name, str))
 
 
@@ -230,19 +230,6 @@ def file_imports(path: Path) -> Iterator[tuple[str, ast.AST]]:
     """The same for a file of the checkout."""
     package = module_name(path)
     return imports(syntax_tree(path), f"{package}.__init__" if path.name == "__init__.py" else package)
-
-
-def _absolute(node: ast.ImportFrom, importer: str) -> str:
-    if not node.level:
-        return node.module or ""
-    above = importer.split(".")[: -node.level]
-    return ".".join([*above, node.module] if node.module else above)
-
-
-def _dotted(node: ast.AST) -> str:
-    if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def breaches(importer: str, imported: Iterable[str]) -> list[str]:
@@ -310,38 +297,6 @@ def cycles(graph: Mapping[str, set[str]]) -> list[set[str]]:
     return found
 
 
-@cache
-def _modules() -> frozenset[str]:
-    return frozenset(module_name(path) for path in PACKAGE)
-
-
-def module_imports(path: Path) -> Iterator[str]:
-    """The modules of ioprof that a file imports when it runs, anywhere in it; of `from PACKAGE import MODULE` the module alone."""
-    importer = f"{module_name(path)}.__init__" if path.name == "__init__.py" else module_name(path)
-    for node in _at_run_time(syntax_tree(path)):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node, importer)
-            names = [name if (name := f"{base}.{alias.name}") in _modules() else base for alias in node.names]
-        elif isinstance(node, ast.Call) and _dotted(node.func).endswith("import_module") and node.args:
-            names = [name for name in [getattr(node.args[0], "value", None)] if isinstance(name, str)]
-        yield from (name for name in names if name in _modules() and name != "ioprof")
-
-
-def _at_run_time(tree: ast.Module) -> Iterator[ast.AST]:
-    """All nodes but those for type checkers only."""
-    waiting: list[ast.AST] = list(tree.body)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.If) and _dotted(node.test).endswith("TYPE_CHECKING"):
-            waiting += node.orelse
-            continue
-        yield node
-        waiting += ast.iter_child_nodes(node)
-
-
 def test_a_forbidden_import_is_seen() -> None:
     """The check finds plain, relative, lazy and dynamic imports, and accepts permitted ones."""
     lines = [
@@ -373,7 +328,7 @@ def _at_import(tree: ast.Module) -> Iterator[ast.AST]:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
-        if isinstance(node, ast.If) and _dotted(node.test).endswith("TYPE_CHECKING"):
+        if isinstance(node, ast.If) and dotted_name(node.test).endswith("TYPE_CHECKING"):
             waiting += node.orelse
             continue
         yield node
@@ -419,8 +374,8 @@ SPEECH: Final = OF_OS_AND_SYS | {"print", "exit", "quit", "SystemExit"}
 
 def _speech(path: Path) -> Iterator[tuple[str, ast.expr | ast.stmt]]:
     for node in ast.walk(syntax_tree(path)):
-        if isinstance(node, ast.Attribute | ast.Name) and _dotted(node) in SPEECH:
-            yield _dotted(node), node
+        if isinstance(node, ast.Attribute | ast.Name) and dotted_name(node) in SPEECH:
+            yield dotted_name(node), node
         elif isinstance(node, ast.ImportFrom):
             names = (f"{node.module}.{alias.name}" for alias in node.names)
             yield from ((name, node) for name in names if name in OF_OS_AND_SYS)
@@ -455,7 +410,7 @@ def _public(owner: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.
     for node in owner.body:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
             continue
-        if not any(_dotted(mark).endswith(("overload", "override", ".setter")) for mark in node.decorator_list):
+        if not any(dotted_name(mark).endswith(("overload", "override", ".setter")) for mark in node.decorator_list):
             yield node
         if isinstance(node, ast.ClassDef):
             yield from _public(node)
@@ -474,7 +429,7 @@ def test_errors_are_named() -> None:
 
 
 def _raised(node: ast.expr) -> str:
-    return _dotted(node.func if isinstance(node, ast.Call) else node)
+    return dotted_name(node.func if isinstance(node, ast.Call) else node)
 
 
 @pytest.mark.parametrize(("what", "pattern"), [("left open", LEFT_OPEN), ("somebody's path", HOME_PATH)])

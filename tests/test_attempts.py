@@ -44,6 +44,7 @@ def record(out: object, *command: str, cwd: Path, **variables: str) -> "subproce
 # ------------------------------------------------------------------------------------------------ the name
 
 
+@pytest.mark.job
 def test_nothing_changes_without_a_scheduler(tmp_path):
     """Somebody is there who can type another name."""
     make_run(tmp_path / "run")
@@ -70,6 +71,7 @@ def test_a_later_attempt_is_numbered_by_the_scheduler(tmp_path):
     assert tmp_path / "9-attempt2.4" == usable_run_folder(out, both)[0]
 
 
+@pytest.mark.job
 def test_a_folder_that_is_there_is_no_reason_not_to_train(tmp_path):
     """The next free name is taken, and nothing that is there is touched, whatever it is."""
     (tmp_path / "run").mkdir()
@@ -84,6 +86,7 @@ def test_a_folder_that_is_there_is_no_reason_not_to_train(tmp_path):
     assert ("mine", "a file") == ((tmp_path / "run" / "thesis.tex").read_text(), (tmp_path / "run-2").read_text())
 
 
+@pytest.mark.job
 def test_force_still_replaces_an_earlier_run(tmp_path):
     """Of the same name, if it is a run; else another name is taken."""
     assert 0 == record("run", "true", cwd=tmp_path, **PBS).returncode
@@ -128,6 +131,7 @@ def full(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.job
 def test_a_job_trains_where_its_folder_cannot_be_made(full, tmp_path):
     """On a full file system, and where a file is in the way: its run goes to the working directory."""
     (tmp_path / "file").write_text("mine")
@@ -139,6 +143,7 @@ def test_a_job_trains_where_its_folder_cannot_be_made(full, tmp_path):
     assert ["complete"] * 2 == [Trace.load(tmp_path / name).run.status for name in ("9", "9-2")]
 
 
+@pytest.mark.job
 def test_the_last_place_is_that_of_temporary_files(full, tmp_path, monkeypatch):
     """Where the working directory takes no folder either."""
     monkeypatch.chdir(full)
@@ -149,6 +154,7 @@ def test_the_last_place_is_that_of_temporary_files(full, tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------ ways into it
 
 
+@pytest.mark.job
 def test_the_built_in_job_and_a_profiled_block_start_again_too(tmp_path):
     """Both attempts of each train."""
     job = ["run", "--loader", "null", "--device", "emulated:h100", "--batch-size", "64", "--steps", "4", "--no-stacks"]
@@ -164,6 +170,7 @@ def test_the_built_in_job_and_a_profiled_block_start_again_too(tmp_path):
     assert "complete" == Trace.load(tmp_path / "9-attempt2-2").run.status
 
 
+@pytest.mark.job
 def test_tasks_of_a_later_attempt_make_one_run(tmp_path):
     """The first of them gathers it under the name of the attempt."""
     for attempt in (0, 1):
@@ -204,6 +211,7 @@ def trains(cluster: Slurm, attempt: int) -> bool:
     return all((cluster.folder / f"steps-{attempt}-{rank}").exists() for rank in range(2))
 
 
+@pytest.mark.system
 @needs_library
 @pytest.mark.parametrize("how", ["requeue", "hold"])
 def test_a_requeued_job_of_slurm_trains_again(cluster, how):

@@ -110,6 +110,7 @@ def test_samples_are_what_they_were_without_the_extension(number, monkeypatch):
         assert not batch[0].any()
 
 
+@pytest.mark.job
 def test_sanitizers_find_nothing(tmp_path):
     """No access outside of a buffer and no undefined behaviour, of images of random sizes, some of them damaged."""
     library = next(iter(jpeg._libraries()))

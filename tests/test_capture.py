@@ -29,7 +29,7 @@ from preload import (
 
 from ioprof.analysis.capture import capture
 
-pytestmark = needs_library
+pytestmark = [pytest.mark.job, needs_library]
 
 MIB = 1 << 20
 BIG = 24 * MIB + 777

@@ -18,7 +18,10 @@ from ioprof.instrument import preload
 from ioprof.instrument.faults import refusal
 from ioprof.trace import Trace
 
-pytestmark = pytest.mark.skipif(preload.library() is None, reason="the capture library is not built: no C compiler")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(preload.library() is None, reason="the capture library is not built: no C compiler"),
+]
 
 LEAST = 0.999
 LINKER_BYTES = 120_000

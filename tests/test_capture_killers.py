@@ -54,6 +54,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "folder"
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("nowait", ["on", "off"])
 @pytest.mark.parametrize("part", PARTS)
 def test_a_program_gets_what_it_would_get(part: str, nowait: str, killers: Path, folder: Path, tmp_path: Path) -> None:
@@ -67,6 +68,7 @@ def test_a_program_gets_what_it_would_get(part: str, nowait: str, killers: Path,
     assert PARTS[part] in (None, sum(process.reads.seen_bytes for process in processes))
 
 
+@pytest.mark.job
 def test_a_file_behind_70_000_others(killers: Path, folder: Path, tmp_path: Path) -> None:
     """As many files may be open, and the next one is recorded with its name and all its bytes."""
     others = int(run_captured(tmp_path / "spool", killers, "many", folder))
@@ -77,6 +79,7 @@ def test_a_file_behind_70_000_others(killers: Path, folder: Path, tmp_path: Path
         pytest.skip(f"right behind {others:,}; more than {others + 100:,} may not be open here (ulimit -Hn), by this user")
 
 
+@pytest.mark.job
 def test_a_ring_that_nobody_saw_being_made(killers: Path, folder: Path, tmp_path: Path) -> None:
     """io_uring by system calls of its own: the descriptor is there at the end, and noted."""
     if "open" not in run_captured(tmp_path / "spool", killers, "ring", folder):
@@ -84,6 +87,7 @@ def test_a_ring_that_nobody_saw_being_made(killers: Path, folder: Path, tmp_path
     assert ["io_uring"] == list(captured(tmp_path / "spool").run.processes[0].reads.noted)
 
 
+@pytest.mark.job
 def test_each_thread_reads_its_own_file(killers: Path, folder: Path, tmp_path: Path) -> None:
     """Eight threads close and reopen: no read is attributed to another thread's file, though they share descriptor numbers."""
     run_captured(tmp_path / "spool", killers, "storm", folder)
@@ -95,6 +99,7 @@ def test_each_thread_reads_its_own_file(killers: Path, folder: Path, tmp_path: P
         assert {0, 5000, 10_000} == set(reads["offset"])
 
 
+@pytest.mark.job
 def test_children_have_capture_files_of_their_own(killers: Path, folder: Path, tmp_path: Path) -> None:
     """Forked while eight threads read: each child's file has its reads, also of what it inherited, with name and offset."""
     run_captured(tmp_path / "spool", killers, "fork", folder)
@@ -107,6 +112,7 @@ def test_children_have_capture_files_of_their_own(killers: Path, folder: Path, t
         assert [10] == inherited["offset"].to_list()
 
 
+@pytest.mark.job
 def test_a_vfork_child_changes_nothing_of_the_parent(killers: Path, folder: Path, tmp_path: Path) -> None:
     """It closes and moves descriptors of its own; the parent's reads are still recorded with the right file and offset."""
     run_captured(tmp_path / "spool", killers, "vfork", folder)
@@ -116,6 +122,7 @@ def test_a_vfork_child_changes_nothing_of_the_parent(killers: Path, folder: Path
     assert list(range(0, 510, 10)) == reads_of(trace, folder / "vfork0")["offset"].to_list()
 
 
+@pytest.mark.job
 def test_python_starts_programs_that_are_not_there(folder: Path, tmp_path: Path) -> None:
     """subprocess uses vfork: a failed exec neither ends nor blinds the recording."""
     (folder / "data").write_bytes(b"x" * 1000)
@@ -137,12 +144,14 @@ for _ in range(3):
 # ------------------------------------------------------------------------------------------------ spools
 
 
+@pytest.mark.job
 def test_an_unwritable_spool_stops_nothing(tmp_path: Path) -> None:
     """Nothing is recorded, nothing is said, nothing fails."""
     assert "fine\n" == run_captured(tmp_path / "spool", "echo", "fine", IOPROF_SPOOL="/no/such/folder")
     assert "3\n" == run_python(tmp_path / "spool", "print(len(open('/proc/self/comm').read()[:3]))", IOPROF_SPOOL="relative")
 
 
+@pytest.mark.system
 def test_a_full_spool_costs_spans_and_not_the_job(killers: Path, folder: Path, small_disk: Callable[[int], Path]) -> None:
     """What finds no room is counted as lost; the program reads on."""
     full_disk = small_disk(300_000)  # one file's header and first window, and little more
@@ -159,12 +168,14 @@ def test_a_full_spool_costs_spans_and_not_the_job(killers: Path, folder: Path, s
 # ------------------------------------------------------------------------------------------------ programs that it does not reach
 
 
+@pytest.mark.job
 def test_an_empty_environment(tmp_path: Path) -> None:
     """env -i keeps what recording needs, and the program runs."""
     assert "fine\n" == run_captured(tmp_path / "spool", "env", "-i", shutil.which("echo"), "fine")
     assert all(() == process.reads.noted for process in captured(tmp_path / "spool").run.processes)
 
 
+@pytest.mark.job
 def test_a_static_program(tmp_path: Path) -> None:
     """It has no dynamic loader to load anything: it runs as ever."""
     text = '#include <stdio.h>\nint main(void) { puts("fine"); return 0; }\n'
@@ -172,6 +183,7 @@ def test_a_static_program(tmp_path: Path) -> None:
     assert [] == list((tmp_path / "spool").iterdir())
 
 
+@pytest.mark.job
 def test_who_starts_a_static_program_says_so(tmp_path: Path) -> None:
     """By exec, in a child of vfork, and found in PATH."""
     program = built_statically("int main(void) { return 0; }\n", tmp_path / "static")
@@ -197,6 +209,7 @@ def public() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(("mode", "runs_as", "seen_bytes"), [(0o755, NOBODY, 2), (0o4755, 0, 0)])
 def test_a_setuid_program(mode: int, runs_as: int, seen_bytes: int, killers: Path, public: Path) -> None:
     """The loader refuses the library for a program that gains rights: it runs, and is not seen; without the bit it is."""
@@ -212,6 +225,7 @@ def test_a_setuid_program(mode: int, runs_as: int, seen_bytes: int, killers: Pat
     assert seen_bytes == reads_of(captured(public / "spool"), public / "folder" / "errno0")["bytes"].sum()
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_beside_another_allocator(ours_first: bool, killers: Path, folder: Path, tmp_path: Path) -> None:
     """jemalloc, preloaded too, opens and reads files before any constructor has run."""
@@ -234,6 +248,7 @@ def wrapped() -> list[str]:
     return ['-DHOOK_NAME(name)="__wrap_" name', *(f"-Wl,--wrap={name}" for name in hook_names())]
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_sanitizers_find_nothing(sanitizer: str, tmp_path: Path) -> None:
     """Hooks and program in one, checked: no race, no wrong address, no undefined behaviour."""
@@ -287,6 +302,7 @@ def results_of(folder: Path) -> dict[str, str]:
     return {case.get("name", ""): " ".join([case.get("result", ""), *(child.tag for child in case)]) for case in cases}
 
 
+@pytest.mark.job
 def test_pythons_own_tests_end_the_same(tmp_path: Path) -> None:
     """The interpreter's tests of files and descriptors give the same results with and without the library."""
     if subprocess.run([sys.executable, "-c", "import test.test_fileio"], capture_output=True).returncode:

@@ -11,7 +11,7 @@ from preload import captured, check_counters, environment, needs_library, reads_
 
 from ioprof.ingest import read_spool
 
-pytestmark = needs_library
+pytestmark = [pytest.mark.job, needs_library]
 
 SIZE = 40_000
 

@@ -17,11 +17,12 @@ import pytest
 import slow_storage
 from cluster_volume import Volume, cluster_volume
 from made_datasets import made
-from repeated import again_when_wrong, comparing_times
+from quiet_machine import comparing_times, on_a_quiet_machine
 
 import ioprof
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.skipif(module.missing() is not None, reason=str(module.missing())),
     pytest.mark.timeout(600),
 ]
@@ -111,7 +112,7 @@ def test_packages_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
-@again_when_wrong
+@on_a_quiet_machine
 def test_a_run_that_waits_for_the_network_says_storage(layout: str, volume: Volume, sample: Path, tmp_path: Path) -> None:
     """At 10 Mbit/s the job waits for storage; the source of bytes is unknown on FUSE, and reported as unknown."""
     data = volume.path / tmp_path.name

@@ -13,7 +13,7 @@ import jsonschema
 import polars as pl
 import pytest
 from preload import needs_library
-from repeated import again_when_wrong, comparing_times
+from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import EXAMPLES, PROGRAMS
 from timeline import timeline
 
@@ -345,7 +345,7 @@ def test_samples_are_exported_to_speedscope(tmp_path: Path) -> None:
 @needs_library
 @needs_stacks
 @pytest.mark.parametrize(("place", "cause", "workers"), [("calls", "host", 0), ("transform", "transform", 1)])
-@again_when_wrong
+@on_a_quiet_machine
 def test_lines_of_a_job_take_the_time_of_its_stopwatch(place: str, cause: str, workers: int, tmp_path: Path) -> None:
     """Nine tenths of the time without a span are named by file and line, and it is the time of the job's own stopwatch."""
     if place == "transform" and find_spec("torchvision") is None and not (EXAMPLES / "torchvision").exists():
@@ -383,6 +383,7 @@ def test_lines_of_a_job_take_the_time_of_its_stopwatch(place: str, cause: str, w
         assert (recorded.cpu_s or 0) < 0.004 * (recorded.wall_s or 0) + 0.06
 
 
+@pytest.mark.job
 @needs_library
 @needs_stacks
 def test_stacks_can_be_switched_off(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from compiling import compiled
 from hypothesis import given
 from hypothesis import strategies as st
 from preload import needs_library
-from repeated import again_when_wrong, comparing_times
+from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import NATIVE, PROGRAMS
 from timeline import timeline
 
@@ -62,7 +62,7 @@ def recorded(calls: Path, folder: Path, version: int, *more: str, **variables: s
 @needs_plugin
 @needs_library
 @pytest.mark.parametrize("version", [2, 3, 6])
-@again_when_wrong
+@on_a_quiet_machine
 def test_waiting_for_a_late_rank_is_told_from_transfer(version: int, calls: Path, tmp_path: Path) -> None:
     """Rank 1 arrives 50 ms late: rank 0 waits so long in each step, and both transfer for 20 ms. The report names rank 1, and what
     timed the collectives.
@@ -88,6 +88,7 @@ def test_waiting_for_a_late_rank_is_told_from_transfer(version: int, calls: Path
             assert (table.filter(pl.col("rank") == rank)["exchange_ns"] - transferred).abs().median() < EXACT_NS
 
 
+@pytest.mark.job
 @needs_plugin
 @needs_library
 def test_without_the_devices_computation_exchange_may_be_hidden(calls: Path, tmp_path: Path) -> None:
@@ -98,6 +99,7 @@ def test_without_the_devices_computation_exchange_may_be_hidden(calls: Path, tmp
     assert "how much of it was hidden is not known" in run.summary.verdict.text
 
 
+@pytest.mark.job
 @needs_plugin
 @needs_library
 def test_what_the_job_records_itself_counts_once(calls: Path, tmp_path: Path) -> None:
@@ -159,6 +161,7 @@ def test_a_window_without_exchange_does_not_count() -> None:
     assert 2 == len(merged.spans.filter(pl.col("kind") == "comm"))
 
 
+@pytest.mark.job
 @needs_plugin
 def test_an_operation_that_never_ended_is_named(calls: Path, tmp_path: Path) -> None:
     """The job was killed while this rank waited for the others: its span ends with the recording, and the list of what was not seen
@@ -173,6 +176,7 @@ def test_an_operation_that_never_ended_is_named(calls: Path, tmp_path: Path) -> 
     assert [f"rank 3 (pid {pid}) had not left 1 operation of NCCL when it ended: AllReduce 1"] == list(collectives_not_seen(trace))
 
 
+@pytest.mark.job
 @needs_plugin
 def test_a_receive_waits_for_its_sender(calls: Path, tmp_path: Path) -> None:
     """Both have one name, so that the analysis finds when each rank arrived."""
@@ -219,6 +223,7 @@ def test_a_drift_is_followed() -> None:
     assert error.max() < 15_000
 
 
+@pytest.mark.job
 @needs_plugin
 def test_a_timer_of_another_unit_is_not_believed(calls: Path, tmp_path: Path) -> None:
     """Such as one that counts at 100 MHz: then times are those at which the host saw the kernels, and the file is named."""
@@ -233,6 +238,7 @@ def test_a_timer_of_another_unit_is_not_believed(calls: Path, tmp_path: Path) ->
 # ------------------------------------------------------------------------------------------------ damage
 
 
+@pytest.mark.job
 @needs_plugin
 @given(place=st.integers(0, 70_000), byte=st.integers(0, 255), length=st.integers(0, 80_000))
 def test_a_damaged_file_never_raises(

@@ -36,6 +36,7 @@ def test_the_version(capsys):
     assert f"ioprof {ioprof.__version__}\n" == shown(capsys, "--version")
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(("how", "is_frozen"), [("program", True), ("main", False)])
 def test_a_program_ends_without_a_search_for_cycles(how, is_frozen):
     """What it registered to be done at its end is done; a process that calls a command and goes on is left as it is."""
@@ -62,6 +63,7 @@ def test_the_short_option_for_help(capsys, command):
     assert "Usage: ioprof" in shown(capsys, *command.split(), "-h")
 
 
+@pytest.mark.job
 def test_the_help_of_a_recorded_command_is_its_own(tmp_path):
     """What follows the command's name is the command's, `-h` too."""
     line = [*PROGRAM, "record", "--quiet", "--out", str(tmp_path / "run"), sys.executable, "-h"]
@@ -81,6 +83,7 @@ def test_progress_says_what_the_work_is_doing(capsys):
     assert expected == capsys.readouterr().err.splitlines()
 
 
+@pytest.mark.job
 def test_completion_knows_commands_verbs_and_options():
     """Of all commands, although one that is asked for is loaded alone."""
     assert ["run", "record", "report"] == complete("ioprof r")
@@ -88,6 +91,7 @@ def test_completion_knows_commands_verbs_and_options():
     assert ["imagenet"] == complete("ioprof convert i")
 
 
+@pytest.mark.job
 def test_completion_is_shown_and_installed(tmp_path):
     """For the shell that it is asked from: a script, and the same in the user's own files."""
     environment = {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
@@ -116,6 +120,7 @@ for command in COMMANDS:
 """
 
 
+@pytest.mark.job
 def test_a_command_loads_no_other():
     """Naming one command imports its module, and none of the others."""
     ended = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, cwd=ROOT, check=True)

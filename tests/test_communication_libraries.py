@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import polars as pl
+import pytest
 from compiling import compiler
 from preload import captured, environment, needs_library
 
-pytestmark = needs_library
+pytestmark = [pytest.mark.job, needs_library]
 
 BYTES: Final = 1_000_000
 COMMUNICATE: Final = (

@@ -98,6 +98,7 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*.JPEG"))
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(
     ("how", "epochs"), [("spawn", 1), ("persistent", 2), ("dali", 1), ("webdataset", 1), ("h5py", 1), ("parquet", 1)]
 )
@@ -115,6 +116,7 @@ def test_every_byte_of_a_library_that_reads_is_seen(how: str, epochs: int, tree:
     check_counters(trace, libraries=140)
 
 
+@pytest.mark.job
 def test_every_byte_is_seen_beside_another_allocator(tree: Path, tmp_path: Path) -> None:
     """A job that preloads jemalloc still does, and all its reads are recorded."""
     allocator = ctypes.util.find_library("jemalloc")
@@ -131,6 +133,7 @@ print(sum(len(open(path, 'rb').read()) for path in sys.argv[1:]), 'jemalloc' in 
     check_counters(trace, libraries=40)
 
 
+@pytest.mark.system
 @needs_faults
 def test_a_library_that_maps_is_seen_by_its_faults(tree: Path, tmp_path: Path) -> None:
     """Cold LMDB: pages of its file, each within it, all from storage; no bytes by read calls."""
@@ -146,6 +149,7 @@ def test_a_library_that_maps_is_seen_by_its_faults(tree: Path, tmp_path: Path) -
     assert bytes_of(trace, path, "read") < size / 10
 
 
+@pytest.mark.system
 @needs_faults
 def test_fio_maps_and_every_page_is_told(tmp_path: Path) -> None:
     """fio's mmap engine accesses each page of a cold file once, in random order: the recorded bytes equal those it reports."""
@@ -165,6 +169,7 @@ def test_fio_maps_and_every_page_is_told(tmp_path: Path) -> None:
     assert 0 == bytes_of(trace, path.parent, "read")
 
 
+@pytest.mark.system
 @needs_faults
 def test_files_that_are_mapped_and_fetched_ahead_are_told_by_what_was_fetched(tree: Path, tmp_path: Path) -> None:
     """DALI's default reader reads a whole mapping by madvise, so no fault waits: the pages of each file are recorded once, as a
@@ -183,6 +188,7 @@ def test_files_that_are_mapped_and_fetched_ahead_are_told_by_what_was_fetched(tr
     assert ahead["bytes"].sum() <= counted  # which has the pages of libraries, too
 
 
+@pytest.mark.system
 def test_what_is_in_memory_is_not_fetched_ahead(tree: Path, tmp_path: Path) -> None:
     """The same again: mapped, and nothing from storage."""
     need("dali-mmap")

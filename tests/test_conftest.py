@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from PIL import Image
 from repository import ROOT
 
@@ -28,6 +29,7 @@ def test_tidy(monkeypatch, tmp_path): monkeypatch.setenv("A", "1"); monkeypatch.
 """
 
 
+@pytest.mark.job
 def test_what_a_test_leaves_behind_fails_it_and_is_put_right(tmp_path: Path) -> None:
     """Each kind of leftover is reported exactly once: the next test starts clean."""
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
@@ -68,6 +70,7 @@ def test_alone(number): spend("alone")
 """
 
 
+@pytest.mark.job
 def test_who_wants_to_be_alone_is(tmp_path: Path) -> None:
     """With two processes: while a test with the mark runs, no other test does; the others overlap."""
     for name in ("conftest.py", "repository.py"):

@@ -3,11 +3,14 @@
 import sys
 from pathlib import Path
 
+import pytest
 from jobs import ioprof
 from repository import PROGRAMS
 
 from ioprof.analysis.run import Run
 from ioprof.schema import CORE_WAIT
+
+pytestmark = pytest.mark.job
 
 
 def test_python_without_a_core_is_a_named_part_of_host(tmp_path: Path) -> None:

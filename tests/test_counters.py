@@ -73,6 +73,7 @@ def test_every_sample_can_be_read_back(samples: list[Readings], lost: set[int]) 
             assert value == interpolated(series.select("time_ns", "value").rows(), 10 * number)
 
 
+@pytest.mark.job
 def test_a_full_spool_loses_lines_and_says_so(tmp_path: Path, spool: Path) -> None:
     """After a line that did not fit, later lines are complete again, and the loss is counted."""
     program = _LIMITED.format(spool=str(spool))

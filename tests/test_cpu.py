@@ -47,6 +47,7 @@ def spinning(count: int, **options: Any) -> Iterator[list[int]]:
 # ------------------------------------------------------------------------------------------------ run-queue delay and affinity
 
 
+@pytest.mark.job
 def test_two_processes_on_one_core_wait_for_it_in_turn() -> None:
     """Each runs for half of the time and waits for the other half, as the kernel counts it; both may use that core only."""
     core = min(os.sched_getaffinity(0))
@@ -197,6 +198,7 @@ def test_a_quota_that_is_set_later_is_found(tmp_path: Path) -> None:
     assert any(limits.read([]) for _ in range(20))
 
 
+@pytest.mark.system
 @pytest.mark.skipif(control_groups.missing("cpu") is not None, reason=str(control_groups.missing("cpu")))
 def test_throttling_agrees_with_the_kernel() -> None:
     """A process that could use a whole core in a group that may use a fifth: throttled in most periods."""
@@ -418,6 +420,7 @@ def test_storage_is_not_excused_by_a_little_throttling(throttled: float, is_name
 # ------------------------------------------------------------------------------------------------ a whole job
 
 
+@pytest.mark.job
 @needs_library
 def test_a_recorded_job_has_the_threads_that_it_has_alone(tmp_path: Path) -> None:
     """Asking libraries for the sizes of their pools starts no thread and changes no setting; the sizes are in the run."""

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from hooked import SITE, finish, of_kind, recorded, run, start
 from preload import needs_library
-from repeated import again_when_wrong, comparing_times
+from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import EXAMPLES, PROGRAMS
 from slow_storage import evict, throttled_disk
 
@@ -69,6 +69,7 @@ def compare(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
     return compare
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_time_is_that_of_a_stopwatch(compare: Callable[[str], Compared], library: str) -> None:
     """In a worker, in a thread and in the main thread: the sum of the spans is within 10 % of what the program measured around the
@@ -131,7 +132,7 @@ def parts(run: Path, library: str) -> Parts:
 
 
 @needs_library
-@again_when_wrong
+@on_a_quiet_machine
 def test_reads_within_a_decode_are_told_from_it(tmp_path: Path) -> None:
     """Parquet, HDF5, zarr and npz on a slow disk: of the time of a decode the reads have what the disk needs at its rate, and the
     rest is the processor's time. When the file is in memory reads have none."""
@@ -168,6 +169,7 @@ def size_of(path: Path) -> int:
     return sum(each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file())
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(
     ("library", "call"),
     [

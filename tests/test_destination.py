@@ -121,6 +121,7 @@ def test_a_file_of_the_same_name_makes_no_folder_ours(small_tree, tmp_path, text
         made(small_tree, tmp_path / "other", force=True)
 
 
+@pytest.mark.system
 def test_a_mount_point_is_refused(small_tree, small_disk):
     """It cannot be renamed over: a folder inside it is what to type."""
     disk = small_disk(1 << 20)

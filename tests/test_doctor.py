@@ -79,6 +79,7 @@ def as_it_is(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
     return found
 
 
+@pytest.mark.job
 def test_every_finding_says_what_to_type(as_it_is: dict[str, dict[str, str]]) -> None:
     """Each row has a state, what was seen and what it means; what is not ok says what to type, and what is ok does not."""
     for row in as_it_is.values():
@@ -90,6 +91,7 @@ def test_every_finding_says_what_to_type(as_it_is: dict[str, dict[str, str]]) ->
         assert "the check failed" not in row["seen"], row
 
 
+@pytest.mark.job
 def test_the_findings_agree_with_this_machine(as_it_is: dict[str, dict[str, str]]) -> None:
     """What can be known in another way: the library's file, the extension, DALI, GPUs, pressure files."""
     built = any(PACKAGE.glob("_capture*.so"))
@@ -121,6 +123,7 @@ def test_a_path_that_is_not_there_is_bad_usage(capsys: pytest.CaptureFixture[str
     assert "/nonexistent/data: no such file or folder" in capsys.readouterr().err
 
 
+@pytest.mark.job
 def test_a_poor_environment_is_no_error(tmp_path: Path) -> None:
     """No PATH, another tracer preloaded that is not there, a TMPDIR that cannot be used: findings, and exit code 0."""
     ended = doctor("--json", tmp_path, PATH=None, LD_PRELOAD="/opt/darshan/libdarshan.so", TMPDIR="/nonexistent")
@@ -172,6 +175,7 @@ def test_without_the_capture_library_it_says_how_to_get_it(here: Surroundings, t
         assert "pip install" in found.to_type
 
 
+@pytest.mark.job
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_a_library_that_records_nothing_is_limited(here: Surroundings, tmp_path: Path) -> None:
     """The finding is what a trial gave: a library that loads and sees no byte is not called ok."""
@@ -216,6 +220,7 @@ def test_other_preloaded_libraries(here: Surroundings, value: str, state: str) -
     assert (state, True) == (found.state, all(name in found.seen for name in value.split(":")[-1:]))
 
 
+@pytest.mark.job
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_a_static_interpreter_cannot_be_reached(here: Surroundings, tmp_path: Path) -> None:
     """A program without a dynamic linker loads nothing of ours; one with it is named with its linker."""
@@ -228,6 +233,7 @@ def test_a_static_interpreter_cannot_be_reached(here: Surroundings, tmp_path: Pa
     assert "ld-" in (programs.dynamic_linker(Path(sys.executable).resolve()) or "")
 
 
+@pytest.mark.job
 @pytest.mark.skipif(not shutil.which("musl-gcc"), reason="no musl")
 def test_a_musl_interpreter_is_limited(here: Surroundings, tmp_path: Path) -> None:
     """The capture library is made for glibc."""
@@ -261,6 +267,7 @@ def test_why_page_faults_are_refused(here: Surroundings, error: int, paranoid: i
     assert str(refused) == f"page faults of mapped files cannot be recorded: {found.seen}; what would allow it: {found.to_type}"
 
 
+@pytest.mark.job
 def test_page_faults_are_tried_for_real(here: Surroundings) -> None:
     """What the trial says is what a recording would find, here and where a container's filter forbids the call."""
     found, refused = kernel.page_faults(here), faults.refusal()
@@ -411,6 +418,7 @@ def test_a_file_that_goes_meanwhile_is_passed_over(
     assert asked == places.find_refusal(tmp_path, lambda descriptor: os.pread(descriptor, 10, 0).decode())
 
 
+@pytest.mark.job
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
 def test_a_folder_that_may_not_be_read_is_no_error(tmp_path: Path) -> None:
     """Another user's private data: no file in it can be read."""

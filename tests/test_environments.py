@@ -16,7 +16,7 @@ from ioprof.analysis.capture import not_seen
 from ioprof.instrument import preload
 from ioprof.trace import Trace
 
-pytestmark = needs_library
+pytestmark = [pytest.mark.job, needs_library]
 
 REPORT: Final = PROGRAMS / "report_start.py"
 

@@ -114,6 +114,7 @@ def test_a_comparison_as_a_page(tmp_path) -> None:
     assert not [payload for payload in PAYLOADS[:5] if payload in hostile]
 
 
+@pytest.mark.job
 def test_hostile_names_of_files_do_nothing_anywhere(tmp_path) -> None:
     """What the kernel allows in a name, invalid UTF-8 included: in the terminal, the page and the notebook it is text."""
     command = [sys.executable, "-m", "ioprof", "record", "--out", tmp_path / "run", "--", sys.executable]

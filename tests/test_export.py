@@ -73,6 +73,7 @@ SLICE_COLUMNS = ("kind", "start", "end", "name", "step", "batch", "bytes", "offs
 TROUBLES = "SELECT name, value FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')"
 
 
+@pytest.mark.job
 def test_perfettos_own_trace_processor_finds_the_same_slices_counters_and_arrows(tmp_path: Path) -> None:
     """Its slices are the spans of the run, one by one; their counts and sums per kind, those of summary.json; arrows are between
     the kinds that they should be; it reports no error in the file."""
@@ -102,6 +103,7 @@ def test_perfettos_own_trace_processor_finds_the_same_slices_counters_and_arrows
     assert {("rank 0 (1000)",), ("rank 1 worker 2 (1103)",)} <= set(processes)
 
 
+@pytest.mark.job
 def test_hostile_names_are_texts_to_perfettos_trace_processor(tmp_path: Path) -> None:
     """Markup, control characters, invalid UTF-8 and 4,000 characters: the same number of slices and counters, no error."""
     trace = hostile_trace()

@@ -97,6 +97,7 @@ def touched(spans: pl.DataFrame) -> list[tuple[int, int, int]]:
     return sorted((row["pid"], row["tid"], row["offset"] // mmap.PAGESIZE) for row in spans.iter_rows(named=True))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("how", ["plain", "threads", "forks", "exec"])
 def test_each_cold_page_is_one_fault(data: Path, how: str) -> None:
     """Of the thread that touched it, whichever thread mapped it; as many as the kernel counted; no record is lost."""
@@ -108,6 +109,7 @@ def test_each_cold_page_is_one_fault(data: Path, how: str) -> None:
     assert job.found.facts.counted == job.found.facts.faults == len(job.found.spans) - job.found.facts.minor
 
 
+@pytest.mark.system
 def test_a_fault_has_the_columns_of_all_spans(data: Path) -> None:
     """Source storage, one page, no batch, no name; faults of a thread do not overlap."""
     spans = touch(data, "plain", some_pages(20)).of(data)
@@ -119,6 +121,7 @@ def test_a_fault_has_the_columns_of_all_spans(data: Path) -> None:
     assert (blocked["start_ns"][1:] >= blocked["end_ns"][:-1]).all()
 
 
+@pytest.mark.system
 def test_a_warm_file_has_none(data: Path) -> None:
     """Pages in the page cache need no device."""
     with slow_storage.in_memory(data):
@@ -126,6 +129,7 @@ def test_a_warm_file_has_none(data: Path) -> None:
     assert 0 == len(job.of(data))
 
 
+@pytest.mark.system
 def test_processes_have_their_executable_and_parent(data: Path) -> None:
     """The shell, its child processes and their parents are recorded without a library in them."""
     program = [sys.executable, str(PROGRAMS / "touch_pages.py"), str(data), "forks", *map(str, some_pages(30))]
@@ -144,6 +148,7 @@ def test_processes_have_their_executable_and_parent(data: Path) -> None:
     assert all(row["ended"] and not row["left_at_exec"] for row in processes.values())
 
 
+@pytest.mark.job
 @needs_library
 def test_processes_without_the_capture_library_are_known(tmp_path: Path) -> None:
     """A shell with the library, and a program that the shell starts without it."""
@@ -152,6 +157,7 @@ def test_processes_without_the_capture_library_are_known(tmp_path: Path) -> None
     assert [("sh", True), ("sleep", False), ("sleep", True)] == job.found.processes.select("name", "captured").rows()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", [b"with space", b"two\nlines", b"not UTF-8 \xff\xfe", b"a,b\"c'", b"x" * 250])
 def test_any_name_of_a_file_is_known(data: Path, name: bytes) -> None:
     """Paths are bytes."""
@@ -161,6 +167,7 @@ def test_any_name_of_a_file_is_known(data: Path, name: bytes) -> None:
     assert 10 == len(job.of(path))
 
 
+@pytest.mark.system
 def test_a_deleted_file_keeps_its_name(data: Path) -> None:
     """Its faults occur after the file was deleted."""
     job = touch(data, "deleted", some_pages(10))
@@ -168,6 +175,7 @@ def test_a_deleted_file_keeps_its_name(data: Path) -> None:
     assert not data.exists()
 
 
+@pytest.mark.system
 def test_lmdb_reads_are_faults_of_its_file(tmp_path: Path) -> None:
     """All values are read from a cold environment: each page of the file once, as many as the process had faults."""
     folder = tmp_path / "data" / "lmdb"
@@ -212,6 +220,7 @@ def read_slowly(
     return spans, reader
 
 
+@pytest.mark.system
 @pytest.mark.alone
 def test_a_fault_lasts_as_long_as_the_thread_waited(tmp_path: Path) -> None:
     """On a disk that reads one page in 10 ms the faults add up to the time of the loop."""
@@ -221,6 +230,7 @@ def test_a_fault_lasts_as_long_as_the_thread_waited(tmp_path: Path) -> None:
     assert 0.8 * reader["slept_ns"] <= blocked_ns <= reader["took_ns"]
 
 
+@pytest.mark.system
 @pytest.mark.alone
 def test_a_sequential_reader_waits_in_minor_faults(tmp_path: Path) -> None:
     """It waits for readahead: few faults are major, but all together last as long as the reader waited."""
@@ -271,6 +281,7 @@ def test_switch_events_are_disabled_when_there_are_no_faults(tmp_path: Path) -> 
     assert [None, None, None, False, None, True] == on
 
 
+@pytest.mark.system
 def test_faults_after_an_idle_time_have_no_duration(data: Path) -> None:
     """Until the recorder notices them; the file holds the switch states, and no fault is missing."""
     job = touch(data, "plain", some_pages(100), recording={"idle_ns": 0})
@@ -283,6 +294,7 @@ def test_faults_after_an_idle_time_have_no_duration(data: Path) -> None:
     assert [0, 0, 1] * (len(marks) // 3) == marks[: len(marks) // 3 * 3]
 
 
+@pytest.mark.system
 @pytest.mark.alone
 def test_the_first_fault_after_an_idle_time_is_noticed_soon(tmp_path: Path) -> None:
     """Before the period is over: only the faults of the first 0.3 s have no duration."""
@@ -293,6 +305,7 @@ def test_the_first_fault_after_an_idle_time_is_noticed_soon(tmp_path: Path) -> N
     assert 0.7 * reader["slept_ns"] <= blocked_ns <= reader["took_ns"]
 
 
+@pytest.mark.system
 def test_without_optional_events_switches_are_always_recorded(data: Path) -> None:
     """By the events of major faults; only the cost is higher."""
     recording = {"idle_ns": 0, "open_optional": lambda attributes, cpu: (-1, errno.EMFILE)}
@@ -305,6 +318,7 @@ def test_without_optional_events_switches_are_always_recorded(data: Path) -> Non
 # ------------------------------------------------------------------------------------------------ ends of all kinds
 
 
+@pytest.mark.system
 def test_a_killed_job_loses_nothing(data: Path) -> None:
     """The file holds its faults before SIGKILL, and its end."""
     with pytest.raises(subprocess.CalledProcessError, match="SIGKILL"):
@@ -330,6 +344,7 @@ def staying(*command: object) -> Iterator["subprocess.Popen[str]"]:
         yield process
 
 
+@pytest.mark.system
 def test_a_recording_ends_before_its_job(data: Path) -> None:
     """Later faults of the job are not recorded, and its end is unknown."""
     spool = data.parents[1] / "spool"
@@ -345,6 +360,7 @@ def test_a_recording_ends_before_its_job(data: Path) -> None:
     assert (50, [False]) == (len(found.spans.filter(file=paths[os.fsencode(data)])), found.processes["ended"].to_list())
 
 
+@pytest.mark.system
 def test_a_killed_recorder_leaves_a_file(data: Path) -> None:
     """It is not closed, but holds all copied records; the count of the kernel is unknown."""
     spool = data.parents[1] / "spool"
@@ -362,6 +378,7 @@ def test_a_killed_recorder_leaves_a_file(data: Path) -> None:
     assert (False, None, 50) == (found.facts.closed, found.facts.counted, recorded(is_whole=True))
 
 
+@pytest.mark.system
 def test_lost_records_are_counted(data: Path) -> None:
     """Rings of one page that are read only at the end: the kernel counts all faults and the lost records."""
     ended = threading.Event()
@@ -383,6 +400,7 @@ def test_lost_records_are_counted(data: Path) -> None:
     assert lost >= facts["faults"] - len(found.spans)
 
 
+@pytest.mark.system
 def test_a_full_disk_ends_the_file_and_not_the_job(data: Path) -> None:
     """The facts say what happened; the job continues."""
     recorder = faults.FaultRecorder(data.parent)
@@ -405,6 +423,7 @@ def test_a_spool_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert before == os.listdir("/proc/self/fd")
 
 
+@pytest.mark.job
 def test_a_forbidden_call_says_what_would_allow_it() -> None:
     """As in a container with the default seccomp filter."""
     ended = subprocess.run([sys.executable, PROGRAMS / "without_perf_events.py"], capture_output=True, text=True, check=True)

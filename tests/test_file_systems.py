@@ -85,6 +85,7 @@ def test_a_number_that_is_nowhere_mounted_is_of_no_type() -> None:
     assert ["", ""] == [file_system_on(os.makedev(4095, number)) for number in (0, 77)]
 
 
+@pytest.mark.system
 def test_a_number_is_not_remembered_beyond_its_mount(tmp_path: Path) -> None:
     """The kernel reuses the number of an unmounted file system: tmpfs has no storage, FUSE is unknown."""
     found = []
@@ -99,6 +100,7 @@ def test_a_number_is_not_remembered_beyond_its_mount(tmp_path: Path) -> None:
         pytest.skip("other mounts came between: no number was given again")
 
 
+@pytest.mark.system
 def test_threads_may_ask_at_once(tmp_path: Path) -> None:
     """As in a probe of a path; also during a mount."""
     with ThreadPoolExecutor(8) as threads:
@@ -108,6 +110,7 @@ def test_threads_may_ask_at_once(tmp_path: Path) -> None:
     assert {file_system_of(str(tmp_path))} == {answer.result() for answer in asked}
 
 
+@pytest.mark.system
 @pytest.mark.alone  # a mount of another test would reuse the number
 def test_a_fork_learns_of_mounts_for_itself(tmp_path: Path) -> None:
     """Parent and child each detect a change, whichever reads first."""

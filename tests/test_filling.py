@@ -99,6 +99,7 @@ def check_flagged(dataset, copy_folder):
             assert original[place] == copied[place]
 
 
+@pytest.mark.system
 def test_a_full_disk_ends_the_filling_and_not_the_job(datasets, form, tmp_path, small_disk):
     """The copy has room for a part: every record is read all the same, and what is flagged is whole."""
     dataset = datasets[form]

@@ -77,6 +77,7 @@ def in_ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[fl
     return told
 
 
+@pytest.mark.job
 @needs_library
 def test_rates_are_those_of_the_program(in_ways: dict[str, tuple[list[float], dict[str, Any]]]) -> None:
     """With accumulation, of an iterable dataset with a short last batch, and of two loaders, by the counters of the program."""
@@ -89,6 +90,7 @@ def test_rates_are_those_of_the_program(in_ways: dict[str, tuple[list[float], di
         assert samples / seconds * 0.9 <= summary["throughput"]["samples_per_s"] <= 1.1 * samples / max(seconds - ended_s, 0.1), way
 
 
+@pytest.mark.job
 @needs_library
 def test_loaders_are_told_apart(in_ways: dict[str, tuple[list[float], dict[str, Any]]]) -> None:
     """By the class of their dataset, the slow one's and the other one's."""
@@ -100,6 +102,7 @@ def test_loaders_are_told_apart(in_ways: dict[str, tuple[list[float], dict[str, 
     assert [40, 40] == [first.batches, second.batches]
 
 
+@pytest.mark.job
 @needs_library
 def test_loaders_in_turn_have_no_common_number_of_workers(in_ways: dict[str, tuple[list[float], dict[str, Any]]]) -> None:
     """Nothing is said of more workers than the two that the two loaders have together, nor that these should do as much."""

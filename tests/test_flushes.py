@@ -38,6 +38,7 @@ json.dump(took, open("took", "w"))
 SHORTEST_S = 1e-4
 
 
+@pytest.mark.job
 @needs_library
 def test_calls_that_wait_for_storage_are_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each by its name and its file, and as long as the program's stopwatch says; short ones are only counted."""

@@ -22,6 +22,7 @@ IMAGES, BATCH, EPOCHS, WORKERS = 32, 8, 2, 2
 STEPS: Final = EPOCHS * IMAGES // BATCH
 
 pytestmark = [
+    pytest.mark.system,
     needs_library,
     pytest.mark.skipif(SCRIPT is None, reason=f"no example of pytorch-ignite in {EXAMPLES}; .ci/run puts it there"),
 ]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.job
+
 PROGRAM = """
 import ctypes, os, sys
 from pathlib import Path

@@ -21,6 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import alive, wait_until
 
+pytestmark = pytest.mark.system
+
 PROGRAM = Path(module.__file__)
 SIZES = (0, 1, 4095, 4096, 4097, 131_072, 1_000_003)
 LARGEST = SIZES[-1]

@@ -6,6 +6,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+pytestmark = pytest.mark.job
+
 ROOT: Final = Path(__file__).parents[1]
 ABSENT: Final = "PIL,hypothesis,jsonschema,lmdb,msgspec,numpy,polars,psutil,rich,simplejpeg,torch,typer"
 PROGRAM: Final = """

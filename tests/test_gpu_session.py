@@ -349,6 +349,7 @@ def test_a_missing_spool_loses_windows_but_does_not_fail_the_job(tmp_path: Path)
     assert not (tmp_path / "gone").exists()
 
 
+@pytest.mark.job
 def test_a_forked_child_has_no_session(tmp_path: Path) -> None:
     """The window belongs to its parent."""
     gpu.start(tmp_path, "1ms/1ms", activities=CPU)
@@ -375,6 +376,7 @@ def _run(program: str, spool: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.job
 def test_torch_is_never_imported(tmp_path: Path) -> None:
     """A process that does not use torch does not pay for its import."""
     program = (
@@ -383,6 +385,7 @@ def test_torch_is_never_imported(tmp_path: Path) -> None:
     assert "False\n" == _run(program, tmp_path).stdout
 
 
+@pytest.mark.job
 def test_a_killed_process_and_one_that_just_ends(tmp_path: Path) -> None:
     """The first leaves only the metadata of the open window, the second all of it; with `QUIET`, Kineto writes nothing."""
     program = """

@@ -392,6 +392,7 @@ def test_a_job_json_that_never_ends_is_refused(kind: str, tmp_path: Path, spools
 # ------------------------------------------------------------------------------------------------ --out
 
 
+@pytest.mark.job
 def test_a_very_deep_folder_is_made(tmp_path: Path) -> None:
     """1,100 levels, more than Python's limit of nested calls; one whose path is too long for the kernel is refused in one line."""
     deep = tmp_path / Path(*["d"] * 1100)
@@ -575,6 +576,7 @@ FOLDERS: Final = int(os.environ.get("IOPROF_STRANGE_FOLDERS", "60"))
 """How many random folders are tried; 10,000 take some minutes."""
 
 
+@pytest.mark.system
 def test_no_command_changes_what_was_there(
     genuine: strange_folders.Parts, spools: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 from hooked import of_kind, recorded, run
-from repeated import again_when_wrong, comparing_times
+from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import PROGRAMS
 
 from ioprof.trace import Trace
+
+pytestmark = pytest.mark.job
 
 MILLISECOND = 1_000_000
 OBSERVED = 4
@@ -30,7 +32,7 @@ def between_passes(trace: Trace) -> list[int]:
     return (starts["start_ns"] - ends["end_ns"]).to_list()
 
 
-@again_when_wrong
+@on_a_quiet_machine
 @pytest.mark.parametrize(("what", "computes"), [("loss", True), ("operators", True), ("metric", False), ("search", False)])
 def test_losses_that_are_no_modules(what: str, computes: bool, tmp_path: Path) -> None:
     """Methods and operators of tensors that a gradient is wanted of are a loss; Python is none, nor is a search."""
@@ -48,7 +50,7 @@ def test_names_of_threads(tmp_path: Path) -> None:
     assert [["metrics"]] == [list(of_process.values()) for of_process in names]
 
 
-@again_when_wrong
+@on_a_quiet_machine
 @pytest.mark.parametrize(("place", "name"), [("tasks", "pool"), ("futures", "future")])
 def test_batches_of_processes(place: str, name: str, tmp_path: Path) -> None:
     """Waits for the results of pools and executors lead to the tasks that made them."""

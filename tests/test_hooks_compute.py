@@ -15,6 +15,8 @@ from ioprof.analysis.selection import intervals
 from ioprof.schema import COMPILATION
 from ioprof.trace import Trace
 
+pytestmark = pytest.mark.job
+
 PROGRAM = PROGRAMS / "hooked_modules.py"
 STEPS = 5
 MILLISECOND = 1_000_000

@@ -14,6 +14,8 @@ from ioprof.run_record import Reason
 from ioprof.schema import BY_MODE
 from ioprof.trace import Trace
 
+pytestmark = pytest.mark.job
+
 EVALUATIONS, PASSES, STEPS = 3, 3, 12
 
 

@@ -11,6 +11,8 @@ from repository import PROGRAMS
 
 from ioprof.trace import Trace
 
+pytestmark = pytest.mark.job
+
 
 @dataclass(frozen=True)
 class Compared:

@@ -7,11 +7,13 @@ from typing import Any
 import polars as pl
 import pytest
 from hooked import finish, job_has, of_kind, recorded, run, start
-from repeated import again_when_wrong, comparing_times
+from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import PROGRAMS
 
 from ioprof.ingest.counters import read_counters
 from ioprof.schema import COLLECTED_AT
+
+pytestmark = pytest.mark.job
 
 PROGRAM = PROGRAMS / "other_loaders.py"
 STEPS = 22
@@ -119,7 +121,7 @@ print(json.dumps([ended - begun for begun, ended in zip(took[::2], took[1::2])])
 """
 
 
-@again_when_wrong
+@on_a_quiet_machine
 def test_garbage_collections(tmp_path: Path) -> None:
     """Long ones are spans, as long as the program says; short ones are summed."""
     took = json.loads(run(["-c", COLLECT], tmp_path / "spool").splitlines()[-1])

@@ -32,6 +32,7 @@ def own(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("option", ["-u", "-S", "-E", "-I", "-P", "-s", "-OO", "-Xutf8"])
 def test_a_process_finds_itself_as_it_was(tmp_path: Path, option: str) -> None:
     """Search path, libraries, handlers, threads, open files: with any option of Python's that has to do with its start."""
@@ -41,6 +42,7 @@ def test_a_process_finds_itself_as_it_was(tmp_path: Path, option: str) -> None:
     assert bare == hooked
 
 
+@pytest.mark.job
 def test_the_users_sitecustomize_runs(tmp_path: Path, own: Path) -> None:
     """It is the module of that name, as without ioprof, wherever on the path it lies."""
     hooked = found(tmp_path / "spool", PYTHONPATH=f"{SITE}:{own}")
@@ -48,6 +50,7 @@ def test_the_users_sitecustomize_runs(tmp_path: Path, own: Path) -> None:
     assert found(None, PYTHONPATH=str(own)) == hooked
 
 
+@pytest.mark.job
 def test_the_users_sitecustomize_fails_as_it_did(tmp_path: Path, own: Path) -> None:
     """Python reports an error in it, and goes on, in the same words."""
     (own / "sitecustomize.py").write_text("raise LookupError('mine')\n")
@@ -56,6 +59,7 @@ def test_the_users_sitecustomize_fails_as_it_did(tmp_path: Path, own: Path) -> N
     assert bare == run(["-c", "pass"], tmp_path / "spool", PYTHONPATH=f"{SITE}:{own}")
 
 
+@pytest.mark.job
 def test_ioprof_need_not_be_installed_where_the_job_runs(tmp_path: Path) -> None:
     """A Python of another environment finds ioprof beside its start, and its search path stays as it was."""
     python = Path(sys.base_prefix) / "bin" / "python3"
@@ -68,6 +72,7 @@ def test_ioprof_need_not_be_installed_where_the_job_runs(tmp_path: Path) -> None
     assert 1 == len(of_kind(recorded(spool), "decode"))
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("spool", ["missing", "file"])
 def test_a_spool_that_cannot_be_written_does_not_break_the_job(tmp_path: Path, spool: str) -> None:
     """The job runs unrecorded; why is told to whoever asks by IOPROF_DEBUG."""
@@ -79,11 +84,13 @@ def test_a_spool_that_cannot_be_written_does_not_break_the_job(tmp_path: Path, s
         assert ("is not recorded" in ended.stderr) == bool(debug)
 
 
+@pytest.mark.job
 def test_no_numbers_library_is_loaded(tmp_path: Path) -> None:
     """A process that decodes nothing and trains nothing gets none of the libraries that would."""
     run(["-c", "import sys; assert not {'numpy', 'torch', 'PIL', 'polars'} & set(sys.modules)"], tmp_path / "spool")
 
 
+@pytest.mark.job
 def test_hooks_can_be_left_out(tmp_path: Path) -> None:
     """ioprof's own job emits its spans itself: nothing is recorded for it."""
     program = """
@@ -96,6 +103,7 @@ print(is_recording(), hasattr(ImageFile.ImageFile.load, "_ioprof_observes"))
     assert [] == list((tmp_path / "spool").iterdir())
 
 
+@pytest.mark.job
 def test_modules_keep_their_loaders(tmp_path: Path) -> None:
     """A watched module has the loader that it would have had, and is reloaded and found as any other."""
     program = """
@@ -113,6 +121,7 @@ assert hasattr(ImageFile.ImageFile.load, "_ioprof_observes")
     run(["-c", program], tmp_path / "spool")
 
 
+@pytest.mark.job
 def test_children_of_every_kind_are_recorded(tmp_path: Path) -> None:
     """Forked by multiprocessing or by hand, or spawned: each decodes an image once."""
     image = tmp_path / "image.jpg"

@@ -14,6 +14,8 @@ from ioprof.analysis.lineage import waits
 from ioprof.analysis.run import Run
 from ioprof.trace import Trace
 
+pytestmark = pytest.mark.job
+
 PROGRAM = PROGRAMS / "hooked_training.py"
 STEPS = 12
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -110,6 +110,7 @@ def _record_node(folder: Path, number: int, name: str) -> "subprocess.Popen[str]
     return subprocess.Popen(line, **how)
 
 
+@pytest.mark.system
 def test_each_host_makes_a_part_and_says_what_to_type(two_hosts: TwoHosts) -> None:
     """With the same --out, no host writes into the folder of another; the first merges the run when all have ended."""
     assert ["0-node-a", "1-node-b"] == sorted(path.name for path in (two_hosts.folder / "run.parts").iterdir())
@@ -120,6 +121,7 @@ def test_each_host_makes_a_part_and_says_what_to_type(two_hosts: TwoHosts) -> No
     assert [] == list((two_hosts.folder / "spools").glob("ioprof-*"))
 
 
+@pytest.mark.system
 def test_the_run_is_all_that_the_parts_are(two_hosts: TwoHosts) -> None:
     """Every span, sample and process once, with its host; both ranks, and the settings that both recorded."""
     run, parts = two_hosts.run, two_hosts.parts
@@ -136,6 +138,7 @@ def test_the_run_is_all_that_the_parts_are(two_hosts: TwoHosts) -> None:
     assert all("hooked_training.py parallel" in part.command for part in run.run.parts)
 
 
+@pytest.mark.system
 def test_the_hosts_clocks_are_off_by_no_more_than_is_said(two_hosts: TwoHosts) -> None:
     """One host is exactly 986,654 s ahead of the other, which no recording contains."""
     clocks = two_hosts.run.run.clocks
@@ -147,6 +150,7 @@ def test_the_hosts_clocks_are_off_by_no_more_than_is_said(two_hosts: TwoHosts) -
     assert 0 < clocks.uncertainty_ns < SECOND // 2
 
 
+@pytest.mark.system
 def test_nobody_leaves_a_collective_before_the_last_has_come(two_hosts: TwoHosts) -> None:
     """Impossible times are not shown; the last rank is only named if the clocks are precise enough."""
     run = two_hosts.run
@@ -160,6 +164,7 @@ def test_nobody_leaves_a_collective_before_the_last_has_come(two_hosts: TwoHosts
     assert ((waited == 0) | (waited > run.run.clocks.uncertainty_ns)).all()
 
 
+@pytest.mark.system
 def test_the_analysis_of_the_whole_adds_up(two_hosts: TwoHosts) -> None:
     """Exactly, for each rank and step; the output of gather agrees with the run folder."""
     steps = blame(two_hosts.run)
@@ -169,6 +174,7 @@ def test_the_analysis_of_the_whole_adds_up(two_hosts: TwoHosts) -> None:
     assert json.loads(two_hosts.gathered.stdout) == json.loads((two_hosts.folder / "run" / "summary.json").read_text())
 
 
+@pytest.mark.system
 def test_two_containers_of_one_host_have_one_clock(two_hosts: TwoHosts) -> None:
     """With the same boot id, as the namespaces of one kernel have, there is no uncertainty."""
     parts = [Trace(part.run.replace(clocks=part.run.clocks.replace(kernel="one")), part.spans) for part in two_hosts.parts]
@@ -177,6 +183,7 @@ def test_two_containers_of_one_host_have_one_clock(two_hosts: TwoHosts) -> None:
     assert (truth, 0) == (clocks.ties[0].offset_ns, clocks.uncertainty_ns)
 
 
+@pytest.mark.system
 def test_page_faults_are_on_the_hosts_clock(two_hosts: TwoHosts) -> None:
     """Their times are on the clock of the kernel, not of the namespace; in the run they agree with all other spans."""
     for part in two_hosts.parts:
@@ -188,6 +195,7 @@ def test_page_faults_are_on_the_hosts_clock(two_hosts: TwoHosts) -> None:
         assert spans["end_ns"].max() <= others["end_ns"].max() + 60 * SECOND  # type: ignore[operator]
 
 
+@pytest.mark.system
 def test_a_part_that_is_missing_is_waited_for(two_hosts: TwoHosts, tmp_path: Path) -> None:
     """The launcher sets their number; to merge without the missing ones, the existing ones must be given."""
     shutil.copytree(two_hosts.folder / "run.parts" / "0-node-a", tmp_path / "run.parts" / "0-node-a")
@@ -203,6 +211,7 @@ def test_a_part_that_is_missing_is_waited_for(two_hosts: TwoHosts, tmp_path: Pat
     assert_frame_equal(two_hosts.run.spans, Trace.load(tmp_path / "by-name").spans)
 
 
+@pytest.mark.system
 def test_a_run_that_was_gathered_is_not_overwritten(two_hosts: TwoHosts) -> None:
     """Like any other run; the parts remain until they are removed manually."""
     ended = gather(two_hosts.folder / "run")
@@ -247,6 +256,7 @@ def test_no_two_tasks_share_a_folder(one: int, two: int, out: str) -> None:
     assert Path(out).resolve() == whole_of(folders[0].parent) == whole_of(parts_folder(Path(out)))
 
 
+@pytest.mark.job
 @needs_library
 def test_two_recordings_into_one_folder_do_not_mix(tmp_path: Path) -> None:
     """Hosts without a launcher and with the same --out at the same time: one records, the other is refused with the command to
@@ -307,6 +317,7 @@ def recording(folder: Path, number: int, of: int) -> Iterator["subprocess.Popen[
             process.communicate("\n", timeout=60)
 
 
+@pytest.mark.job
 @needs_library
 def test_a_part_whose_ioprof_was_killed_is_completed(tmp_path: Path) -> None:
     """While it is recorded, gather refuses, and --force does not take its folder; afterwards gather completes and merges it."""

@@ -24,7 +24,11 @@ TARGETS: Final = {
     "install",
     "demo",
     "notebook",
+    "quick",
     "test",
+    "test-all",
+    "faults",
+    "recordings",
     "test-gpu",
     "check",
     "bench",
@@ -78,6 +82,7 @@ def test_the_commands_of_a_text_are_found_in_code_only() -> None:
     assert [("record", ["--out"]), ("report", ["--json"]), ("run", ["--ranks"])] == sorted(commands_in(text))
 
 
+@pytest.mark.job
 def test_make_bench_starts_no_program_that_needs_arguments() -> None:
     """Those that another benchmark starts do."""
     if shutil.which("make") is None:
@@ -90,6 +95,7 @@ def test_make_bench_starts_no_program_that_needs_arguments() -> None:
     assert not [name for name in started if f"benchmarks/{name}" in listed]
 
 
+@pytest.mark.job
 def test_make_alone_shows_the_targets() -> None:
     """All existing targets with their description, and no others."""
     if shutil.which("make") is None:
@@ -102,7 +108,7 @@ def test_continuous_integration_calls_the_same_targets() -> None:
     """CI runs the same commands as a developer."""
     script = (ROOT / ".ci" / "run").read_text()
     called = {word for line in script.splitlines() if line.startswith("make ") for word in shlex.split(line.split("|")[0])}
-    assert set() == {"install", "check", "test"} - called
+    assert set() == {"install", "check", "test-all"} - called
 
 
 def test_every_command_that_the_readme_names_is_real() -> None:

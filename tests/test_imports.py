@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from repository import ROOT
 
+pytestmark = pytest.mark.job
+
 WITNESS = """
 import json, logging, os, signal, sys, threading, traceback, warnings
 

@@ -379,6 +379,7 @@ def test_damage_has_the_same_format_for_every_kind_of_file(tmp_path: Path) -> No
     assert expected == damage(trace)
 
 
+@pytest.mark.job
 def test_hosts_that_share_a_spool_do_not_share_files(tmp_path: Path) -> None:
     """Process 7 of one host and process 7 of another write files of their own, and number their own batches."""
     program = f"""

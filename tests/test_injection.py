@@ -19,7 +19,7 @@ from ioprof.analysis.run import Run
 from ioprof.instrument import preload
 from ioprof.trace import Trace
 
-pytestmark = needs_library
+pytestmark = [pytest.mark.job, needs_library]
 
 REPORT: Final = PROGRAMS / "report_start.py"
 

@@ -58,6 +58,7 @@ def half_way(source: Path, destination: Path) -> Iterator[subprocess.Popen[str]]
             process.kill()
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_keeps_what_is_done(small_tree, tmp_path, number):
     """Ctrl-C, and what a batch system sends before it kills: no dataset is there, no worker lives, and nothing is printed."""
@@ -71,6 +72,7 @@ def test_an_interrupt_keeps_what_is_done(small_tree, tmp_path, number):
     assert plan_conversion(small_tree, tmp_path / "dataset", OPTIONS).done() > 0
 
 
+@pytest.mark.job
 def test_a_kill_leaves_no_dataset(small_tree, tmp_path):
     """SIGKILL leaves a hidden folder without a manifest; the workers exit; the same conversion resumes from there."""
     with half_way(small_tree, tmp_path / "dataset") as process:
@@ -90,6 +92,7 @@ def test_a_kill_leaves_no_dataset(small_tree, tmp_path):
     assert undisturbed.manifest() == dataset.manifest()
 
 
+@pytest.mark.job
 def test_another_conversion_does_not_go_on_from_there(small_tree, tmp_path):
     """Nor does it remove finished work without --force; the message names what differs."""
     with half_way(small_tree, tmp_path / "dataset") as process:
@@ -137,6 +140,7 @@ def test_a_file_that_is_written_again_is_never_empty(tmp_path, monkeypatch):
         assert b"0123456789" == path.read_bytes()
 
 
+@pytest.mark.job
 def test_two_of_the_same_do_not_work_at_once(small_tree, tmp_path):
     """The second is refused, with the host and the process of the first; which is not disturbed."""
     with half_way(small_tree, tmp_path / "dataset") as process:
@@ -147,6 +151,7 @@ def test_two_of_the_same_do_not_work_at_once(small_tree, tmp_path):
     assert 36 == Dataset.load(tmp_path / "dataset").records
 
 
+@pytest.mark.job
 def test_a_killed_worker_is_an_error_and_not_a_hang(tmp_path):
     """As when the kernel runs out of memory: one line, exit code 1, and what is done is kept."""
     # More images than the workers can have done before they are killed: those in flight are bounded.
@@ -162,6 +167,7 @@ def test_a_killed_worker_is_an_error_and_not_a_hang(tmp_path):
     assert 200 == convert(source, tmp_path / "dataset", OPTIONS).records
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset", "shards", "two workers", "raw", "parquet"])
 def test_killed_at_any_instant_it_ends_with_the_same_digest(tmp_path, layout):
     """Random instants, the same command after each; `IOPROF_KILLS` of them per layout, with the real images where there are some.
@@ -183,6 +189,7 @@ def test_killed_at_any_instant_it_ends_with_the_same_digest(tmp_path, layout):
 INSTANTS = ["write_json_atomically", "put_in_place", "sync_file_system"]
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("instant", INSTANTS)
 @pytest.mark.parametrize("force", [False, True])
@@ -289,6 +296,7 @@ def test_a_journal_tells_what_was_appended(tmp_path_factory, good, stop):
 # ------------------------------------------------------------------------------------------------ full disks
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("layout", "workers"), [("files", 1), ("files", 2), ("lmdb", 1), ("webdataset", 2), ("raw", 1)])
 def test_a_disk_that_fills_up_is_one_line(small_tree, small_disk, layout, workers):
     """Exit code 1; what another program wrote is still there; with free space the same conversion resumes, with the same result."""
@@ -315,6 +323,7 @@ def test_a_disk_that_fills_up_is_one_line(small_tree, small_disk, layout, worker
     assert convert(small_tree, disk.parent / "undisturbed" / "dataset", options).manifest() == dataset.manifest()
 
 
+@pytest.mark.system
 def test_space_is_looked_at_first(small_tree, small_disk):
     """What is needed and what there is, in bytes or in files, before anything is written."""
     disk = small_disk(24 << 20, files=100)

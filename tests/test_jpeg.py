@@ -344,6 +344,7 @@ def test_huge_images_are_left_to_pillow(decoder):
 # ------------------------------------------------------------------------------------------------ the library
 
 
+@pytest.mark.job
 def test_the_binary_interface_is_that_of_the_headers(tmp_path):
     """Places in the structures of jpeg_abi.h, and codes, against <jpeglib.h> of a libjpeg of the same version."""
     compiler = shutil.which("cc")

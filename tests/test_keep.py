@@ -209,6 +209,7 @@ def test_the_spool_is_bounded_and_so_are_the_strings(tmp_path: Path, monkeypatch
     assert len(names) == len(found.spans) == 1000
 
 
+@pytest.mark.job
 def test_a_copy_while_a_process_writes_is_whole(tmp_path: Path) -> None:
     """Copied at any moment, with a keeper at work: no span is lost, torn or double from the first that is kept to the last."""
     spool = tmp_path / "spool"
@@ -234,6 +235,7 @@ def test_a_copy_while_a_process_writes_is_whole(tmp_path: Path) -> None:
             writer.kill()
 
 
+@pytest.mark.job
 def test_a_job_of_some_seconds(tmp_path: Path) -> None:
     """A snapshot has the last seconds so far; the launcher is killed, and `gather` makes the run; its sums are of all steps."""
     job = [sys.executable, PROGRAMS / "step_until.py", "enough"]
@@ -271,6 +273,7 @@ def test_a_job_of_some_seconds(tmp_path: Path) -> None:
     assert int(made) == sum(each["spans"] for each in summary["whole_job"]["kinds"] if each["kind"] == "step")
 
 
+@pytest.mark.job
 def test_a_shorter_job_is_kept_whole(tmp_path: Path) -> None:
     """Its figures are of all of it, and nothing says otherwise; there is nothing to take a snapshot of any more."""
     ended = run_ioprof(

@@ -76,6 +76,7 @@ def profiled(disk: Path, spools: Path, last: str) -> Iterator[str]:
         process.communicate(timeout=60)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("last", "status"), [("pass", "complete"), ("raise LookupError('mine')", "failed")])
 def test_a_profile_whose_run_folder_cannot_be_made_is_kept(
     last: str, status: str, small_disk: Callable[..., Path], tmp_path: Path
@@ -103,6 +104,7 @@ def test_a_profile_whose_run_folder_cannot_be_made_is_kept(
     assert [] == list(spools.glob("ioprof-*"))
 
 
+@pytest.mark.job
 def test_a_second_profile_is_as_the_first(tmp_path: Path) -> None:
     """However often a notebook records: nothing piles up in the process, and each run has its own steps, all of them."""
     program = f"""
@@ -211,6 +213,7 @@ def test_a_recorder_that_is_not_known_to_live_is_taken_for_dead(launcher: Any, t
 # ------------------------------------------------------------------------------------------------ the recorder of page faults
 
 
+@pytest.mark.job
 @needs_faults
 def test_a_failure_of_the_fault_recorder_is_reported(tmp_path: Path) -> None:
     """The job continues, the rest of the recording is complete, and the report says since when page faults are missing and why."""

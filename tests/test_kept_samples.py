@@ -84,6 +84,7 @@ def _by_subject(values: dict[Any, float]) -> Readings:
     return found
 
 
+@pytest.mark.job
 @pytest.mark.usefixtures("small_parts")
 @settings(max_examples=100)
 @given(
@@ -219,6 +220,7 @@ def _read(path: Path) -> Faults:
     return read_faults(path, lambda name: ids.get(name, 9))
 
 
+@pytest.mark.job
 @pytest.mark.usefixtures("small_parts")
 @settings(max_examples=300)
 @given(history=histories(), places=cuts)
@@ -319,6 +321,7 @@ def test_files_take_what_the_window_takes(tmp_path: Path) -> None:
     assert last_ns - first_ns >= keep_ns - 1_000_000_000
 
 
+@pytest.mark.job
 def test_samples_of_a_real_job_are_dropped_while_it_is_watched_and_killed(tmp_path: Path) -> None:
     """Series and stacks are dropped while `watch` looks; a snapshot and, after a kill of ioprof, the run have the window."""
     job = [sys.executable, PROGRAMS / "step_until.py", "enough"]
@@ -364,6 +367,7 @@ with span("read"):
 """
 
 
+@pytest.mark.job
 def test_processes_that_have_ended_leave_no_files(tmp_path: Path) -> None:
     """Each worker of each epoch has files of its own: they go with its spans, but not what one says of the whole job."""
     keep_ns, stems = 5_000_000_000, []

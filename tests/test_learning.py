@@ -61,6 +61,7 @@ def learned(coloured, tmp_path_factory):
     return folder, finished
 
 
+@pytest.mark.job
 def test_a_small_network_learns_four_colours_in_two_ranks(learned):
     """What separates the classes is found: at least 95 % of images that it has not seen are right."""
     folder, _ = learned
@@ -72,6 +73,7 @@ def test_a_small_network_learns_four_colours_in_two_ranks(learned):
     assert "accuracy after epoch 10" in jobs.report_of(folder / "run")
 
 
+@pytest.mark.job
 def test_evaluations_and_checkpoints_are_spans_of_their_kinds(learned):
     """Both are charged to causes of their own, and belong to the step after which they were; nothing else does."""
     folder, _ = learned
@@ -86,6 +88,7 @@ def test_evaluations_and_checkpoints_are_spans_of_their_kinds(learned):
     assert ["step-54", "step-60"] == sorted(path.name for path in (folder / "kept").glob("step-*"))
 
 
+@pytest.mark.job
 def test_batches_of_an_evaluation_are_no_batches_of_the_training(learned):
     """Each step belongs to a batch of its own; what the workers made for an evaluation belongs to none."""
     folder, _ = learned
@@ -93,6 +96,7 @@ def test_batches_of_an_evaluation_are_no_batches_of_the_training(learned):
     assert 60 == steps["batch"].n_unique()
 
 
+@pytest.mark.job
 def test_a_job_that_was_not_recorded_has_the_same_losses(learned, coloured, tmp_path):
     """Recording observes only: without it every loss of 12 steps is the same, bit for bit."""
     config = JobConfig("files", "cpu", 2, 10, 1, 12, 0, tmp_path, dataset=coloured / "train", model="small_cnn", steps_per_epoch=6)
@@ -108,6 +112,7 @@ def test_a_job_that_was_not_recorded_has_the_same_losses(learned, coloured, tmp_
     assert tuple(read_curve(tmp_path)["losses"]) == Trace.load(tmp_path / "run").run.learning.losses
 
 
+@pytest.mark.job
 def test_a_job_that_was_killed_ends_with_the_same_weights(coloured, tmp_path):
     """Killed twice at random instants and resumed, two ranks have the weights, momenta and random states of an undisturbed job."""
     arguments = map(str, (PROGRAM, coloured / "train", tmp_path, 2, 0, 2, 15))
@@ -116,6 +121,7 @@ def test_a_job_that_was_killed_ends_with_the_same_weights(coloured, tmp_path):
     assert (0, True) == (finished.returncode, "the same bit for bit: True" in finished.stdout), finished.stdout + finished.stderr
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -208,6 +214,7 @@ def test_tokens_come_from_the_null_loader_alone(coloured, tmp_path):
         plan_job(RunOptions(dataset=coloured / "train", model="transformer", steps=2, out=tmp_path / "run"), {}, SILENT)
 
 
+@pytest.mark.job
 def test_an_emulated_device_reads_for_evaluations_and_writes_checkpoints(coloured, tmp_path):
     """It learns nothing and says so; the images are read, and the checkpoint has the model's weights and momenta in bytes."""
     device = f"emulated:{device_names()[0]}"

@@ -63,6 +63,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> "tuple[Run, dict[str, flo
     return Run.load(folder / "run"), json.loads(ended.stdout)
 
 
+@pytest.mark.job
 def test_the_parts_are_as_long_as_the_jobs_own_clock_says(whole: "tuple[Run, dict[str, float]]") -> None:
     """Imports, index, epochs, validation, checkpoints and end, each within 5 % or 0.1 s."""
     run, took = whole
@@ -79,6 +80,7 @@ def test_the_parts_are_as_long_as_the_jobs_own_clock_says(whole: "tuple[Run, dic
     assert took["end"] <= found["end"] + found["exit"]
 
 
+@pytest.mark.job
 def test_the_imports_are_named(whole: "tuple[Run, dict[str, float]]") -> None:
     """The longest first; torch and the job's own slow module are among them."""
     imports = whole[0].summary.ledger.imports
@@ -86,6 +88,7 @@ def test_the_imports_are_named(whole: "tuple[Run, dict[str, float]]") -> None:
     assert sorted((entry.seconds for entry in imports), reverse=True) == [entry.seconds for entry in imports]
 
 
+@pytest.mark.job
 def test_the_phases_sum_to_the_commands_wall_time(whole: "tuple[Run, dict[str, float]]") -> None:
     """To the nanosecond."""
     trace, table = whole[0].trace, phases(whole[0].trace)
@@ -101,6 +104,7 @@ def test_the_phases_of_any_trace_sum_to_its_wall_time(trace: Trace) -> None:
     assert table["wall_ns"].to_list() == table.select(pl.sum_horizontal(f"{phase}_ns" for phase in PHASES)).to_series().to_list()
 
 
+@pytest.mark.job
 def test_a_failed_import_prints_the_same_traceback(tmp_path: Path) -> None:
     """With and without ioprof: no frame of it is in the output."""
     (tmp_path / "broken.py").write_text("import time\ntime.sleep(0.02)\nraise ValueError('broken')\n")

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from hooked import SITE, environment, job_has, of_kind, recorded, run
 from preload import needs_library
-from repeated import again_when_wrong, comparing_times
+from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import EXAMPLES, PROGRAMS
 
 from ioprof.analysis.run import Run
@@ -25,7 +25,7 @@ TRANSFORM_MS: Final = 30
 """For each image: 2.2 s in all."""
 LAUNCH: Final = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
-pytestmark = needs_library
+pytestmark = [pytest.mark.job, needs_library]
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def test_datasets_stream(arrow: Path, tmp_path: Path) -> None:
     assert_transform_is_the_cause(found, "prepared_one")
 
 
-@again_when_wrong
+@on_a_quiet_machine
 def test_datasets_formatting(arrow: Path, tmp_path: Path) -> None:
     """Columns of numbers: what the worker does for a batch is formatting, and none of it is unexplained."""
     found = job("datasets", arrow, tmp_path, "numbers")

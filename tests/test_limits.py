@@ -36,6 +36,7 @@ def run_in(limited, tmp_path, *arguments):
     return subprocess.run([script, *map(str, arguments)], capture_output=True, text=True)
 
 
+@pytest.mark.job
 def test_the_limit_holds_what_a_process_takes(limited, tmp_path):
     """Below it a program runs as ever, its arguments unchanged; beyond it the kernel kills it, and says so in the facts."""
     assert (0, "16777216\n") == ((fits := run_in(limited, tmp_path, "-c", TAKE, 16 << 20)).returncode, fits.stdout)
@@ -45,6 +46,7 @@ def test_the_limit_holds_what_a_process_takes(limited, tmp_path):
     assert 1 == limited.facts()["killed_for_memory"]
 
 
+@pytest.mark.job
 def test_the_limit_holds_the_page_cache(limited, tmp_path):
     """A file of twice the limit, read twice, is fetched twice: the first half was dropped for the second."""
     path = tmp_path / "large"
@@ -130,6 +132,7 @@ def test_where_nothing_is_permitted_the_error_says_why_and_what_to_type(tmp_path
     assert "\n" not in str(found.value)
 
 
+@pytest.mark.job
 def test_a_slice_of_systemd_is_made_used_and_forgotten(tmp_path, monkeypatch):
     """The commands for the user's own systemd, as its manual pages have them; what runs here notes what it was asked."""
     note = tmp_path / "note"

@@ -111,6 +111,7 @@ def test_images_take_no_memory():
     assert (kept[50_000] - kept[5_000]) / 45_000 < 1
 
 
+@pytest.mark.system
 def test_a_full_folder_for_temporary_files_is_one_line(tmp_path, small_disk, monkeypatch):
     """What to set, and exit code 1; the same where there is no such folder."""
     source = tree(tmp_path / "source", {f"n01/{'x' * 200}{number}.JPEG": jpeg() for number in range(50)})

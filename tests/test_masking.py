@@ -216,6 +216,7 @@ def all_forms() -> tuple[list[str], Words]:
     return made, words
 
 
+@pytest.mark.job
 @needs_library
 def test_no_secret_is_in_what_a_recording_writes_and_prints(tmp_path):
     """In no file of the run folder, none of the spool that describes the run, no export, and on no stream but the job's own."""
@@ -273,6 +274,7 @@ def test_an_imported_trace_keeps_no_secret():
     assert ["https://me:***@host/a", "/data/a"] == trace.files["path"].to_list()
 
 
+@pytest.mark.job
 @needs_library
 def test_arguments_can_be_kept(tmp_path):
     """With --keep-arguments."""
@@ -290,6 +292,7 @@ def test_a_masked_command_is_not_run_again():
         _recorded_command(run)
 
 
+@pytest.mark.job
 def test_a_program_that_is_not_there_is_named_without_its_secrets(tmp_path):
     """A variable before the command is one for a shell."""
     finished = ioprof("record", "--out", "run", "--", "HF_TOKEN=abcdefgh1", "python", cwd=tmp_path)
@@ -298,6 +301,7 @@ def test_a_program_that_is_not_there_is_named_without_its_secrets(tmp_path):
     assert "abcdefgh1" not in finished.err
 
 
+@pytest.mark.job
 def test_a_profiled_block_that_fails_keeps_no_secret(tmp_path):
     """Of the message of its error; the error itself is as it was raised."""
     script = "import ioprof\nwith ioprof.profile('run'): raise OSError('401 for https://host/a?access_token=abcdefgh1')"
@@ -310,6 +314,7 @@ def test_a_profiled_block_that_fails_keeps_no_secret(tmp_path):
 # ------------------------------------------------------------------------------------------------ who can read it
 
 
+@pytest.mark.job
 @needs_library
 def test_a_run_folder_is_the_users_alone(tmp_path):
     """Also the folder of parts; folders above and a folder that is there have the mode that they would have, and so has the job."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from repeated import again_when_wrong, comparing_times
+from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import PROGRAMS
 from torch import nn
 
@@ -69,11 +69,13 @@ def expected_losses(num_batches: int) -> list[float]:
     return losses
 
 
+@pytest.mark.job
 def test_a_pipeline_learns_what_one_process_learns(staged):
     """The means over microbatches are those over the batch: the same loss in each step, but for the order of additions."""
     assert pytest.approx(expected_losses(1), rel=1e-5) == list(staged.trace.run.learning.losses)
 
 
+@pytest.mark.job
 def test_each_message_has_one_name_on_both_ranks(staged):
     """Activations forward and gradients back, one of each per microbatch and border, and the labels."""
     messages = staged.trace.spans.filter(kind="comm", step=STEPS - 1).with_columns(pl.col("name").cast(pl.String))
@@ -89,6 +91,7 @@ def test_each_message_has_one_name_on_both_ranks(staged):
     assert [BATCH // 6 * 512 * 4] == sizes
 
 
+@pytest.mark.job
 def test_stages_wait_in_bubbles_and_the_time_is_charged_whole(staged):
     """Causes sum to the steps; a stage waits for others, by name; each sample counts once."""
     found = charges(staged.trace)
@@ -108,6 +111,7 @@ def test_stages_wait_in_bubbles_and_the_time_is_charged_whole(staged):
     assert "(25.0% with stages of the same time: (p-1)/(m+p-1))" in report
 
 
+@pytest.mark.job
 def test_sharded_parameters_learn_what_one_process_learns(tmp_path):
     """Gradients are means over the ranks; gathering and reducing them are spans of the step, and no part of its computation."""
     run = recorded(tmp_path, "fsdp", 2)
@@ -139,7 +143,7 @@ def record(folder: Path) -> tuple[object, ...]:
     return sys.executable, "-m", "ioprof", "record", "--quiet", "--no-stacks", "--out", folder, "--"
 
 
-@again_when_wrong
+@on_a_quiet_machine
 def test_a_stage_of_a_foreign_script_waits_for_the_slow_one_before_it(tmp_path):
     """The bubble is as long as the program's own stopwatch says, and its cause is what the first stage computed meanwhile."""
     printed = foreign(tmp_path / "a", "pipeline", *record(tmp_path / "run"))
@@ -155,7 +159,7 @@ def test_a_stage_of_a_foreign_script_waits_for_the_slow_one_before_it(tmp_path):
         assert "bubble, rank 0: compute" == largest[0]
 
 
-@again_when_wrong
+@on_a_quiet_machine
 def test_a_slow_rank_with_sharded_parameters_is_named(tmp_path):
     """What it computed while the other waited to gather or to reduce."""
     foreign(tmp_path / "a", "fsdp", *record(tmp_path / "run"))

@@ -14,12 +14,14 @@ from typing import Any
 import polars as pl
 import pytest
 from compiling import compiled, compiler, native_sources
-from repeated import again_when_wrong, comparing_times
+from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import NATIVE, PROGRAMS
 
 from ioprof.collective_format import FUNCTIONS
 from ioprof.ingest.collective_files import CollectiveFile, read_collective_files
 from ioprof.instrument import preload
+
+pytestmark = pytest.mark.job
 
 PLUGIN = preload.nccl_plugin()
 needs_plugin = pytest.mark.skipif(PLUGIN is None, reason="the plugin for NCCL is not built: no C compiler")
@@ -139,7 +141,7 @@ def test_more_communicators_than_the_table_has(version: int, calls: Path, tmp_pa
 
 @needs_plugin
 @pytest.mark.parametrize("version", [4, 6])
-@again_when_wrong
+@on_a_quiet_machine
 def test_channels_may_begin_after_others_have_ended(version: int, calls: Path, tmp_path: Path) -> None:
     """The last stop counts; an operation is not ended by the end of another's communicator."""
     late_ns = scenario(calls, tmp_path, version, "out_of_order")
@@ -210,7 +212,7 @@ def test_operations_that_never_end_keep_their_slots(calls: Path, tmp_path: Path)
 
 
 @needs_plugin
-@again_when_wrong
+@on_a_quiet_machine
 def test_a_graph_enqueues_each_time_that_it_runs(calls: Path, tmp_path: Path) -> None:
     """And not when the call was made that it captured."""
     scenario(calls, tmp_path, 6, "graph")

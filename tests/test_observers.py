@@ -235,6 +235,7 @@ def test_what_was_begun_before_is_forgotten(tmp_path: Path, observers: Any) -> N
     assert [("decode", "ABC", None)] == spans(tmp_path)
 
 
+@pytest.mark.job
 def test_a_child_tells_nothing_of_what_its_parent_was_at(tmp_path: Path, observers: Any) -> None:
     """One that is forked within a call records what it does itself; its parent's call goes on as if there were no child."""
     children = []

@@ -12,6 +12,8 @@ from preload import needs_library
 import ioprof
 from ioprof.analysis.run import Run
 
+pytestmark = pytest.mark.system
+
 PROGRAM = """
 import os, sys, time
 try:

@@ -11,10 +11,12 @@ import pytest
 from installing import borrow_dependencies, copy_checkout, run, succeed
 from interpreters import interpreters
 from preload import needs_library
-from repeated import again_when_wrong, comparing_times
+from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import NATIVE, ROOT
 
 from ioprof.analysis.run import Run
+
+pytestmark = pytest.mark.system
 
 LINKS = ("converters", "loaders")
 
@@ -117,7 +119,7 @@ COSTS = "from ioprof.instrument import recorder; print(min(recorder.cost_per_spa
 
 
 @needs_library
-@again_when_wrong
+@on_a_quiet_machine
 def test_the_wheel_records_at_full_speed_where_there_is_no_compiler(installed: Path, tmp_path: Path) -> None:
     """Jobs under its own Python and the newest: reads by the library, spans by the extension, at the cost that they have here."""
     (tmp_path / "data.txt").write_text("data")

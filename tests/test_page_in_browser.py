@@ -248,6 +248,7 @@ def test_a_page_of_a_comparison_is_accessible_and_fits_a_phone(browser: Any, tmp
     page.close()
 
 
+@pytest.mark.system
 def test_the_picture_of_the_readme_is_made_by_a_command(browser: Any, tmp_path: Path) -> None:
     """As large as the one that is committed, and small."""
     screenshot.take(browser, ROOT / "tests" / "data" / "demo" / "files", tmp_path / "timeline.png")

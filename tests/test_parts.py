@@ -83,6 +83,7 @@ def test_seven_workers_make_what_one_makes(small_tree, tmp_path):
     assert folder_bytes(one.path) == folder_bytes(made(small_tree, tmp_path / "seven" / "dataset", workers=7, **options).path)
 
 
+@pytest.mark.job
 def test_a_cluster_makes_what_one_machine_makes(small_tree, tmp_path):
     """Three Dask workers of two threads each: the same bytes."""
     if importlib.util.find_spec("distributed") is None:
@@ -222,6 +223,7 @@ KILLED_AT = {
 """Where the function is, its name, and which of its calls is the last."""
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("instant", KILLED_AT)
 def test_a_merge_killed_at_its_end_is_finished_by_the_next(capsys, small_tree, tmp_path, monkeypatch, instant, after):

@@ -194,6 +194,7 @@ def test_a_deadline_leaves_the_rest_out(small):
     assert 0 < len(cold.pieces.places) < 1000
 
 
+@pytest.mark.job
 def test_what_is_to_be_read_is_not_in_the_cache(small, large):
     """Directly after it was chosen, the kernel holds nothing of it."""
     if not on_disk(small[0]):
@@ -229,6 +230,7 @@ def test_scratch_files_are_removed_when_something_fails(tmp_path):
     assert [] == list(tmp_path.iterdir())
 
 
+@pytest.mark.system
 def test_scratch_files_need_space(small_disk):
     """Checked before anything is written; on a full disk the files are removed, and an error is raised."""
     disk = small_disk(8 << 20, files=20)
@@ -347,6 +349,7 @@ def test_clients_double(most):
 # ------------------------------------------------------------------------------------------------ whole probes
 
 
+@pytest.mark.job
 @settings(max_examples=15)
 @given(num_bytes=st.integers(1, 30 << 20), most=st.integers(1, 5), whole=st.booleans())
 def test_the_budget_of_bytes_is_kept(large, small, num_bytes, most, whole):
@@ -367,6 +370,7 @@ def test_the_budget_of_bytes_is_kept(large, small, num_bytes, most, whole):
         assert one.ended_by in ("time", "bytes", "places")
 
 
+@pytest.mark.job
 def test_without_time_nothing_is_measured(large):
     """A budget that is over before the first level gives reasons, no numbers."""
     material = Ranges(large, RecordSizes.fixed(50_000), random())
@@ -376,6 +380,7 @@ def test_without_time_nothing_is_measured(large):
     assert {"the time of the budget was over; give more with --seconds"} == {one.reason for one in found.missing}
 
 
+@pytest.mark.job
 def test_cold_reads_need_the_device(large):
     """Every byte of a random level was fetched for it, nothing came from memory, and O_DIRECT left nothing there."""
     if not on_disk(large[0]):
@@ -389,6 +394,7 @@ def test_cold_reads_need_the_device(large):
     assert (direct.bytes, 0.0) == (direct.device_bytes, direct.kept_ratio)
 
 
+@pytest.mark.system
 def test_memory_is_said_to_be_memory(small_disk):
     """On tmpfs no read waits for anything."""
     disk = small_disk(16 << 20)
@@ -400,6 +406,7 @@ def test_memory_is_said_to_be_memory(small_disk):
     assert one.cached_operations == one.operations > 0
 
 
+@pytest.mark.system
 def test_a_throttled_disk_gives_no_more_than_its_rule(tmp_path):
     """The rate stays below the rule, except for the first time slice of the throttle; and the device's counters agree."""
     rate, slice_s = 8_000_000, 0.1  # Linux, block/blk-throttle.c: DFL_THROTL_SLICE_HD
@@ -437,6 +444,7 @@ def probed_by_child(path, seconds, clients, join):
     return json.loads(done.stdout)
 
 
+@pytest.mark.system
 def test_a_server_that_waits_is_found_to_wait(tmp_path):
     """5 ms for each read: no read is faster, and the server gave the bytes that the probe counts."""
     (tmp_path / "file").write_bytes(os.urandom(2 << 20))
@@ -455,6 +463,7 @@ def test_a_server_that_waits_is_found_to_wait(tmp_path):
     assert {65536} >= {size for size in map(int, after["read_sizes"]) if size > PIECE_BYTES}
 
 
+@pytest.mark.system
 def test_a_server_that_lets_openings_wait_is_found_to_wait(tmp_path):
     """5 ms for each open: found by the test of opening, and as a part of reading whole files."""
     for number in range(200):
@@ -469,6 +478,7 @@ def test_a_server_that_lets_openings_wait_is_found_to_wait(tmp_path):
     assert reads.latency.p50_s >= reads.open_latency.p50_s
 
 
+@pytest.mark.job
 def test_facts_are_json(large):
     """What a probe found can be written down and read back."""
     material = Ranges(large, RecordSizes.fixed(1 << 20), random())

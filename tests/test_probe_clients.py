@@ -139,6 +139,7 @@ def test_the_kernel_counts_the_same_bytes(run, descriptor):
     assert abs((after - again) - (again - before) - 5 * sum(lengths)) < 64  # the file's own length changes with its numbers
 
 
+@pytest.mark.job
 def test_what_the_device_gave_is_counted_by_the_kernel_as_well(run, on_disk):
     """Cold reads past the page cache: each row has its own bytes from the device, and together they are those of the process."""
     opened = os.open(on_disk, os.O_RDONLY | os.O_DIRECT)
@@ -152,6 +153,7 @@ def test_what_the_device_gave_is_counted_by_the_kernel_as_well(run, on_disk):
     assert fetched == found.outcomes["device_bytes"].sum()
 
 
+@pytest.mark.system
 def test_the_cache_is_asked_before_the_read(run, on_disk, descriptor):
     """Of a file of ours: nothing of it cached after an eviction, all of it once it was read."""
     assert 0 == evict([str(on_disk)]).resident_bytes
@@ -220,6 +222,7 @@ with open("/dev/zero", "rb") as zeros:
 """
 
 
+@pytest.mark.job
 def test_a_signal_ends_it(engine):
     """Ctrl-C is handled while clients read, and all of them stop."""
     running = subprocess.Popen([sys.executable, "-c", READS_FOREVER, engine], cwd=ROOT, stderr=subprocess.PIPE, text=True)
@@ -240,6 +243,7 @@ threading.Thread = Interrupted
 """
 
 
+@pytest.mark.job
 def test_a_signal_while_clients_are_started_ends_it():
     """Clients that were started and wait for the others end too; otherwise the interpreter would wait for them forever."""
     program = [sys.executable, "-c", STARTS_ONE_OF_TWO + READS_FOREVER, "Python threads"]

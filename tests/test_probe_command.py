@@ -225,6 +225,7 @@ def test_a_file_that_is_missing_is_named(capsys, small_tree, tmp_path):
     assert f"{gone}: cannot be read (No such file or directory)" in capsys.readouterr().err.replace("\n", " ")
 
 
+@pytest.mark.job
 def test_a_signal_removes_the_scratch_files(tmp_path):
     """What a scheduler sends ends a probe as Ctrl-C does: nothing is left, and the exit code says so."""
     line = [sys.executable, "-m", "ioprof", "probe", str(tmp_path), "--scratch", "64M", "--seconds", "600", "--max-bytes", "1T"]
@@ -245,6 +246,7 @@ sys.exit(main(["probe", sys.argv[1], "--clients", "3", "--seconds", "20", "--max
 """
 
 
+@pytest.mark.job
 def test_without_a_compiler_python_reads_and_says_so(folder):
     """The same levels, and a sentence on who measured them."""
     done = subprocess.run(

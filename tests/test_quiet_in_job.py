@@ -109,12 +109,14 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[
     return found
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("name", [*LIMITED, *SHADOWED])
 def test_a_program_says_the_same_and_ends_as_without_ioprof(ended: dict[str, dict[str, list[object]]], name: str) -> None:
     """Exit code, standard output and standard error."""
     assert ended["bare"][name] == ended["recorded"][name]
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("program", ["cat", "script"])
 def test_a_library_that_cannot_be_loaded_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], program: str
@@ -152,6 +154,7 @@ def in_spool(spool: Path, *command: object) -> "subprocess.CompletedProcess[str]
     return subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.job
 def test_the_smallest_stack_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library needs less than 6 KB of a thread's stack: for paths, pipes, starts of programs."""
     program = compiled("small_stack.c", tmp_path / "small_stack")
@@ -175,6 +178,7 @@ print("done")
 """A program that the library and the hooks record much of; it may remove its folder of temporary files first."""
 
 
+@pytest.mark.job
 def test_a_spool_that_is_removed_meanwhile_does_not_disturb_the_job(tmp_path: Path) -> None:
     """A job may clean TMPDIR, where the spool is."""
     (tmp_path / "spool").mkdir()
@@ -184,6 +188,7 @@ def test_a_spool_that_is_removed_meanwhile_does_not_disturb_the_job(tmp_path: Pa
     assert not (tmp_path / "spool").exists()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("size", ["4k", "64k", "300k", "600k"])
 def test_a_full_spool_does_not_disturb_the_job(tmp_path: Path, size: str) -> None:
     """Room for nothing, for headers, for one capture file."""

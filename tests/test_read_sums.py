@@ -118,6 +118,7 @@ def test_buffers_that_do_not_fit_are_refused() -> None:
     assert not any(each.any() for each in sums)
 
 
+@pytest.mark.job
 def test_sanitizers_find_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No access outside of a buffer and no undefined behaviour, also of numbers that have no place."""
     built, variables = sanitized("_read_sums", [str(NATIVE / "read_sums.c")], tmp_path_factory.mktemp("built"))

@@ -63,6 +63,7 @@ def test_a_file_too_large_for_an_image_is_refused(tmp_path: Path) -> None:
     assert (errno.EFBIG, str(path)) == (refused.value.errno, refused.value.filename)
 
 
+@pytest.mark.system
 def test_a_page_fault_says_it_also_on_fuse(tmp_path: Path) -> None:
     """Where the kernel counts a major fault the server was asked, and where it counts none and nobody waited it was not."""
     (tmp_path / "folder").mkdir()

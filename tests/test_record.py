@@ -20,7 +20,7 @@ from repository import PROGRAMS
 import ioprof
 from ioprof.trace import Trace
 
-pytestmark = needs_library
+pytestmark = [pytest.mark.job, needs_library]
 IOPROF = [sys.executable, "-m", "ioprof"]
 
 

@@ -1,5 +1,6 @@
 """The stated cost of recording: robust on a busy machine, never 0, and a reason where it is not known."""
 
+import json
 import os
 import resource
 import subprocess
@@ -12,13 +13,13 @@ from typing import Final
 
 import pytest
 from preload import needs_library
-from repeated import again_when_wrong, comparing_times
+from quiet_machine import comparing_times, on_a_quiet_machine
 from timeline import timeline
 
 from ioprof.analysis.summary import summarise
 from ioprof.instrument import recorder
 from ioprof.instrument.call_cost import FEWEST_TRIALS, cost_per_call_ns
-from ioprof.recording.external_samplers import with_cold_costs, with_costs
+from ioprof.recording.costs import measured_costs, with_costs, with_kept_costs
 from ioprof.report.statements import statements
 from ioprof.run_record import CaptureRecord, Reason, Summary
 
@@ -49,7 +50,7 @@ def of_a_run(measure: Callable[[], float | None]) -> float:
 
 @needs_library
 @pytest.mark.parametrize("what", COSTS)
-@again_when_wrong
+@on_a_quiet_machine
 def test_a_busy_machine_changes_the_stated_cost_by_less_than_a_factor_of_two(what: str) -> None:
     """Trials that other programs interrupt do not count."""
     quiet = of_a_run(COSTS[what])
@@ -67,23 +68,62 @@ def test_too_few_trials_give_no_cost() -> None:
 
 
 @needs_library
-def test_of_two_measurements_the_lower_counts() -> None:
-    """Other programs only add to a cost; the one before the job may have been disturbed, or the one after it."""
-    high, low = (CaptureRecord(ns_per_span=cost, ns_per_call=cost) for cost in (1e9, 1e-3))
-    found = with_costs(high, dict(os.environ))
-    assert 0 < (found.ns_per_span or 0) < 1e6
-    assert 0 < (found.ns_per_call or 0) < 1e6
-    assert (1e-3, 1e-3, None) == ((kept := with_costs(low, dict(os.environ))).ns_per_span, kept.ns_per_call, kept.cost_reason)
+def test_of_several_measurements_the_lowest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs only add to a cost; a measurement that they interrupted does not count."""
+    measured = iter([None, 300.0, 20.0])
+    monkeypatch.setattr(recorder, "cost_per_span_ns", lambda *_: next(measured))
+    costs = measured_costs(dict(os.environ))
+    assert (300.0, 20.0) == (costs["ns_per_span"], costs["ns_per_cold_span"])
 
 
 @needs_library
 def test_a_span_after_other_work_costs_more_than_one_among_spans() -> None:
     """Its code and data are not in the processor's caches."""
-    found = with_cold_costs(with_costs(CaptureRecord(), dict(os.environ)), dict(os.environ))
-    assert 0 < (found.ns_per_span or 0) < (found.ns_per_cold_span or 0)
-    assert 0 < (found.ns_per_call or 0) < (found.ns_per_cold_call or 0)
+    costs = measured_costs(dict(os.environ))
+    assert 0 < (costs["ns_per_span"] or 0) < (costs["ns_per_cold_span"] or 0)
+    assert 0 < (costs["ns_per_call"] or 0) < (costs["ns_per_cold_call"] or 0)
 
 
+@needs_library
+def test_costs_are_measured_once_per_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further runs have those that were kept; a recording of calls without the library has none of calls."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    assert (None, Reason.COST_UNRESOLVED) == _known(with_kept_costs(CaptureRecord(), environment))
+    first = with_costs(CaptureRecord(), environment)
+    monkeypatch.setattr(recorder, "cost_per_span_ns", None)
+    assert first == with_costs(CaptureRecord(), environment) == with_kept_costs(CaptureRecord(), environment)
+    without = with_costs(CaptureRecord(library=False), environment)
+    assert (first.ns_per_span, None, None, None) == (*_known(without), without.ns_per_call, without.ns_per_cold_call)
+
+
+@needs_library
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"ns_per_span": 1}', "null", *(
+    json.dumps(dict.fromkeys(("ns_per_span", "ns_per_cold_span", "ns_per_call", "ns_per_cold_call"), wrong))
+    for wrong in (0, -1, "nan", None, 1e999)
+)])  # fmt: skip
+def test_damaged_costs_are_measured_anew(tmp_path: Path, content: str) -> None:
+    """Whatever stands in the file that kept them."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    with_costs(CaptureRecord(), environment)
+    (file,) = tmp_path.glob("ioprof/costs-*.json")
+    file.write_text(content)
+    assert 0 < (with_costs(CaptureRecord(), environment).ns_per_span or 0)
+    assert set(json.loads(file.read_text())) == {"ns_per_span", "ns_per_cold_span", "ns_per_call", "ns_per_cold_call"}
+
+
+@needs_library
+def test_a_cache_folder_that_cannot_be_made_costs_only_time(tmp_path: Path) -> None:
+    """The costs are measured for each run then."""
+    (tmp_path / "file").touch()
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "file")}
+    assert None is with_costs(CaptureRecord(), environment).cost_reason
+
+
+def _known(capture: CaptureRecord) -> tuple[float | None, Reason | None]:
+    return capture.ns_per_span, capture.cost_reason
+
+
+@pytest.mark.job
 @needs_library
 def test_no_trial_of_the_cost_waits_for_pages(tmp_path: Path) -> None:
     """In the process that records, large blocks are returned when they are freed; all trials copy the same 8 MB."""
@@ -100,6 +140,7 @@ def test_no_trial_of_the_cost_waits_for_pages(tmp_path: Path) -> None:
     assert int(ended.stdout) < 3 * (8 << 20) // resource.getpagesize()
 
 
+@pytest.mark.job
 @needs_library
 @pytest.mark.parametrize("native", [True, False])
 def test_measuring_makes_no_file_with_a_name(tmp_path: Path, native: bool) -> None:

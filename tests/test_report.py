@@ -223,6 +223,7 @@ def test_a_run_with_next_to_nothing_is_still_reported(run: dict[str, int]) -> No
     assert ("few steps" if run.get("steps") else "no steps") in text
 
 
+@pytest.mark.job
 def test_the_text_report_does_not_load_the_figures_library() -> None:
     program = "import sys, ioprof.report.text; print([name for name in ('plotly', 'torch') if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

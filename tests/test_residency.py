@@ -73,6 +73,7 @@ def warmed(paths):
     return warm(paths).ratio, bytes_fetched_by_reading(paths)
 
 
+@pytest.mark.job
 def test_what_is_evicted_is_fetched_again_and_what_is_warm_is_not(files):
     """The kernel's own count of fetched blocks agrees with the residency that is claimed, for dirty files, too."""
     start = residency(files)
@@ -86,6 +87,7 @@ def test_what_is_evicted_is_fetched_again_and_what_is_warm_is_not(files):
     assert (1.0, [0] * len(files)) in (warmed(files) for _ in range(10))
 
 
+@pytest.mark.job
 def test_a_part_of_a_file_is_counted_by_its_pages(files):
     """Reading one page of a large file makes that page resident, or what the kernel reads ahead of it."""
     path = files[-1]
@@ -96,6 +98,7 @@ def test_a_part_of_a_file_is_counted_by_its_pages(files):
     assert PAGE_BYTES == residency([path]).resident_bytes
 
 
+@pytest.mark.job
 def test_all_ways_of_asking_agree_for_the_owner(files, monkeypatch):
     """cachestat, mincore and probing see the same page cache."""
 
@@ -146,6 +149,7 @@ class RefusedQueries(CacheQueries):
         raise OSError(95, "Operation not supported")
 
 
+@pytest.mark.job
 def test_unknown_residency_is_not_zero(files):
     """Where every query is refused there is no ratio, and a reason."""
     found = residency(files, queries=RefusedQueries())
@@ -161,12 +165,14 @@ class OnGpfs(CacheQueries):
         return "gpfs"
 
 
+@pytest.mark.job
 def test_residency_on_gpfs_is_unknown(files):
     """A file system with its own cache has nothing in the page cache, which does not mean that its files are uncached."""
     found = residency(files, queries=OnGpfs())
     assert (None, True) == (found.ratio, "page pool" in found.reason)
 
 
+@pytest.mark.job
 def test_what_is_mapped_stays_and_who_maps_it_is_named(files):
     """Pages in a page table cannot be evicted; the processes are named."""
     path = files[-1]
@@ -202,6 +208,7 @@ def test_an_empty_list_and_an_empty_file_are_no_division(tmp_path):
     assert (None, 0) == (evict([str(tmp_path / "empty")]).ratio, evict([str(tmp_path / "empty")]).unknown_files)
 
 
+@pytest.mark.job
 def test_hostile_maps_are_passed_over(tmp_path, files):
     """Lines of /proc/PID/maps that are not as expected name no file, and are no error."""
     (tmp_path / "proc" / "12").mkdir(parents=True)

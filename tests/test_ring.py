@@ -214,6 +214,7 @@ def test_forgotten_strings_are_written_again(writer: str, tmp_path: Path) -> Non
 # ------------------------------------------------------------------------------------------------ threads, forks, kills, full disks
 
 
+@pytest.mark.job
 @writers
 def test_threads_record_side_by_side(writer: str, tmp_path: Path) -> None:
     """No span of eight threads is lost or torn, and each bears the thread that made it."""
@@ -224,6 +225,7 @@ def test_threads_record_side_by_side(writer: str, tmp_path: Path) -> None:
     assert expected == table.select("tid", "step", "batch").sort("tid", "step", "batch").rows()
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("sanitizer", ["none", "thread", "address,undefined"])
 def test_threads_need_no_gil(sanitizer: str, tmp_path: Path) -> None:
     """The ring alone, as a C program: threads that run at the same time, and end and begin again, lose and tear nothing."""
@@ -244,6 +246,7 @@ def test_threads_need_no_gil(sanitizer: str, tmp_path: Path) -> None:
     assert trace.run.processes[0].lost == 0
 
 
+@pytest.mark.job
 @writers
 def test_short_lived_threads_share_chunks(writer: str, tmp_path: Path) -> None:
     """Ten thousand threads of one span each take over the chunks of those that ended: the file stays small."""
@@ -252,6 +255,7 @@ def test_short_lived_threads_share_chunks(writer: str, tmp_path: Path) -> None:
     assert len(the_file(tmp_path)) <= wire_format.HEADER_BYTES + 64 * wire_format.CHUNK_BYTES
 
 
+@pytest.mark.job
 @writers
 def test_a_forked_child_leaves_its_parents_file_alone(writer: str, tmp_path: Path) -> None:
     """While threads record, children are forked: they record nothing until they start a file of their own."""
@@ -265,6 +269,7 @@ def test_a_forked_child_leaves_its_parents_file_alone(writer: str, tmp_path: Pat
     assert all(process.closed for process in trace.run.processes)
 
 
+@pytest.mark.job
 @writers
 def test_a_killed_process_leaves_every_span_it_finished(writer: str, tmp_path: Path) -> None:
     """SIGKILL at any moment: what the process had finished before is there, whole, with its paths; the file is not `closed`."""
@@ -283,6 +288,7 @@ def test_a_killed_process_leaves_every_span_it_finished(writer: str, tmp_path: P
     assert [False] == [process.closed for process in trace.run.processes]
 
 
+@pytest.mark.system
 @writers
 def test_a_full_disk_costs_spans_and_not_the_job(writer: str, small_disk: Callable[[int], Path]) -> None:
     """What finds no room is counted, what was written stays, and the job does not notice."""
@@ -295,6 +301,7 @@ def test_a_full_disk_costs_spans_and_not_the_job(writer: str, small_disk: Callab
     assert [lost + 1] == [process.lost for process in trace.run.processes]
 
 
+@pytest.mark.job
 @writers
 def test_a_limit_on_file_sizes_costs_spans_and_not_the_job(writer: str, tmp_path: Path) -> None:
     """RLIMIT_FSIZE: growing past it would raise SIGXFSZ, which kills; it is not tried."""
@@ -303,6 +310,7 @@ def test_a_limit_on_file_sizes_costs_spans_and_not_the_job(writer: str, tmp_path
     assert ROOM[writer] * SLOTS == trace_of(tmp_path).spans.height
 
 
+@pytest.mark.job
 @writers
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_a_worker_that_ends_normally_closes_its_file(writer: str, start_method: str, tmp_path: Path) -> None:
@@ -323,6 +331,7 @@ def test_a_torn_span_is_not_there(writer: str, tmp_path: Path) -> None:
     assert 1 == struct.unpack_from("<Q", data, wire_format.HEADER_BYTES + 8)[0]
 
 
+@pytest.mark.job
 def test_a_span_of_a_signal_handler_never_waits_for_the_span_that_it_interrupted(tmp_path):
     """The Python writer holds a lock while it takes a chunk: a handler that records meanwhile loses its span, and does not wait."""
     program = f"""

@@ -12,7 +12,7 @@ import pynvml
 import pytest
 import slow_storage
 from preload import needs_library
-from repeated import again_when_wrong, comparing_times
+from quiet_machine import comparing_times, on_a_quiet_machine
 
 from ioprof.analysis.blame import blame
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
@@ -61,6 +61,7 @@ def two_epochs(datasets, tmp_path_factory):
     return run
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
 def test_causes_of_every_step_sum_to_its_wall_time(datasets, two_epochs, layout):
     """Law 1 on a real run: integer nanoseconds, every rank, every step; and every batch can be followed from read to step."""
@@ -81,6 +82,7 @@ def test_causes_of_every_step_sum_to_its_wall_time(datasets, two_epochs, layout)
         assert [(rank, batch) for rank in range(2) for batch in range(10)] == found, kind
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
 def test_batches_of_threads_are_followed_from_read_to_step(datasets, layout, tmp_path):
     """Two threads of the rank make all batches, each read, decoded and transformed in the thread that fetches it."""
@@ -107,6 +109,7 @@ def named(trace, kind, name):
     return trace.spans.filter(kind=kind).join(files, on="file").sort("start_ns")
 
 
+@pytest.mark.system
 @needs_library
 def test_each_byte_of_a_file_is_told_once_in_each_epoch(datasets, two_epochs):
     """By the capture library or by the loader, never by both: the reads of a file add up to its size, and none overlaps another."""
@@ -120,6 +123,7 @@ def test_each_byte_of_a_file_is_told_once_in_each_epoch(datasets, two_epochs):
     assert 0 == len(reads.filter(pl.col("end_ns") > after))
 
 
+@pytest.mark.system
 @needs_library
 def test_each_byte_of_a_record_is_told_once_in_each_epoch(datasets, two_epochs):
     """By the loader or by the kernel's faults, and never by both; LMDB itself reads no more than the first pages."""
@@ -155,7 +159,7 @@ def test_both_layouts_deliver_the_same_samples_in_the_same_order(datasets):
     assert expected == batches("lmdb", 1)
 
 
-@again_when_wrong
+@on_a_quiet_machine
 def test_the_null_loader_needs_no_dataset_and_waits_for_nothing(tmp_path):
     """The null loader is the upper bound: nothing is read or made, and no step waits for it."""
     finished = jobs.ioprof("run", "--loader", "null", "--steps", 10, "--batch-size", 16, "--out", "run", "--json", cwd=tmp_path)
@@ -170,6 +174,7 @@ def test_the_null_loader_needs_no_dataset_and_waits_for_nothing(tmp_path):
     assert 0 <= run.hosts[0].others_cpu_ratio <= 1
 
 
+@pytest.mark.job
 def test_a_real_model_on_the_cpu_exchanges_gradients(datasets, tmp_path):
     """`--device cpu` computes and exchanges for real: nothing is copied, nothing is emulated."""
     arguments = ("--device", "cpu", "--ranks", 2, "--steps", 4, "--batch-size", 4, "--out", "run", "--json")
@@ -202,7 +207,7 @@ def test_a_gpu_that_does_not_answer_is_no_reason_to_fail(monkeypatch):
     assert [] == gpus()
 
 
-@again_when_wrong
+@on_a_quiet_machine
 def test_one_worker_that_decodes_large_images_is_named(datasets, tmp_path):
     """With one worker and slow decoding the verdict is decode, and the advice to decode only what is used."""
     arguments = ("--workers", 1, "--steps", 8, "--batch-size", 16, "--decode", "pillow", "--out", "run", "--json")
@@ -215,10 +220,11 @@ def test_one_worker_that_decodes_large_images_is_named(datasets, tmp_path):
         assert any("--decode roi instead of pillow" in advice["action"] for advice in verdict["advice"])
 
 
+@pytest.mark.system
 @pytest.mark.skipif(slow_storage.missing() is not None, reason=str(slow_storage.missing()))
 # Behind a page fault the kernel reads ahead: a part of the neighbouring LMDB records is in the page cache when its turn comes.
 @pytest.mark.parametrize(("layout", "from_storage"), [("files", 0.9), ("lmdb", 0.5)])
-@again_when_wrong
+@on_a_quiet_machine
 def test_storage_held_to_a_crawl_is_named(photos, tmp_path, layout, from_storage):
     """On a disk held to 2 MB/s the verdict is storage, and the dataset's bytes are said to come from it."""
     with slow_storage.throttled_disk(tmp_path) as disk:
@@ -238,6 +244,7 @@ def test_storage_held_to_a_crawl_is_named(photos, tmp_path, layout, from_storage
     assert read.filter(source="storage")["bytes"].sum() > from_storage * read["bytes"].sum() > 0
 
 
+@pytest.mark.job
 def test_a_killed_worker_leaves_what_it_recorded(datasets, tmp_path):
     """SIGKILL of a worker: the job fails in one line, the spans before the kill are there, the report names the worker."""
     arguments = ("run", datasets / "files", "--ranks", 2, "--steps", 2000, "--batch-size", 4, "--out", "run")
@@ -259,6 +266,7 @@ def test_a_killed_worker_leaves_what_it_recorded(datasets, tmp_path):
     assert (None, True) == (host.others_cpu_ratio, "killed" in host.others_cpu_reason)
 
 
+@pytest.mark.job
 def test_a_killed_rank_leaves_what_it_recorded(datasets, tmp_path):
     """SIGKILL of a rank: all other processes end, the rank's spans before the kill are there, the report says what is missing."""
     arguments = ("run", datasets / "lmdb", "--ranks", 2, "--steps", 2000, "--batch-size", 4, "--out", "run")
@@ -278,6 +286,7 @@ def test_a_killed_rank_leaves_what_it_recorded(datasets, tmp_path):
     assert (steps["end_ns"] - steps["start_ns"]).to_list() == total.to_list()
 
 
+@pytest.mark.job
 def test_no_process_outlives_a_killed_ioprof(datasets, tmp_path):
     """SIGKILL of ioprof itself: launcher, ranks and workers end, and the folder is no run."""
     arguments = ("run", datasets / "lmdb", "--ranks", 2, "--steps", 2000, "--batch-size", 4, "--out", "run")
@@ -290,6 +299,7 @@ def test_no_process_outlives_a_killed_ioprof(datasets, tmp_path):
     assert not (tmp_path / "run" / "run.json").exists()
 
 
+@pytest.mark.job
 def test_ctrl_c_ends_all_ranks_and_leaves_a_readable_run(datasets, tmp_path):
     """SIGINT: exit code 130, no process left, a report of the steps that were made."""
     arguments = ("run", datasets / "files", "--ranks", 2, "--steps", 2000, "--batch-size", 4, "--out", "run")

@@ -138,12 +138,14 @@ def read_only(tmp_path):
     folder.chmod(0o700)
 
 
+@pytest.mark.job
 def test_a_place_that_cannot_be_written_to_is_refused_before_the_job(read_only):
     """The folder itself, and one that would have to be made in it."""
     assert "cannot be written to" in refused(read_only)
     assert "cannot be written to" in refused(read_only / "runs" / "first")
 
 
+@pytest.mark.job
 def test_a_name_that_is_not_utf8_is_refused_before_the_job(tmp_path):
     """Tables cannot be written to such a path: said before the job, in one line, not after it."""
     out = tmp_path / os.fsdecode(b"run-\xff")

@@ -80,6 +80,7 @@ def end(job: "subprocess.Popen[bytes]") -> None:
 # ------------------------------------------------------------------------------------------------ a real job
 
 
+@pytest.mark.job
 def test_the_last_sample_of_a_process_agrees_with_the_kernel(data: Path, spool: Path) -> None:
     """For a process that has finished its reads and waits, the series end at exactly the values of /proc and psutil."""
     with reader(data) as job, Sampler(str(spool), period_s=0.02):  # takes its last sample while the process waits
@@ -102,6 +103,7 @@ def test_the_last_sample_of_a_process_agrees_with_the_kernel(data: Path, spool: 
     assert 0 == found.damaged
 
 
+@pytest.mark.job
 def test_the_io_counters_of_the_launcher_include_short_lived_processes(data: Path, spool: Path) -> None:
     """The kernel adds the bytes of a reaped child to its parent, so the series of the launcher include all of them."""
     program = f"cat {data} > /dev/null; (cat {data} > /dev/null); exec cat {data}"
@@ -134,6 +136,7 @@ def relatives(pid: int) -> set[int]:
     return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
 
 
+@pytest.mark.job
 def test_descendants_are_found_and_other_processes_are_not(data: Path, spool: Path) -> None:
     """Children of children belong to the job, and so does a process without its parent that has the marker."""
     job = JobProcesses(os.getpid(), b"IOPROF_SPOOL=" + os.fsencode(spool))
@@ -156,6 +159,7 @@ def test_descendants_are_found_and_other_processes_are_not(data: Path, spool: Pa
     assert ours.isdisjoint(process.pid for process in seen)  # each is returned once, when it is new
 
 
+@pytest.mark.job
 def test_a_process_that_ended_has_no_sample_even_before_it_is_reaped() -> None:
     """The counters of a zombie are final, and unreadable for other users: its series end."""
     job = JobProcesses(os.getpid(), b"nothing")
@@ -260,6 +264,7 @@ def test_a_child_of_a_marked_process_belongs_to_the_job(tmp_path: Path) -> None:
     assert {(7, 100), (8, 100), (9, 100)} == job.read()[0].keys()
 
 
+@pytest.mark.job
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to start a process of another user")
 def test_a_process_of_another_user_is_sampled_except_for_its_reads(spool: Path) -> None:
     """If /proc/PID/io is not readable, the other series exist, and the process is counted."""
@@ -480,6 +485,7 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> N
         Sampler(str(tmp_path / "absent"))
 
 
+@pytest.mark.job
 def test_a_killed_launcher_leaves_its_samples(data: Path, spool: Path) -> None:
     """SIGKILL loses at most the line that was being written."""
     command = [sys.executable, str(LAUNCHER), str(spool), str(data), str(READ_BYTES), str(READS)]

@@ -204,6 +204,7 @@ def test_less_than_a_record_is_refused(datasets):
 # ------------------------------------------------------------------------------------------------ what can go wrong
 
 
+@pytest.mark.system
 def test_a_full_disk_is_found_before_anything_is_written(small_tree, tmp_path, small_disk):
     """The free space is looked at first; the error says how much is needed, and nothing is left."""
     disk = small_disk(1 << 20)
@@ -213,6 +214,7 @@ def test_a_full_disk_is_found_before_anything_is_written(small_tree, tmp_path, s
     assert ["data"] == [path.name for path in disk.iterdir()]
 
 
+@pytest.mark.job
 def test_an_interrupted_copy_goes_on(small_tree, tmp_path):
     """What was written before an interrupt is not written again, and the bytes are those of one that was not interrupted."""
     for layout in ("files", "lmdb", "webdataset"):
@@ -243,6 +245,7 @@ def test_a_dataset_that_is_not_its_manifest_is_not_multiplied(small_tree, tmp_pa
     assert not (tmp_path / "data-2x").exists()
 
 
+@pytest.mark.job
 def test_copies_never_bear_the_name_of_another_record(small_tree, tmp_path):
     """A record may already be called as a copy would be: then the copies are called otherwise."""
     tree = tmp_path / "tree"
@@ -253,6 +256,7 @@ def test_copies_never_bear_the_name_of_another_record(small_tree, tmp_path):
     assert (74, 74) == (found.records, sum(1 for path in found.data_path.rglob("*.JPEG") if path.is_file()))
 
 
+@pytest.mark.job
 def test_a_folder_that_may_not_be_written_is_one_line(datasets, tmp_path):
     """A dataset on a read-only file system has no room beside it."""
     if os.geteuid() == 0:
@@ -332,6 +336,7 @@ def interrupt_after(count):
 # ------------------------------------------------------------------------------------------------ whether copies are copies
 
 
+@pytest.mark.system
 def test_a_linked_extent_is_no_second_copy(tmp_path):
     """On xfs a reflink shares its extents with the original, a copy that was written does not."""
     with slow_storage.throttled_disk(tmp_path, file_system="xfs") as disk:
@@ -350,6 +355,7 @@ def seen(paths):
     return found.bytes // len(paths), found.shared_bytes
 
 
+@pytest.mark.system
 def test_where_it_cannot_be_seen_it_is_not_said(tmp_path, small_disk):
     """tmpfs has no extents; ZFS may fold blocks below them: null, with the reason."""
     file = small_disk(1 << 20) / "file"

@@ -11,6 +11,8 @@ import pytest
 import slow_storage
 from slow_storage import BoundedMemory, bounded_memory, throttled_disk
 
+pytestmark = pytest.mark.system
+
 MIB = 1 << 20
 DATA = np.random.default_rng(0).bytes(16 * MIB)
 

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from repository import NATIVE
 
+pytestmark = pytest.mark.job
+
 CASES = """
 # What the type of the file system decides alone.
 memory     bytes=8192                                               -> page_cache 8192

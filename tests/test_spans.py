@@ -278,6 +278,7 @@ def test_the_cost_of_a_span_is_measured_in_passing(writer: str, tmp_path: Path) 
     assert [("step",), ("decode",)] == rows(tmp_path, "kind")
 
 
+@pytest.mark.job
 def test_the_functions_cost_no_library() -> None:
     """The API is imported in every process of a job: it loads nothing beyond a handful of small standard modules."""
     code = "import sys; before = set(sys.modules); import ioprof.instrument.span; print(*(set(sys.modules) - before))"

@@ -91,6 +91,7 @@ def marked_lines(name: str) -> dict[str, int]:
 # ------------------------------------------------------------------------------------------------ reading
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("minor", MINORS)
 def test_the_stack_of_a_process_is_read(minor: str, tmp_path: Path) -> None:
     """Every frame with file, line and function: those of functions, methods, generators, and those that were called from C."""
@@ -113,6 +114,7 @@ def test_the_stack_of_a_process_is_read(minor: str, tmp_path: Path) -> None:
     assert "TracerPid:\t0\n" in status  # nothing traces it, so nothing stops it
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("minor", MINORS)
 def test_a_stack_that_changes_is_read_as_it_was_or_not_at_all(minor: str, tmp_path: Path) -> None:
     """A thread that calls a function ten million times a second: each sample is a stack that it can have."""
@@ -123,6 +125,7 @@ def test_a_stack_that_changes_is_read_as_it_was_or_not_at_all(minor: str, tmp_pa
     assert state.torn < 0.2 * state.samples
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("minor", MINORS)
 def test_who_holds_the_interpreter_lock_is_sampled(minor: str, tmp_path: Path) -> None:
     """The thread that computes while the main thread waits for the lock after each pause; nobody where none computes."""
@@ -149,6 +152,7 @@ def test_who_holds_the_interpreter_lock_is_sampled(minor: str, tmp_path: Path) -
         assert all(stack.startswith("<thread>:0:thread ") for stack in holding)  # no hooks wrote its name
 
 
+@pytest.mark.system
 def test_a_forked_process_is_found_by_what_is_known_of_its_parent() -> None:
     """The interpreter of a fork is at the same address, its main thread another one of the kernel's."""
     interpreters, (release, wait), (began, begin) = Interpreters(read_memory), os.pipe(), os.pipe()
@@ -170,6 +174,7 @@ def test_a_forked_process_is_found_by_what_is_known_of_its_parent() -> None:
         os.waitpid(child, 0)
 
 
+@pytest.mark.system
 def test_a_thread_that_has_not_begun_is_not_taken_for_the_main_one() -> None:
     """Until it runs, its state has the number of the thread that made it, and stands before that one's."""
     layout, pid, interpreter, new, main = FIXED[3, 11], 77, 0x1000, 0x2000, 0x3000
@@ -231,6 +236,7 @@ def test_threads_of_a_rank_are_sampled_while_there_are_no_workers(tmp_path: Path
     sampler.stop()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("minor", MINORS)
 def test_a_thread_is_sampled_until_it_ends(minor: str, tmp_path: Path) -> None:
     """Its samples have its number; what takes the memory of its state later is not taken for it."""
@@ -278,6 +284,7 @@ def test_a_thread_is_sampled_until_it_ends(minor: str, tmp_path: Path) -> None:
     assert not any("later" in stack for stack in stacks)
 
 
+@pytest.mark.job
 def test_a_program_without_an_interpreter_is_named() -> None:
     """A process that is no Python has no stacks, and the error says so."""
     with subprocess.Popen(["sleep", "60"]) as process:
@@ -286,6 +293,7 @@ def test_a_program_without_an_interpreter_is_named() -> None:
         process.kill()
 
 
+@pytest.mark.system
 def test_a_process_that_may_not_be_read_is_an_error() -> None:
     """The kernel's refusal is a `PermissionError`, and a process that has ended a `ProcessLookupError`."""
     if os.geteuid() != 0:
@@ -304,6 +312,7 @@ def test_a_process_that_may_not_be_read_is_an_error() -> None:
         found.main_thread(child, read_memory)
 
 
+@pytest.mark.job
 def test_wrong_offsets_give_no_stack(tmp_path: Path) -> None:
     """Whatever the memory of a process holds, reading it crashes nothing, and a stack that makes no sense is dropped."""
     draw = random.Random(1)
@@ -325,6 +334,7 @@ def test_wrong_offsets_give_no_stack(tmp_path: Path) -> None:
         reader.close()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("minor", ["3.11", "3.12"])
 def test_fixed_layouts_are_those_of_the_headers(minor: str, tmp_path: Path) -> None:
     """The offsets of a version that does not describe itself, as its own headers have them."""
@@ -371,6 +381,7 @@ def test_an_interpreter_that_is_not_known_is_named(version: int, runtime: bytes,
         layout_of(version, runtime)
 
 
+@pytest.mark.job
 def test_symbols_are_found_in_libraries_only(tmp_path: Path) -> None:
     """A file that is no ELF has no symbols, and a truncated one neither."""
     text = tmp_path / "text"
@@ -425,6 +436,7 @@ def test_any_bytes_are_a_line_table(table: list[int], first_line: int) -> None:
     assert lines_one_by_one(bytes(table), first_line) == instruction_lines(bytes(table), first_line)
 
 
+@pytest.mark.job
 def test_a_file_of_samples_may_be_cut_anywhere(tmp_path: Path) -> None:
     """A launcher that was killed leaves samples that can be read, and the loss is named."""
     (tmp_path / "whole").mkdir()

@@ -206,6 +206,7 @@ def interrupted(dataset, folder):
     return next(folder.glob(".*"))
 
 
+@pytest.mark.job
 def test_a_killed_copy_is_no_dataset_and_goes_on(datasets, tmp_path):
     """SIGKILL at any instant: no manifest under the dataset's name, and the same command makes it whole."""
     large = multiple_of(datasets["files"], Scale.parse("60x"))
@@ -246,6 +247,7 @@ def test_what_lies_in_its_place_is_not_replaced(datasets, tmp_path):
     assert ["thesis.txt"] == os.listdir(tmp_path / "local" / "files")
 
 
+@pytest.mark.system
 def test_a_full_disk_is_found_before_anything_is_copied(datasets, small_disk):
     """The error says what is needed, what is there, and what to type."""
     disk = small_disk(1 << 16)
@@ -295,6 +297,7 @@ def test_a_hostile_description_is_no_copy(datasets, tmp_path, content):
 # ------------------------------------------------------------------------------------------------ the command
 
 
+@pytest.mark.job
 def test_the_command_copies_and_says_what_comes_next(datasets, tmp_path):
     """Rate, check, and the run on the copy."""
     (tmp_path / "local").mkdir()
@@ -304,6 +307,7 @@ def test_the_command_copies_and_says_what_comes_next(datasets, tmp_path):
     assert f"next: ioprof run {tmp_path}/local/files" in finished.err
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

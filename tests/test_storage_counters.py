@@ -122,6 +122,7 @@ def test_an_lctl_that_shows_nothing_is_not_called_again(tmp_path: Path, text: st
     assert {"llite/stats", "osc/stats", "mdc/stats", "llite/read_ahead_stats"} == {note.split()[1] for note in found.notes}
 
 
+@pytest.mark.job
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
 def test_files_for_root_are_noted_with_the_command_that_allows_access(tree: Path) -> None:
     """The note contains the file and the command for an administrator."""

@@ -97,6 +97,7 @@ input()
 """
 
 
+@pytest.mark.job
 def test_a_run_that_goes_on_is_said_to(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """By the process that records it; killed, it is gone, and the run can be gathered."""
     command = [sys.executable, "-c", _RECORDER, str(tmp_path / "run"), "ioprof"]

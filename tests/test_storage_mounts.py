@@ -32,6 +32,7 @@ def settings(device: str, *columns: str) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
+@pytest.mark.job
 @pytest.mark.skipif(not shutil.which("findmnt"), reason="findmnt is not installed")
 def test_every_mount_of_this_machine_is_described_as_findmnt_does(tmp_path: Path) -> None:
     """Point, type and source of all mounts here; folders that cannot be entered are skipped, and so are mounts that other
@@ -59,6 +60,7 @@ def loop_of(found: PathStorage) -> str:
     return device.name
 
 
+@pytest.mark.system
 @needs_root
 @pytest.mark.parametrize("file_system", ["ext4", "xfs", "btrfs"])
 def test_an_image_on_a_loop_device_is_followed_to_its_file(tmp_path: Path, file_system: str) -> None:
@@ -87,6 +89,7 @@ def test_an_image_on_a_loop_device_is_followed_to_its_file(tmp_path: Path, file_
     assert (True, True, str(point / "file")) == (found.answers_nowait, found.counts_blocks, found.sample)
 
 
+@pytest.mark.system
 @needs_root
 def test_an_image_in_an_image_is_followed_to_the_bottom(tmp_path: Path) -> None:
     """A loop device on a loop device in memory: two layers, and the kind is memory."""
@@ -108,6 +111,7 @@ def test_an_image_in_an_image_is_followed_to_the_bottom(tmp_path: Path) -> None:
     assert loop_of(found) != loop_of(layer.storage)
 
 
+@pytest.mark.system
 @needs_root
 def test_an_overlay_is_what_its_folders_are(tmp_path: Path) -> None:
     """Upper and lower folders, also with blanks and colons in their names, each with its own storage."""
@@ -129,6 +133,7 @@ def test_an_overlay_is_what_its_folders_are(tmp_path: Path) -> None:
     assert describe(tmp_path).kind == found.kind
 
 
+@pytest.mark.system
 @needs_root
 def test_a_bind_mount_is_the_mount_that_it_is(tmp_path: Path) -> None:
     """The same device number as the folder around it, and another mount: neither prefix nor st_dev would tell."""
@@ -142,6 +147,7 @@ def test_a_bind_mount_is_the_mount_that_it_is(tmp_path: Path) -> None:
             assert str(tmp_path / "bound") == describe(link).mount_point
 
 
+@pytest.mark.system
 @needs_root
 def test_a_fuse_mount_is_not_guessed_at(tmp_path: Path) -> None:
     """A program may keep its files anywhere: its subtype, its readahead, and no more, neither of place nor of sources."""
@@ -159,6 +165,7 @@ def test_a_fuse_mount_is_not_guessed_at(tmp_path: Path) -> None:
     assert "only its duration is known" in dict(lines(found))["cold or warm"]
 
 
+@pytest.mark.system
 @needs_root
 @pytest.mark.parametrize(("subtype", "kind"), [("glusterfs", "shared"), ("squashfuse", "that of the image")])
 def test_a_fuse_mount_that_is_known_is_what_its_program_is(tmp_path: Path, subtype: str, kind: str) -> None:

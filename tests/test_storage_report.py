@@ -70,6 +70,7 @@ def on_one_device(table: pl.DataFrame, **values: Any) -> Trace:
 # ------------------------------------------------------------------------------------------------ a real device
 
 
+@pytest.mark.system
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_what_a_device_delivered_is_what_was_cold(tmp_path: Path) -> None:
     """A cold file on a disk of its own is read once: the disk delivered that file, and the job read it."""

@@ -85,6 +85,7 @@ def test_a_process_that_is_killed_leaves_nothing(spool: Path, storing: StoringPr
     assert [] == list(out.iterdir())
 
 
+@pytest.mark.system
 def test_a_full_disk_is_said_by_the_recorder(
     spool: Path, storing: StoringProcess, small_disk: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ with storing.starting(Path(sys.argv[1])):
 """
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("after_s", [0, 3])
 def test_it_ends_with_its_recorder(spool: Path, after_s: float) -> None:
     """Also if that is killed, while the process loads or waits."""
@@ -133,6 +135,7 @@ def test_little_is_stored_without_it(spool: Path) -> None:
         assert 0 == storing.cpu_s()
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("ends_early", [False, True])
 def test_a_recording_that_has_it_is_whole(ends_early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run folder has all that the command did, with the costs of recording, whether the process lives on or not.

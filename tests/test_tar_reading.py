@@ -85,6 +85,7 @@ def test_records_of_any_size_are_read_and_found(tmp_path_factory, sizes, data):
     assert [(100 + place, images[place], 7) for place in range(start, len(sizes))] == read(path, shard, shard[start:])
 
 
+@pytest.mark.job
 @needs_library
 def test_a_record_in_the_middle_is_found_by_a_few_reads(tmp_path):
     """Of 2,000 records the 1,777th takes less than a hundredth of the reads that walking there would take."""
@@ -96,6 +97,7 @@ def test_a_record_in_the_middle_is_found_by_a_few_reads(tmp_path):
     assert reads["offset"].n_unique() < 1777 * 3 / 100
 
 
+@pytest.mark.job
 @needs_library
 def test_a_shard_is_read_once_from_one_end_to_the_other(tmp_path):
     """Reads of one mebibyte that follow one another without gap or overlap, until the last record is there."""
@@ -160,6 +162,7 @@ def test_damage_is_named(dataset, tmp_path):
         list(make_loader("webdataset", copy, options))
 
 
+@pytest.mark.job
 @needs_library
 def test_reads_are_recorded_under_the_batch_that_waited_for_them(dataset, tmp_path):
     """Every byte of the tars once per epoch, and each read for a batch of the job."""

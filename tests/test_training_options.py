@@ -5,7 +5,7 @@ import json
 import jobs
 import polars as pl
 import pytest
-from repeated import again_when_wrong, comparing_times
+from quiet_machine import comparing_times, on_a_quiet_machine
 
 import ioprof
 from ioprof.analysis.run import Run
@@ -19,7 +19,7 @@ ALEXNET = ("run", "--loader", "null", "--device", "emulated:p100", "--model", "a
 
 
 @pytest.mark.parametrize(("copy", "least", "most"), [("overlapped", 0.9, 1.0), ("pageable", 0.0, 0.01)])
-@again_when_wrong
+@on_a_quiet_machine
 def test_what_hiding_copies_brings_is_in_the_report(copy, least, most, tmp_path):
     """Copies on their own stream are hidden but for the first; pageable ones not at all, and are longer."""
     finished = jobs.ioprof(*ALEXNET, "--steps", 20, "--copy", copy, "--out", "run", "--json", cwd=tmp_path)
@@ -37,6 +37,7 @@ def test_what_hiding_copies_brings_is_in_the_report(copy, least, most, tmp_path)
     assert "alexnet; 2,987.0 samples/s per device, published: TensorFlow benchmarks" in report
 
 
+@pytest.mark.job
 def test_a_preset_makes_its_job_with_the_exchange_that_was_asked_for(tmp_path):
     """Options that are given win over the preset's; buckets take the time of their scheme on two emulated nodes."""
     given = ("--exchange", "hierarchical", "--ranks-per-node", 1, "--ranks", 2, "--batch-size", 8, "--steps", 6, "--out", "run")
@@ -60,6 +61,7 @@ def test_a_preset_makes_its_job_with_the_exchange_that_was_asked_for(tmp_path):
     assert "102 MB of gradients by hierarchical in 2 nodes" in report
 
 
+@pytest.mark.job
 def test_presets_are_listed_with_their_sources(tmp_path):
     """`ioprof presets` names each with its source, and its year or why there is none; in JSON all that it sets."""
     listed = jobs.ioprof("presets", "--json", cwd=tmp_path)
@@ -75,6 +77,7 @@ def test_presets_are_listed_with_their_sources(tmp_path):
     assert text.count("year unknown: ") == len([preset for preset in found.values() if not preset["year"]]) == 6
 
 
+@pytest.mark.job
 def test_a_study_is_made_again_by_one_command(tmp_path):
     """One run for each number of ranks; its table is what the runs say, and the parts of a step sum to it."""
     words = ("--values", "1,2", "--steps", 8, "--batch-size", 16, "--out", "made", "--json")

@@ -22,7 +22,7 @@ import pytest
 from preload import needs_library
 from repository import PROGRAMS
 
-pytestmark = needs_library
+pytestmark = [pytest.mark.job, needs_library]
 IOPROF: Final = Path(sys.executable).with_name("ioprof")
 SIGNALS: Final = f"{sys.executable} {PROGRAMS / 'show_signals.py'}"
 DESCRIPTORS: Final = 'bash -c \'ls -l /proc/$$/fd | cut -d" " -f9- | grep -v "/proc/" | sed s/\\\\[.*\\\\]// | grep -v ^255\''

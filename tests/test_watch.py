@@ -96,6 +96,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     return Watched(live, Run.load(folder / "run"), printed, messages, command.returncode, metrics, before_end)
 
 
+@pytest.mark.job
 @needs_library
 def test_sums_are_those_of_the_run_folder(watched: Watched) -> None:
     """Every span is counted once although chunks are flushed meanwhile; bytes by source, steps and batches are those of the run."""
@@ -124,6 +125,7 @@ def _length(steps: pl.DataFrame) -> int:
     return int((steps["end_ns"] - steps["start_ns"]).sum())
 
 
+@pytest.mark.job
 @needs_library
 def test_causes_so_far_are_near_those_of_the_report(watched: Watched) -> None:
     """The estimate of each cause is within 5 points of its share in the report, if waiting for ranks counts as exchange."""
@@ -134,6 +136,7 @@ def test_causes_so_far_are_near_those_of_the_report(watched: Watched) -> None:
     assert estimated == pytest.approx(causes, abs=0.05)
 
 
+@pytest.mark.job
 @needs_library
 def test_the_command_prints_lines_and_says_that_the_job_ended(watched: Watched) -> None:
     lines = watched.printed.splitlines()
@@ -144,6 +147,7 @@ def test_the_command_prints_lines_and_says_that_the_job_ended(watched: Watched) 
     assert "next: ioprof report" in watched.messages
 
 
+@pytest.mark.job
 @needs_library
 def test_metrics_are_parsed_by_the_client_library(watched: Watched) -> None:
     """Names, types and labels follow Prometheus's conventions, and counters never fall.
@@ -173,6 +177,7 @@ def test_metrics_are_parsed_by_the_client_library(watched: Watched) -> None:
     assert buckets == [sums.reads["storage"] + sums.reads["unknown"]]
 
 
+@pytest.mark.job
 @needs_library
 def test_a_killed_recording_is_watched_to_its_end(tmp_path: Path) -> None:
     """ioprof is killed, the job goes on for a while: `watch` ends with the job and names the command that makes the run folder."""
@@ -195,6 +200,7 @@ def test_a_killed_recording_is_watched_to_its_end(tmp_path: Path) -> None:
     assert "next: ioprof gather" in messages
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(
     ("what", "message"),
     [("nothing", "nothing is recorded there"), ("999999999", "no such process"), (str(os.getpid()), "is not recorded by ioprof")],
@@ -250,6 +256,7 @@ class Written:
         self.path.write_bytes(self.data)
 
 
+@pytest.mark.job
 def test_every_record_is_read_once_however_chunks_are_flushed(tmp_path: Path) -> None:
     """Looks at any time find each record exactly once: within chunks, after one flush, after several."""
     random = np.random.default_rng(5)
@@ -265,6 +272,7 @@ def test_every_record_is_read_once_however_chunks_are_flushed(tmp_path: Path) ->
     assert sorted(found) == list(range(emitted))
 
 
+@pytest.mark.job
 def test_a_copy_that_is_being_written_is_read_when_it_is_complete(tmp_path: Path) -> None:
     """While a chunk is flushed its copy has the same flush count: it is left for the next look, and nothing is read twice."""
     written = Written(tmp_path / "x.ring", homes=1)
@@ -284,6 +292,7 @@ def test_a_copy_that_is_being_written_is_read_when_it_is_complete(tmp_path: Path
     assert (follower.look().records["start_ns"] - 1).tolist() == [SLOTS]
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("seed", range(40))
 def test_a_damaged_file_raises_nothing(tmp_path: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -328,6 +337,7 @@ def test_hostile_names_do_nothing_on_the_screen_and_in_metrics() -> None:
     assert [sample.value for family in families for sample in family.samples if sample.name == "ioprof_steps_total"] == [1]
 
 
+@pytest.mark.job
 @needs_library
 def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(watched: Watched) -> None:
     """Each name in the queries of docs/grafana-dashboard.json is a metric, and each label of a legend is one of its labels."""
@@ -346,6 +356,7 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(watched: Watch
     assert {re.sub("_(bucket|sum|count)$", "", name) for name in labels} == documented
 
 
+@pytest.mark.job
 @needs_library
 def test_the_perfetto_trace_of_a_recorded_run_has_the_sums_of_its_summary(watched: Watched, tmp_path: Path) -> None:
     """Of a real run too, each span is one slice with its times, counts and bytes are those of summary.json, and arrows lead on."""

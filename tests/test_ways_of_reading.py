@@ -15,7 +15,7 @@ from ioprof.analysis.storage_bytes import StorageBytes, by_process
 from ioprof.instrument.faults import refusal
 from ioprof.trace import Trace
 
-pytestmark = [needs_library, pytest.mark.skipif(refusal() is not None, reason=str(refusal()))]
+pytestmark = [pytest.mark.system, needs_library, pytest.mark.skipif(refusal() is not None, reason=str(refusal()))]
 
 SIZE: Final = 12 << 20
 WRONG: Final = 0.02

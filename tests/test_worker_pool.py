@@ -106,6 +106,7 @@ def test_a_record_can_be_pickled_by_any_protocol(protocol):
 # ------------------------------------------------------------------------------------------------ who starts them
 
 
+@pytest.mark.job
 def test_a_script_is_not_run_again_by_its_workers(tmp_path):
     """It needs no `if __name__ == "__main__":`, and does what it does once."""
     source = tree(tmp_path / "source", {f"n01/{number}.JPEG": jpeg(seed=number) for number in range(20)})
@@ -121,6 +122,7 @@ def test_a_script_is_not_run_again_by_its_workers(tmp_path):
     assert 20 == Dataset.load(tmp_path / "dataset").records
 
 
+@pytest.mark.job
 def test_a_worker_loads_little():
     """What takes long to load is not what its first image needs: no LMDB, no Parquet, no command line."""
     code = "import ioprof.converters.job.worker_process, ioprof.converters.job.image_converter, sys; print(' '.join(sys.modules))"
@@ -130,6 +132,7 @@ def test_a_worker_loads_little():
     assert set() == {"lmdb", "pyarrow", "typer", "rich", "multiprocessing", "ioprof.converters.api", "ioprof.cli"} & loaded
 
 
+@pytest.mark.job
 def test_any_module_may_be_the_first_to_be_loaded():
     """A worker imports the module of its function first, so no import cycle may depend on another order."""
     code = (

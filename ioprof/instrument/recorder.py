@@ -114,6 +114,11 @@ def uses_native() -> bool:
     return _python_ring is None and _native is not None
 
 
+def native_file() -> str | None:
+    """The file of the extension; None: there is none."""
+    return None if _native is None else _native.__file__
+
+
 def lost() -> int:
     """Spans and strings of this recording that found no room; 0 while nothing is recorded."""
     if _python_ring is not None:

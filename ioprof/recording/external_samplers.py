@@ -7,19 +7,13 @@ from typing import Final
 
 from ioprof.errors import CaptureError
 from ioprof.instrument import preload, recorder
-from ioprof.instrument.call_cost import cost_per_call_ns
 from ioprof.instrument.faults import FaultRecorder
 from ioprof.instrument.host import host
 from ioprof.instrument.preload_trial import why_not_loaded
 from ioprof.instrument.samplers import Sampler
+from ioprof.recording.costs import with_kept_costs
 from ioprof.run_record import CaptureRecord, Damage, FaultRecording, Reason, Sampling, StackSampling
 from ioprof.stacks import StackSampler
-
-_COLD_TRIALS: Final = 30
-_BURST: Final = 5
-"""Spans that follow each other after other work: an image is decoded and transformed in a few steps."""
-_DISPLACED_BYTES: Final = 8 << 20
-"""Copied before a trial of the cost where caches are cold: more than a core's share of all caches."""
 
 
 class ExternalSamplers:
@@ -106,7 +100,7 @@ def capture_record(environment: Mapping[str, str], program: str | None = None) -
         reads_reason=why_not,
         collectives_reason=_collectives_reason(environment),
     )
-    return with_costs(recorded, environment)
+    return with_kept_costs(recorded, environment)
 
 
 def _collectives_reason(environment: Mapping[str, str]) -> Reason | None:
@@ -121,37 +115,3 @@ def _collectives_reason(environment: Mapping[str, str]) -> Reason | None:
     if plugin is None:
         return Reason.NCCL_PLUGIN_NOT_BUILT
     return None if len(str(plugin)) < preload.LONGEST_PLUGIN else Reason.NCCL_PLUGIN_PATH_TOO_LONG
-
-
-def with_costs(capture: CaptureRecord, environment: Mapping[str, str]) -> CaptureRecord:
-    """The record with what a span and a call cost, measured now.
-
-    Called before and after the job. Of both measurements the lower counts: other programs can only add to them.
-    """
-    has_library = capture.library is not False
-    measured = _or_none(recorder.cost_per_span_ns), _or_none(lambda: cost_per_call_ns(environment)) if has_library else None
-    spans = [cost for cost in (capture.ns_per_span, measured[0]) if cost is not None]
-    calls = [cost for cost in (capture.ns_per_call, measured[1]) if cost is not None]
-    is_known = bool(spans) and (bool(calls) or not has_library)
-    return capture.replace(
-        ns_per_span=min(spans, default=None),
-        ns_per_call=min(calls, default=None),
-        cost_reason=None if is_known else Reason.COST_UNRESOLVED,
-    )
-
-
-def with_cold_costs(capture: CaptureRecord, environment: Mapping[str, str]) -> CaptureRecord:
-    """The record with what a span and a call cost where the processor's caches hold other data; takes some tenths of a second."""
-    span_ns = _or_none(lambda: recorder.cost_per_span_ns(_BURST, _COLD_TRIALS, _DISPLACED_BYTES))
-    call_ns = None
-    if capture.ns_per_call:
-        call_ns = _or_none(lambda: cost_per_call_ns(environment, _COLD_TRIALS, 1, _DISPLACED_BYTES))
-    return capture.replace(ns_per_cold_span=span_ns, ns_per_cold_call=call_ns)
-
-
-def _or_none(measure: Callable[[], float | None]) -> float | None:
-    """What `measure` returns; None where its files cannot be written, such as on a full disk, which costs no run."""
-    try:
-        return measure()
-    except OSError:
-        return None

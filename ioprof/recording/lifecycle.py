@@ -12,7 +12,8 @@ from ioprof.instrument import preload
 from ioprof.instrument.kernel_clocks import clock_facts, wall_error_ns
 from ioprof.masking import masked_command
 from ioprof.process import printable
-from ioprof.recording.external_samplers import ExternalSamplers, capture_record, with_cold_costs, with_costs
+from ioprof.recording.costs import with_costs
+from ioprof.recording.external_samplers import ExternalSamplers, capture_record
 from ioprof.recording.host_facts import CpuMeter, host_record, recorded_variables, versions
 from ioprof.recording.keeping import Keeper
 from ioprof.recording.parts import own_part, part_folder
@@ -156,9 +157,8 @@ class Recording:
         return finished
 
     def _with_costs(self, run: RunRecord) -> RunRecord:
-        """With the costs of recording, measured when what was recorded is stored, so that it need not wait for that."""
-        capture = with_costs(run.capture, self._base_environment)
-        return run.replace(capture=with_cold_costs(capture, self._base_environment))
+        """With the costs of recording, found when what was recorded is stored, so that it need not wait for that."""
+        return run.replace(capture=with_costs(run.capture, self._base_environment))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._storing.close()

@@ -28,6 +28,7 @@ def profile_block(out: Path, command: Sequence[str], environment: Mapping[str, s
     made after the block, the recording stays, and a `CommandError`, or a note to what the block raised, says where it is.
     """
     from ioprof.recording.attempts import usable_run_folder
+    from ioprof.recording.costs import with_costs
     from ioprof.recording.pending_run import PendingRun
     from ioprof.run_record import Failure
 
@@ -40,10 +41,13 @@ def profile_block(out: Path, command: Sequence[str], environment: Mapping[str, s
     with recording.kept():
         state = hooks.install(recording.spool, None, environment)
 
+    def with_span_costs(made: "RunRecord") -> "RunRecord":
+        return made.replace(capture=with_costs(made.capture, environment))
+
     def end(status: str, *failures: Failure) -> None:
         hooks.remove()
         with recording.kept():
-            recording.make(run.replace(status=status, failures=failures))
+            recording.make(run.replace(status=status, failures=failures), complete=with_span_costs)
 
     try:
         yield

@@ -255,7 +255,8 @@ class CaptureRecord(Record, frozen=True):
     reads_reason: str | None = None
     """Why reads were not captured."""
     ns_per_span: Annotated[float | None, ESSENTIAL] = None
-    """Cost of one span: the lower of two medians, measured before and after the job. Null: see `cost_reason`; never 0."""
+    """Cost of one span on this machine: the lower of two medians, measured after the first job that was recorded since it
+    booted. Null: see `cost_reason`; never 0."""
     ns_per_call: Annotated[float | None, ESSENTIAL] = None
     """What the capture library added to one call that reads or opens, measured likewise. Null without `cost_reason`: it was not
     loaded."""

@@ -244,7 +244,7 @@ class Capture(Record, frozen=True):
     coverage_ratio: float | None
     """Bytes seen over bytes that the kernel counted for the same processes. Null: see `not_seen`."""
     ns_per_event: float | None
-    """Cost of one span, measured on this machine before and after the job."""
+    """Cost of one span, measured on this machine after the first job that was recorded since it booted."""
     overhead_ratio: float | None
     """Spans × `ns_per_event` + calls that the capture library saw × `ns_per_call`, over the summed time of ranks and workers. A
     lower bound of what recording cost: what is timed alone stays in the processor's caches, and the observers' own Python is not

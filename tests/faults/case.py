@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,32 +193,39 @@ def prepared_data(case: Case, data: Path, folder: Path) -> Iterator[tuple[Path, 
         yield data, None
 
 
+IOPROF: Final = (sys.executable, "-m", "ioprof")
+
+
 def outcome(case: Case, data: Path, folder: Path) -> Outcome:
     """Record the job of the case in `folder`, with `data` as its data."""
+    output = run_case(case, data, folder, IOPROF)
+    return outcome_of(Run.load(folder / "run"), output)
+
+
+def run_case(case: Case, data: Path, folder: Path, ioprof: Sequence[object]) -> str:
+    """Record the job of the case in `folder` by the command `ioprof`; what the job printed."""
     skip_without(case)
-    out = folder / "run"
     if case.prepares:
         made = folder / "prepared"
-        subprocess.run(
-            [sys.executable, PROGRAMS / case.program, "prepare", data, made], cwd=folder, check=True, capture_output=True
-        )
+        words = [sys.executable, PROGRAMS / case.program, "prepare", data, made]
+        subprocess.run(words, cwd=folder, check=True, capture_output=True)
         data = made
     if case.make:
         data = folder / "made"
         data.mkdir()
-        words = [sys.executable, str(PROGRAMS / str(case.make[0])), str(data), *map(str, case.make[1:])]
+        words = [sys.executable, PROGRAMS / str(case.make[0]), data, *map(str, case.make[1:])]
         subprocess.run(words, check=True, capture_output=True, timeout=100)
     with prepared_data(case, data, folder) as (place, join):
         command = (*case.before, *(case.launcher or (sys.executable,)), PROGRAMS / case.program, *case.arguments)
-        job = ("run", *case.options, "--out", out) if case.options else ("record", "--quiet", "--out", out, "--", *command)
-        words = [str(word).format(data=place, fast=data, python=sys.executable) for word in job]
+        out = ("--out", folder / "run")
+        job = ("run", *case.options, *out) if case.options else ("record", "--quiet", *out, "--", *command)
         ended = subprocess.run(
-            [sys.executable, "-m", "ioprof", *words],
+            [*map(str, ioprof), *(str(word).format(data=place, fast=data, python=sys.executable) for word in job)],
             cwd=folder, env={**os.environ, **dict(case.environment)}, capture_output=True, text=True, timeout=200,
             preexec_fn=join,  # type: ignore[arg-type]
         )  # fmt: skip
         assert 0 == ended.returncode, ended.stderr
-    return outcome_of(Run.load(out), ended.stdout)
+    return ended.stdout
 
 
 def outcome_of(run: Run, output: str = "") -> Outcome:

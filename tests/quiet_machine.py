@@ -1,0 +1,45 @@
+"""Tests that compare times, and so hold on a machine that does nothing else."""
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+
+from ioprof.recording.host_facts import CpuMeter
+
+MOST_OTHERS: Final = 0.2
+"""How many cores other programs may use, on average of the test's time."""
+
+
+class WrongTimeError(AssertionError):
+    """An assertion about times that does not hold."""
+
+
+@contextmanager
+def comparing_times() -> Iterator[None]:
+    """Mark assertions that compare how long something took, or of what share of the time something is known."""
+    try:
+        yield
+    except AssertionError as error:
+        raise WrongTimeError(str(error)) from error
+
+
+def on_a_quiet_machine(test: Callable[..., None]) -> Callable[..., None]:
+    """A test of the tier `system`, beside which no other test runs. It is skipped if an assertion within `comparing_times()` fails
+    while other programs use more than `MOST_OTHERS` cores; every other assertion must hold on any machine."""
+
+    @functools.wraps(test)
+    def made(*arguments: Any, **fixtures: Any) -> None:
+        meter = CpuMeter()
+        try:
+            test(*arguments, **fixtures)
+        except WrongTimeError as error:
+            others = meter.others_ratio() * (os.cpu_count() or 1)
+            if others <= MOST_OTHERS:
+                raise
+            pytest.skip(f"other programs used {others:.1f} cores; a machine that does nothing else is needed for: {error}")
+
+    return pytest.mark.system(pytest.mark.alone(made))
