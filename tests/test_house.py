@@ -199,6 +199,16 @@ def test_the_decisions_name_files_and_functions_that_exist(page: Path) -> None:
     assert [] == [place for place in places if not is_defined(*place)]
 
 
+def test_the_guide_names_files_that_exist() -> None:
+    """Every file of source, test or document in the table of CONTRIBUTING.md is there."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = "".join(line for line in text.splitlines(keepends=True) if line.startswith("| "))
+    named = {path for path, _ in places_in(table) if "NAME" not in path}
+    assert 100 < len(named)
+    folders = (ROOT, ROOT / "ioprof", ROOT / "tests")
+    assert set() == {path for path in named if not any((folder / path).is_file() for folder in folders)}
+
+
 @pytest.mark.parametrize("page", DOCUMENTS, ids=str)
 def test_the_links_of_documents_lead_to_files(page: Path) -> None:
     """A relative link of a document leads to a file or folder of the checkout, and to a heading where it names one."""
