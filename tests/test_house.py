@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import tomllib
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import typer
 from packaging.requirements import Requirement
-from repository import PACKAGES, ROOT, module_name, python_files
+from repository import PACKAGES, ROOT, module_name, python_files, text_files
 
 import ioprof
 from ioprof import cli
@@ -37,6 +38,9 @@ TARGETS: Final = {
     "trace-processor",
     "clean",
 }
+
+
+DOCUMENTS: Final = [path for path in text_files() if path.suffix == ".md"]
 
 
 @cache
@@ -175,16 +179,79 @@ def test_the_tree_in_the_package_readme_is_that_of_the_package() -> None:
 def test_the_package_readme_names_files_and_functions_that_exist() -> None:
     """In the life of a span and in the walks, every `path` is a file, and every `path:name` is defined in it."""
     text = (ROOT / "ioprof" / "README.md").read_text()
-    shown = text[text.index("## The life of one span") : text.index("## Glossary")]
-    places = re.findall(r"`([\w/]+\.(?:py|c))(?::(\w+))?`", shown)
-    assert 30 < len(places)
-    missing = []
-    for path, name in places:
-        file = ROOT / "ioprof" / path
-        definition = rf"^\s*(?:async )?def {name}\(" if path.endswith(".py") else rf"^[a-z].*\b{name}\("
-        if not file.is_file() or (name and not re.search(definition, file.read_text(), flags=re.MULTILINE)):
-            missing.append(f"{path}:{name}")
+    places = places_in(text[text.index("## The life of one span") : text.index("## Glossary")])
+    assert 50 < len(places)
+    assert [] == [place for place in places if not is_defined(*place)]
+
+
+def test_the_package_readme_names_modules_of_the_large_folders() -> None:
+    """In the table of the large folders every name, in its folder, is a module, a folder or a pattern that fits some."""
+    text = (ROOT / "ioprof" / "README.md").read_text()
+    missing, folder = [], ""
+    table = text[text.index("| folder |") : text.index("## Who may import whom")]
+    for first, cell in re.findall(r"^\| (\S*) *\| [^|]+ \| ([^|]*`[^|]*) \|$", table, flags=re.MULTILINE):
+        folder = first or folder
+        names = re.findall(r"`([\w/*.]+)`", cell)
+        parts = [(name, *(ROOT / "ioprof" / folder).glob(name), *(ROOT / "ioprof" / folder).glob(f"{name}.py")) for name in names]
+        missing += [f"{folder}/{name}" for name, *found in parts if not found]
+    assert folder == "native"
     assert [] == missing
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "decisions").glob("*.md")), ids=lambda page: page.stem)
+def test_the_decisions_name_files_and_functions_that_exist(page: Path) -> None:
+    """What a decision names of the project, from the top of the repository or from ioprof/, is there: it is of today's code."""
+    places = [(path, name) for path, name in places_in(page.read_text()) if is_of_project(path)]
+    assert [] == [place for place in places if not is_defined(*place)]
+
+
+def test_the_guide_names_files_that_exist() -> None:
+    """Every file of source, test or document in the table of CONTRIBUTING.md is there."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = "".join(line for line in text.splitlines(keepends=True) if line.startswith("| "))
+    named = {path for path, _ in places_in(table) if "NAME" not in path}
+    assert 100 < len(named)
+    folders = (ROOT, ROOT / "ioprof", ROOT / "tests")
+    assert set() == {path for path in named if not any((folder / path).is_file() for folder in folders)}
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=str)
+def test_the_links_of_documents_lead_to_files(page: Path) -> None:
+    """A relative link of a document leads to a file or folder of the checkout, and to a heading where it names one."""
+    text = re.sub(r"^(```.*?^```| {4}[^\n]*)", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    missing = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", link):
+            continue
+        target = (ROOT / page).parent / path if path else ROOT / page
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
+            missing.append(link)
+    assert [] == missing
+
+
+def anchors(markdown: str) -> set[str]:
+    """The anchors of headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ +(.+?) *$", markdown, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def places_in(markdown: str) -> list[tuple[str, str]]:
+    """Every `path` of a source or document in a text, with the name behind it in `path:name`, else an empty one."""
+    return re.findall(r"`([\w/.-]+\.(?:py|c|h|js|toml|md))(?::(\w+))?`", markdown)
+
+
+def is_of_project(path: str) -> bool:
+    """Whether the path begins with a folder at the top of the repository or of ioprof."""
+    first, slash, _ = path.partition("/")
+    return bool(slash) and any((folder / first).is_dir() for folder in (ROOT, ROOT / "ioprof"))
+
+
+def is_defined(path: str, name: str) -> bool:
+    """Whether the file is there, at the top of the repository or in ioprof, and defines that name if it is not empty."""
+    file = next((folder / path for folder in (ROOT / "ioprof", ROOT) if (folder / path).is_file()), None)
+    definition = rf"^\s*(?:async )?def {name}\(" if path.endswith(".py") else rf"^[a-z].*\b{name}\("
+    return file is not None and (not name or bool(re.search(definition, file.read_text(), flags=re.MULTILINE)))
 
 
 def test_the_constraints_pin_every_dependency() -> None:

@@ -37,7 +37,7 @@ from ioprof.instrument.span import emit
 from ioprof.schema import WINDOW_SPAN
 
 DEFAULT_WINDOW: Final = "2s/30s"
-"""Two of every thirty seconds: a step recorded by Kineto can take twice its time, see `ioprof/README.md`."""
+"""Two of every thirty seconds: a step recorded by Kineto can take twice its time, see `docs/decisions/gpu.md`."""
 MOST_COST: Final = 0.005
 """Share of the time in which windows may block the job. On an H100 one of 2 s with 20,000 kernels blocked it for 0.67 s."""
 META_SCHEMA: Final = "ioprof.gpu/1"
