@@ -30,7 +30,8 @@ from ioprof.run_record import RunRecord
 from ioprof.trace import Trace
 
 ATTEMPTS: Final = 4
-MOST_OTHERS: Final = 0.25
+MOST_OTHERS: Final = 1.0
+"""Processes of a job that nobody waited for count as others."""
 
 
 def recorded(case: Case, images: Path, folder: Path) -> stored.Files:

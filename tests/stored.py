@@ -1,4 +1,4 @@
-"""Recordings of jobs as the jobs left them, in `tests/recordings/`, replayed through ingest, analysis and gains.
+"""Recordings of jobs as the jobs left them, in `tests/recordings/`, replayed through ingest and analysis.
 
 A recording is a spool and what was known of the run when it ended. `make recordings` makes all anew (`make_recordings.py`).
 Those of one subject share an archive, `<subject>.tar.xz`, since they have most of their strings in common: the files of one kind
@@ -27,7 +27,6 @@ from repository import ROOT
 from ioprof.analysis.run import Run
 from ioprof.ingest import read_spool
 from ioprof.layout import CHUNK_HEADER_DTYPE, RECORD_DTYPE
-from ioprof.replay.summary import with_gains
 from ioprof.run_record import RunRecord
 from ioprof.schema import KINDS, RUN_SCHEMA, SOURCES
 from ioprof.stack_format import CODE_RECORD, HOLDER_RECORD, SAMPLES_RECORD, STACK_FORMAT, STACK_RECORD
@@ -50,7 +49,7 @@ Files = dict[str, bytes]
 
 
 def replayed(subject: str, name: str, folder: Path) -> tuple[Run, str]:
-    """The run of a recording, with gains, and what its program printed. Its spool is unpacked into `folder`, which is new."""
+    """The run of a recording, and what its program printed. Its spool is unpacked into `folder`, which is new."""
     files = recording(subject, name)
     return replay(files, folder)
 
@@ -64,7 +63,7 @@ def replay(files: Mapping[str, bytes], folder: Path) -> tuple[Run, str]:
     known = json.loads(files[RECORD])
     trace = read_spool(folder, RunRecord.of(known["run"]))
     placed = _with_storage(trace.files, known["folders"])
-    return with_gains(Run.of(trace.with_facts(run=trace.run, files=placed))), known["output"]
+    return Run.of(trace.with_facts(files=placed)), known["output"]
 
 
 def _with_storage(files: pl.DataFrame, folders: list[list[str | None]]) -> pl.DataFrame:

@@ -232,7 +232,7 @@ def test_tasks_of_ray_are_charged_by_time() -> None:
         assert ({"transform": 40, "decode": 10} if expected else {}) == found.derived_ns
 
 
-@settings(max_examples=examples(40, in_ci=20), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(traces(max_steps=3))
 def test_a_recorded_script_on_a_cpu_is_told_nothing_of_other_jobs(trace: Trace) -> None:
     """Neither options of the built-in job nor commands that need its datasets, nor of devices that it does not have."""

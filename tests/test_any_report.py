@@ -55,9 +55,7 @@ def recordings(draw: st.DrawFn) -> Trace:
     return Trace(trace.run, spans.cast(dict(column)), pl.concat([trace.files, files], how="diagonal"))  # type: ignore[arg-type]
 
 
-@settings(
-    max_examples=examples(25, in_ci=15), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(recordings(), st.integers(40, 200), st.sampled_from([1, 3, 40, payload.MOST_SPANS]))
 def test_every_report_can_be_made_of_any_recording(trace: Trace, columns: int, most_spans: int) -> None:
     """In the terminal, short and whole; as a page, of all spans or of chosen ones; as JSON, which is read back; and compared with

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import jpeg
+from strategies import examples
 
 from ioprof.converters import ConvertOptions, convert
 from ioprof.converters.sources.source_kinds import open_source
@@ -114,7 +115,7 @@ def test_a_tar_that_was_cut_is_refused(tmp_path):
             open_source(tmp_path, "train")
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(place=st.integers(0, 4095), value=st.binary(min_size=1, max_size=16), form=st.sampled_from([0, 1, 2]))
 def test_a_damaged_tar_is_read_or_refused(tmp_path_factory, place, value, form):
     """Any bytes anywhere: images within the file, or an error of ioprof; no other exception."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from images import encoded
 from PIL import Image
 from repository import PROGRAMS, ROOT
+from strategies import examples
 
 from ioprof import jpeg
 from ioprof.loaders import images as samples
@@ -48,7 +49,7 @@ def by_torch(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 @needs_torch
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data(), width=sides, height=sides, out=st.tuples(sides, sides), extreme=st.booleans())
 def test_the_bytes_are_torchs(data, width, height, out, extreme):
     """Of any box and size, larger or smaller, flipped or not, with the processor's vectors and without."""

@@ -18,9 +18,7 @@ from ioprof.run_record import Reason, RunRecord
 from ioprof.schema import CAUSES
 from ioprof.trace import Trace
 
-JOBS = settings(
-    max_examples=examples(40, in_ci=20), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+JOBS = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 COLUMNS = [f"{cause}_ns" for cause in CAUSES]
 
 

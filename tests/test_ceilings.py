@@ -19,7 +19,7 @@ from ioprof.trace import Trace
 STEPS = 60
 MARGIN = 1.1
 """Between ceilings that are closer than this the bound is not certain."""
-PIPELINES = settings(max_examples=examples(40, in_ci=20), deadline=None)
+PIPELINES = settings(max_examples=examples(40), deadline=None)
 MS = 1_000_000
 
 
@@ -120,7 +120,7 @@ def test_waits_of_a_thread_are_no_waits_of_the_loop() -> None:
     assert ceilings(timeline(beside + loop.partition("\nwait")[0])) is None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(traces(), st.integers(0, 10**12), st.data())
 def test_order_and_shift_change_nothing(trace: Trace, by_ns: int, data: st.DataObject) -> None:
     """Of any trace; with no work for batches there are no ceilings."""
@@ -128,7 +128,7 @@ def test_order_and_shift_change_nothing(trace: Trace, by_ns: int, data: st.DataO
     assert found == ceilings(data.draw(shuffled(shifted(trace, by_ns))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data(), st.integers(0, 3), st.integers(1, 3), st.integers(0, 30))
 def test_blame_is_what_the_simulator_knows(data: st.DataObject, workers: int, prefetch: int, deliver: int) -> None:
     """To the nanosecond, for each step, with workers of different speeds."""

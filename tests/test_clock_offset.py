@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kineto_files import document, event, launch, meta, write
+from strategies import examples
 
 from ioprof.clock import Anchor
 from ioprof.ingest.clock_alignment import ClockAlignment
@@ -64,7 +65,7 @@ def jobs(draw: st.DrawFn) -> tuple[pl.DataFrame, pl.DataFrame, Any]:
     return comm(*rows[0]), comm(*rows[1]), other_of
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(jobs())
 def test_the_truth_is_within_the_uncertainty(job: tuple[pl.DataFrame, pl.DataFrame, Any]) -> None:
     """For any offset and drift, and any late rank: from the first collective to the last."""
@@ -84,7 +85,7 @@ def is_within_collectives(spans: pl.DataFrame, time: int) -> bool:
     return bool(points["last_enter_ns"].min() <= time <= points["first_leave_ns"].max())  # type: ignore[operator]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(jobs(), st.integers(-(10**12), 10**12))
 def test_a_shift_of_either_clock_changes_nothing_but_the_offset(job: tuple[pl.DataFrame, pl.DataFrame, Any], shift: int) -> None:
     """The offset changes by exactly the shift; uncertainty, method and drift stay the same."""
@@ -95,7 +96,7 @@ def test_a_shift_of_either_clock_changes_nothing_but_the_offset(job: tuple[pl.Da
     assert (one.uncertainty_ns, one.method, one.drift_ratio) == (two.uncertainty_ns, two.method, two.drift_ratio)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(jobs(), st.randoms())
 def test_the_order_of_spans_changes_nothing(job: tuple[pl.DataFrame, pl.DataFrame, Any], random: Any) -> None:
     """The spans are a set."""
@@ -225,7 +226,7 @@ def test_uncertainties_of_several_clocks_add_up() -> None:
     assert ["b", "c", "d"] == [entry.clock for entry in unknown.facts().ties]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(jobs())
 @example((comm((0, 1, 0, 10)), comm((1, 1, 0, 10)), None))
 def test_spans_stay_spans(job: tuple[pl.DataFrame, pl.DataFrame, Any]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from damaged_darshan import check_case, shown
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import examples
 
 from ioprof.interchange import darshan_reads
 from ioprof.interchange.darshan_reads import Layout, TracedFile, reads_in
@@ -53,7 +54,7 @@ def test_a_record_that_is_not_complete_is_left_out(count: int, scans: bool) -> N
     assert (found.num_writes, found.num_impossible, found.is_damaged) == (0, 0, True)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_damaged_data_gives_the_same_reads_and_counts(seed: int) -> None:
     """Of both byte orders and versions, with changed, cut and doubled bytes, in blocks that end anywhere."""

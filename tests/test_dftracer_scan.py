@@ -12,6 +12,7 @@ import pytest
 from damaged_dftracer import CALLS, KEPT, PARTS, WHOLE, check_data, check_file, damaged, found_in, generated, read, shown
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import examples
 
 from ioprof.interchange import dftracer, dftracer_events
 
@@ -46,7 +47,7 @@ def test_the_scanner_reads_the_usual_form() -> None:
     assert found.left_out == {("POSIX", "lseek64"): 1, ("STDIO", "write"): 1}
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_damaged_lines_give_the_same_events_and_counts(seed: int) -> None:
     """Lines that were changed, cut, doubled, with escapes, other bytes than UTF-8, or fields that are there twice."""
@@ -54,7 +55,7 @@ def test_damaged_lines_give_the_same_events_and_counts(seed: int) -> None:
     check_data(damaged(chance, chance.choice((WHOLE, generated(chance))), PARTS), chance)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_damaged_files_give_the_same_tables(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """Also where a member of a gzip file is cut short or corrupt: a table with what was before it, or one line."""
@@ -65,7 +66,7 @@ def test_damaged_files_give_the_same_tables(tmp_path_factory: pytest.TempPathFac
 numbers = st.from_regex(r"-?[0-9]{1,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,3})?", fullmatch=True)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(ts=numbers, dur=numbers, ret=numbers, pid=numbers, name=st.text(max_size=20), is_text=st.booleans())
 def test_any_numbers_and_names_are_read_alike(ts: str, dur: str, ret: str, pid: str, name: str, is_text: bool) -> None:
     """As numbers and as texts; with leading zeros, too many digits, fractions and exponents."""
@@ -74,7 +75,7 @@ def test_any_numbers_and_names_are_read_alike(ts: str, dur: str, ret: str, pid: 
     check_data(event + b"\n" + line(ts), random.Random(0))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(whole=st.integers(0, 2**61 // 1000), decimals=st.from_regex(r"[0-9]{1,18}", fullmatch=True), is_text=st.booleans())
 def test_times_are_exact(whole: int, decimals: str, is_text: bool) -> None:
     """To the nearest nanosecond, halves to even, where a double of microseconds since 1970 loses up to 128."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import examples
 
 from ioprof.errors import CommandError
 from ioprof.train.accelerators.exchange import SCHEMES, Exchange, check_exchange
@@ -52,7 +53,7 @@ def sent_by(scheme: str, ranks: int, per_node: int) -> list[Fraction]:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(JOBS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_every_rank_ends_with_the_sum(scheme, job):
     """The messages are an all-reduce: whoever executes them has the sum of all ranks' vectors on each rank."""
     ranks, per_node = job

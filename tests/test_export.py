@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from perfetto_files import Decoded, check_summary, of_slices, rows
 from sample_run import sample_run, trace_of
+from strategies import examples
 from trace_processor import ask
 
 from ioprof.analysis.run import Run
@@ -179,7 +180,7 @@ def test_hostile_names_change_nothing_but_themselves(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_spans_of_one_thread_are_paired_again(tmp_path_factory: pytest.TempPathFactory, times: list[tuple[int, int]]) -> None:
     """Spans that overlap, touch, nest or have no length come back with their own times, on tracks where they nest."""
     spans = [

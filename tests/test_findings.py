@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline_simulator import Pipeline
 from preload import needs_library
 from repository import PROGRAMS
-from strategies import shifted, shuffled, traces
+from strategies import examples, shifted, shuffled, traces
 from timeline import TICK_NS, timeline
 
 from ioprof.analysis.findings import findings
@@ -152,7 +152,7 @@ def test_the_workers_time_is_divided_by_cause_and_name() -> None:
     assert [part.seconds / told.seconds for part in told.parts] == pytest.approx([part.share for part in told.parts])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(traces())
 def test_the_workers_time_sums_to_the_time_of_fetches(trace: Trace) -> None:
     """Exactly; and no named part is more than its cause."""
@@ -173,7 +173,7 @@ def test_order_and_shift_change_nothing(trace: Trace, by_ns: int, data: st.DataO
     assert before == found(data.draw(shuffled(shifted(trace, by_ns))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 900), st.integers(1, 300)), min_size=100, max_size=130))
 def test_littles_law(drawn: list[tuple[int, int]]) -> None:
     """The reads in progress are their number times their mean time over the time, as a count of each instant says."""
@@ -413,7 +413,7 @@ def test_epochs_that_become_slower_name_the_cause() -> None:
     assert told.growth_ratio == pytest.approx(40 / 25 - 1, rel=0.1)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 10**6))
 def test_epochs_with_jitter_have_no_trend(seed: int) -> None:
     """Steps that vary by a third."""

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from repository import PROGRAMS, ROOT
 from simulated_loader import Job, simulate
+from strategies import examples
 
 import ioprof
 from ioprof.analysis.demand import demand
@@ -359,7 +360,7 @@ _PART = st.tuples(st.sampled_from([DELAY, CORES, STORAGE]), st.integers(1, 20))
 _WORK = st.lists(_PART, min_size=1, max_size=3)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.integers(1, 4), st.integers(1, 3), st.lists(_WORK, min_size=1, max_size=9), st.lists(_WORK, min_size=9, max_size=9),
     st.integers(1, 3),

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_datasets import folder_bytes, made
 from PIL import Image, JpegImagePlugin
+from strategies import examples
 
 from ioprof.converters import GenerateOptions, generate
 from ioprof.converters.images.size_distribution import BYTE_QUANTILES, draw_size, target_bytes
@@ -54,7 +55,7 @@ def test_target_sizes_follow_the_distribution(images, seed):
     assert 2_135 <= sizes.min() <= sizes.max() <= 723_977
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(2_135, 250_000), st.integers(0, 2**32 - 1))
 def test_an_image_has_the_size_that_was_asked_for(size, seed):
     """Within 3 %, by what it shows: nothing follows its end mark, no segment is there to fill it up, and it decodes."""

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from strategies import examples
 
 from ioprof import clock
 from ioprof.errors import CaptureError
@@ -229,7 +230,7 @@ def test_a_job_that_ends_before_a_window_was_left_out_says_nothing(run_windows: 
 costs = st.lists(st.integers(0, 5 * SECOND_NS), min_size=1, max_size=5)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(costs_ns=costs, step_ms=st.sampled_from([90, 400, 3_000]))
 def test_windows_cost_at_most_that_share_of_the_time(run_windows: Any, costs_ns: list[int], step_ms: int) -> None:
     """Whatever each costs: of the time from the begin of its period to that of the next window's period. They keep their phase."""
@@ -242,7 +243,7 @@ def test_windows_cost_at_most_that_share_of_the_time(run_windows: Any, costs_ns:
         assert following - period < 2 * apart + 1
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(costs_ns=st.tuples(*(st.integers(1_000_000, 3 * SECOND_NS) for _ in range(2))))
 def test_ranks_whose_windows_cost_differently_meet(run_windows: Any, costs_ns: tuple[int, int]) -> None:
     """The rank with fewer windows has all of them at the same time as the other one."""

@@ -8,7 +8,7 @@ import pytest
 from faults.agreement import printed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import traces
+from strategies import examples, traces
 from timeline import TICK_NS, charged, pid, timeline
 
 from ioprof.analysis.blame import blame
@@ -46,7 +46,7 @@ def test_kernels_are_compute_wherever_they_come_from() -> None:
     assert {"loader": 1, "h2d": 1, "compute": 3} == {cause: ticks for cause, ticks in charged(blame(kineto))[0, 2].items() if ticks}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(trace=traces(), data=st.data())
 def test_waits_for_the_device_change_no_cause(trace: Trace, data: st.DataObject) -> None:
     """Spans of kind `sync` say what the host did; what a step waited for is what the device did meanwhile."""

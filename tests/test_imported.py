@@ -6,6 +6,7 @@ from typing import Any
 import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import examples
 
 from ioprof.ingest.untrusted_values import LATEST_NS
 from ioprof.interchange.imported import Imported, to_trace
@@ -33,7 +34,7 @@ def table(rows: list[tuple[Any, ...]], left_out: frozenset[str]) -> pl.DataFrame
     return pl.DataFrame(columns).with_columns(kind=pl.lit("read", pl.Enum(KINDS)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(files=rows_of_files, left_out=st.frozensets(st.sampled_from(["host", "rank", "pid", "path", "bytes"])))
 def test_spans_files_and_processes_are_those_of_the_tables(files: list[list[tuple[Any, ...]]], left_out: frozenset[str]) -> None:
     """With values that are missing anywhere; spans with impossible times are left out and counted."""

@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from strategies import examples
 
 from ioprof import inflate
 from ioprof.inflate import GZIP, ZLIB
@@ -50,7 +51,7 @@ def streams(chance: random.Random, wbits: int) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("name", dict(LIBRARIES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**32), wbits=st.sampled_from((GZIP, ZLIB)), block_bytes=st.sampled_from((7, 1000, 1 << 18)))
 @example(seed=4385, wbits=GZIP, block_bytes=7)  # ISA-L keeps the last byte before the cut
 def test_streams_are_inflated_one_after_the_other(name: str, seed: int, wbits: int, block_bytes: int) -> None:

@@ -16,6 +16,7 @@ from images import encoded
 from made_datasets import made, tree
 from PIL import Image
 from repository import ROOT
+from strategies import examples
 
 from ioprof import jpeg
 from ioprof.converters import plan_verification
@@ -65,7 +66,7 @@ KINDS: Final = {
 }
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data(), kind=st.sampled_from(sorted(KINDS)), width=st.integers(1, 150), height=st.integers(1, 150))
 def test_a_region_has_the_pixels_of_the_whole_image(decoder, data, kind, width, height):
     """To the bit, whatever the sampling, and wherever the region lies."""

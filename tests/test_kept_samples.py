@@ -18,6 +18,7 @@ from jobs import ioprof as run_ioprof
 from jobs import start, wait_until
 from perf_files import PAGE, ended, fork, header, mapping, minor, named, record, sample, switch
 from repository import PROGRAMS
+from strategies import examples
 
 from ioprof import clock, perf
 from ioprof.ingest import appended_files, read_spool
@@ -86,7 +87,7 @@ def _by_subject(values: dict[Any, float]) -> Readings:
 
 @pytest.mark.job
 @pytest.mark.usefixtures("small_parts")
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     samples=st.lists(st.tuples(st.integers(0, 2), readings), min_size=1, max_size=25),
     noise=st.lists(
@@ -222,7 +223,7 @@ def _read(path: Path) -> Faults:
 
 @pytest.mark.job
 @pytest.mark.usefixtures("small_parts")
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(history=histories(), places=cuts)
 def test_faults_of_the_window_are_those_of_a_full_recording(
     tmp_path_factory: pytest.TempPathFactory, history: list[bytes], places: list[int]
@@ -249,7 +250,7 @@ def test_faults_of_the_window_are_those_of_a_full_recording(
 
 
 @pytest.mark.usefixtures("small_parts")
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=st.data())
 def test_any_bytes_can_be_dropped(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Neither a damaged file nor a damaged state raises."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kineto_files import ANCHOR, MONO_NS, WALL_NS, document, event, launch, meta, write
+from strategies import examples
 
 from ioprof.clock import Anchor
 from ioprof.errors import CaptureError
@@ -242,7 +243,7 @@ def test_a_step_of_the_wall_clock_is_corrected_and_reported(tmp_path: Path) -> N
     assert 20 + moved == window.uncertainty_ns
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.lists(st.integers(0, 20 * MS - 1), min_size=1, max_size=20), shift=st.integers(0, 10**15))
 def test_times_are_exact_to_the_nanosecond(tmp_path: Path, at: list[int], shift: int) -> None:
     """For any value of the monotonic clock."""
@@ -352,7 +353,7 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 NONSENSE = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.text(max_size=9), SCALARS, max_size=3)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(about=st.dictionaries(st.sampled_from(sorted(meta(MARKS))), NONSENSE) | NONSENSE)
 def test_invalid_metadata(tmp_path: Path, about: object) -> None:
     """Each invalid value is treated as missing."""
@@ -366,7 +367,7 @@ def test_invalid_metadata(tmp_path: Path, about: object) -> None:
     assert table_schema(SPAN_COLUMNS) == kineto.read_window(path, meta_path).spans.schema
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_corrupt_files_are_read(tmp_path: Path, data: st.DataObject) -> None:
     """Bytes are changed, removed and inserted anywhere."""

@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kineto_files import MONO_NS, document, event
 from repository import PROGRAMS
+from strategies import examples
 
 from ioprof.ingest.kineto import events as kineto_events
 
@@ -37,7 +38,7 @@ def test_the_scanner_reads_the_usual_form() -> None:
     assert events.launches.select("at", "name", "thread", "dur", "correlation").rows() == [(0, "cudaLaunchKernel", 41, 5_000, 1)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(seed=st.integers(0, 2**32))
 @example(seed=1939)  # `"name"name": "enumerate(DataLoader)` in a range of the host
 def test_damaged_files_give_the_same_tables_and_counts(seed: int) -> None:
@@ -49,7 +50,7 @@ def test_damaged_files_give_the_same_tables_and_counts(seed: int) -> None:
 digits = st.from_regex(r"-?[0-9]{1,25}(\.[0-9]{0,9})?", fullmatch=True)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     category=st.sampled_from(["kernel", "cuda_runtime"]),
     ts=digits,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kineto_files import ANCHOR, MONO_NS, document, event, meta, write
+from strategies import examples
 
 from ioprof.ingest import kineto
 from ioprof.ingest.kineto.waits import FULL_QUEUE
@@ -223,7 +224,7 @@ calls = st.lists(
 kernels = st.lists(st.tuples(st.integers(0, 19_000), st.integers(1, 2_000), st.integers(1, 9)), max_size=20)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=calls, done=kernels, seed=st.integers(0, 1000))
 def test_waits_are_parts_of_calls_that_do_not_overlap(tmp_path: Path, made: Any, done: Any, seed: int) -> None:
     """Of each thread; whatever the order of the events in the file, and whether or not kernels are read with them."""

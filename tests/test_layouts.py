@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from images import jpeg, quadrants
 from made_datasets import folder_bytes, made, records, tree
 from PIL import Image
+from strategies import examples
 
 from ioprof.converters.layouts import lustre_striping
 from ioprof.converters.layouts.lmdb_layout import LmdbTuning
@@ -114,7 +115,7 @@ def test_a_layout_resumes_where_it_stopped(undisturbed, tmp_path_factory, varian
 
 @pytest.mark.parametrize("variant", ["files", "webdataset"])
 @given(cut=st.integers(0, 4000), rest=st.binary(max_size=700))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_a_torn_end_is_dropped(undisturbed, tmp_path_factory, variant, cut, rest):
     """The last file that was being written, cut anywhere, or with something else behind the cut."""
     folder, expected = tmp_path_factory.mktemp("torn"), some_records()

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import jpeg
 from made_datasets import tree
+from strategies import examples
 
 from ioprof.converters.sources import listing
 from ioprof.converters.sources.listing import Lines, ListingWriter, StoredNumbers
@@ -79,7 +80,7 @@ def test_numbers_are_kept_as_they_are(numbers, block, data):
     assert len(numbers) == len(kept)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(classes=CLASSES, others=CLASSES)
 def test_the_fingerprint_is_that_of_names_and_places_in_archives(classes, others):
     """The same for the same source elsewhere; another as soon as a name, an offset or a size is."""

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_datasets import made
 from preload import LIBRARY, needs_library, reads_of
+from strategies import examples
 
 from ioprof.dataset import Dataset
 from ioprof.errors import DatasetError
@@ -36,7 +37,7 @@ def all_values(path: Path, entries: int, first: int = 0) -> list[bytes]:
     return [bytes(pages.value(first + number)) for number in range(entries)]
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.integers(0, 9000), min_size=1, max_size=150), st.integers(0, 10**7), st.randoms(use_true_random=False))
 def test_values_are_those_that_lmdb_returns(tmp_path_factory, sizes, first, chosen):
     """Within a leaf or on pages of their own, appended or put in any order, from whatever number on."""
@@ -76,7 +77,7 @@ def sound(tmp_path_factory) -> bytes:
     return environment(tmp_path_factory.mktemp("sound"), values).read_bytes()
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_hostile_file_gives_values_or_errors(sound, tmp_path, data):
     """Whatever bytes are changed, and wherever it is cut: what is read is within the file, and errors are ours, of one line."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 from sample_run import SampleRun, sample_run
+from strategies import examples
 
 from ioprof.cli import main
 from ioprof.report.markdown import MOST_LINES, escape, markdown
@@ -50,7 +51,7 @@ def test_the_answer_comes_first_then_evidence_advice_and_caveats() -> None:
     assert kinds(text)["table_open"] == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.just(HOSTILE)
     | st.text(st.characters(), min_size=1, max_size=80)

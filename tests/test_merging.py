@@ -11,6 +11,7 @@ from captures import chunk, header_bytes, record, string
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
+from strategies import examples
 from timeline import pid, timeline
 
 from ioprof.analysis.summary import summarise
@@ -65,7 +66,7 @@ def drawn(host: str, rank: int, ahead_ns: int = 0, drawing: str = DRAWING, **clo
     return Trace(RunRecord.of(run), spans.with_columns(pl.col("start_ns", "end_ns") - zero), counters=table)
 
 
-@settings(max_examples=20)  # of two numbers, which are added and subtracted
+@settings(max_examples=examples(20))  # of two numbers, which are added and subtracted
 @given(st.integers(0, 10**15), st.integers(0, 10**15), st.booleans())
 def test_what_two_hosts_recorded_of_a_job_is_the_job(one: int, two: int, swapped: bool) -> None:
     """For any clocks: if the clocks are known to be the same, every time equals that of the whole job exactly."""
@@ -184,7 +185,7 @@ ANY: Final = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.sampled_from(places(drawn("b", 1).run.to_dict())), ANY)
 @example(("clocks", "zero_monotonic_ns"), "x")
 @example(("clocks", "anchors", 0, "wall_ns"), -5)

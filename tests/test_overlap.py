@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import shifted, shuffled, split, traces
+from strategies import examples, shifted, shuffled, split, traces
 from timeline import timeline
 
 from ioprof.analysis.overlap import overlap
@@ -63,7 +63,7 @@ def test_overlap_with_an_emulated_device_is_emulated() -> None:
     assert {"emulated"} == {entry.basis for entry in found.values()}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(traces(), st.data())
 def test_order_shift_and_splits_change_nothing(trace: Trace, data: st.DataObject) -> None:
     """Law 6."""

@@ -16,6 +16,7 @@ from fuse_server import fuse_server
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from repository import ROOT
+from strategies import examples
 
 from ioprof.clock import monotonic_ns
 from ioprof.dataset import quantiles_of
@@ -101,7 +102,7 @@ def taken(material, places):
     return sorted((int(target), int(offset), int(offset + length)) for target, offset, length in places.tolist())
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(record=st.integers(1, 1 << 21), direct=st.booleans(), num_bytes=st.integers(0, 12 << 20))
 def test_ranges_lie_within_the_files_and_apart(large, record, direct, num_bytes):
     """At page boundaries, so that none shares a page with another, or O_DIRECT would be refused; no more bytes than allowed."""
@@ -131,7 +132,7 @@ def test_every_range_is_read_before_one_is_read_again(large):
     assert every == len({place.item() for place in np.concatenate(parts)[:every]})
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(clients=st.integers(1, 12), direct=st.booleans(), num_bytes=st.integers(0, 20 << 20))
 def test_parts_in_order_are_of_one_length_and_apart(large, clients, direct, num_bytes):
     """Each client has consecutive blocks of its own, all of them as many; together no more than allowed."""
@@ -164,7 +165,7 @@ def test_whole_files_are_opened_for_the_first_time_by_the_test_of_opening(small)
     assert len(small) == len(set(read.targets)) == len(read.places)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(clients=st.integers(1, 12), direct=st.booleans(), num_bytes=st.integers(0, 2_000_000))
 def test_whole_files_have_their_own_lengths(small, clients, direct, num_bytes):
     """In an order of chance or in their own: a file's whole length, in whole pages for O_DIRECT, no more bytes than allowed."""

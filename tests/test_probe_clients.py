@@ -15,6 +15,7 @@ import slow_storage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from repository import ROOT
+from strategies import examples
 
 from ioprof.storage.probe import clients, threads
 from ioprof.storage.probe.outcomes import OUTCOME, Ending, Kind, Pieces, places_of
@@ -76,7 +77,7 @@ def read_by(name, process="self"):
 
 
 LENGTHS = st.lists(st.integers(0, FILE_BYTES), max_size=40)
-FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @FEW

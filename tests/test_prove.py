@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from jobs import ioprof
 from preload import needs_library
 from repository import PROGRAMS, ROOT
+from strategies import examples
 from torch.utils.data import DataLoader
 
 from ioprof.analysis.provable import can_be_proved, changes_text, training_loader
@@ -73,7 +74,7 @@ def _made(args: tuple[Any, ...], options: dict[str, Any], new: dict[str, Any]) -
     return loader, call.replaced
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(accepted(), _NEW)
 def test_a_changed_loader_is_one_that_torch_accepts(call: tuple[tuple[Any, ...], dict[str, Any]], new: dict[str, Any]) -> None:
     """It has the new values, and all others as they were; what needs workers is gone where it has none, and never an error."""

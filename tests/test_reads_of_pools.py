@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jobs import ioprof
 from preload import needs_library
 from repository import PROGRAMS
+from strategies import examples
 from timeline import pid, timeline
 
 from ioprof.analysis.demand import fetched
@@ -55,7 +56,7 @@ def reads_of(drawn: list[tuple[int, int, int, str]]) -> list[dict[str, Any]]:
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(READS, st.integers(1, 9))
 def test_parts_find_what_the_whole_finds(drawn: list[tuple[int, int, int, str]], size: int) -> None:
     """Conservation: no span is lost or changed but for its batch, whatever the parts in which the reads are looked at; and a batch
@@ -76,7 +77,7 @@ def test_parts_find_what_the_whole_finds(drawn: list[tuple[int, int, int, str]],
         assert row["batch"] * 100 <= row["start_ns"] <= row["batch"] * 100 + 60
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(READS)
 def test_a_thread_helps_if_it_hardly_reads_between_fetches(drawn: list[tuple[int, int, int, str]]) -> None:
     """By brute force: at most 5 % of the time of its reads, and each is at least 1 ns, lies between the first fetch and the last

@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import examples
 from test_gpu_windows import gpu
 from timeline import timeline
 
@@ -50,7 +51,7 @@ def shares(trace: Trace) -> dict[str, float]:
     return {each.cause: each.share for each in gains(trace).gains if each.share > 1e-9}
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(0, STEPS - 2), st.integers(1, STEPS), st.integers(0, 30))
 def test_a_window_shows_what_all_steps_gain(first: int, length: int, blocked: int) -> None:
     """Whichever steps were recorded, and however long the end of the window took: the steps are alike."""
@@ -87,7 +88,7 @@ def test_rows_keep_their_length(seed: int) -> None:
     assert as_recorded(after, trains, np.zeros(20, np.bool_)) is after
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(1, 9), st.sampled_from([1.25, 2.0, 8.0]))
 def test_a_faster_device_waits_for_the_loop(own: int, speed: float) -> None:
     """A loop that needs `own` ticks of ten to launch the next step is the next bound; unless it is not known that it does."""

@@ -18,6 +18,7 @@ from repository import ROOT
 from rich.cells import cell_len
 from rich.console import Console
 from sample_run import SampleRun, sample_run, steps_summary
+from strategies import examples
 
 from ioprof.analysis.run import Run
 from ioprof.report import units, views
@@ -77,7 +78,7 @@ def test_a_printed_share_is_off_by_less_than_its_last_decimal(values: list[float
             assert abs(float(text) - 100 * value / total) <= 0.1 + 1e-9
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(shares_with_gaps)
 def test_the_table_of_causes_in_the_terminal_adds_up(shares: list[float | None]) -> None:
     summary = with_causes(sample().summary, shares)
@@ -167,7 +168,7 @@ def test_a_cause_that_was_not_measured_is_a_dash_with_its_reason() -> None:
 HOSTILE = "[bold]x[/bold]\x1b[31m\u202e\r\n\tname" + "y" * 300
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.just(HOSTILE) | any_text)
 def test_names_from_data_cannot_write_to_the_terminal(name: str) -> None:
     run = {
@@ -367,7 +368,7 @@ def waiting(summary: Summary, bound: str) -> Summary:
 
 
 @given(any_text)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_the_brief_report_shows_hostile_names_as_text(text: str) -> None:
     run = sample()
     slowest = tuple(read.replace(path=text) for read in run.summary.storage.slowest)

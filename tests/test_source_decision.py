@@ -9,6 +9,7 @@ from compiling import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from repository import NATIVE
+from strategies import examples
 
 pytestmark = pytest.mark.job
 
@@ -126,7 +127,7 @@ def reads(draw: st.DrawFn) -> str:
     return " ".join([*words, f"readahead={draw(st.integers(0, 1 << 20))}"])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(reads(), min_size=20, max_size=60))
 def test_every_byte_has_one_source(program: Path, lines: list[str]) -> None:
     """The parts of a read add up to what it returned."""
@@ -134,7 +135,7 @@ def test_every_byte_has_one_source(program: Path, lines: list[str]) -> None:
     assert [int(re.findall(r"\bbytes=(\d+)", line)[0]) for line in lines] == sums
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(reads(), min_size=20, max_size=60), st.integers(1, 1 << 40))
 def test_only_differences_of_counters_matter(program: Path, lines: list[str], offset: int) -> None:
     """What the thread did before the read changes nothing."""

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from readme import DATA
 from slow_storage import evict
+from strategies import examples
 from timeline import timeline
 
 from ioprof.analysis.devices import deliveries, stalls
@@ -187,7 +188,7 @@ hostile = st.recursive(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(hostile, st.floats())
 def test_nothing_that_a_run_folder_may_hold_stops_the_summary(value: Any, count: float) -> None:
     """A run folder comes from anywhere: an entry that is not as ioprof writes it is passed over, and so is a count that is none."""

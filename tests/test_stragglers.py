@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import examples
 from timeline import pid, timeline
 
 from ioprof.analysis.blame import charges
@@ -107,7 +108,7 @@ class LocalSgd:
 
 
 @given(st.data(), st.integers(2, 3), st.integers(1, 4), st.integers(1, 9), st.integers(1, 3))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_ranks_that_average_every_n_steps(data: st.DataObject, ranks: int, every: int, exchange: int, collectives: int) -> None:
     """What made a rank late is what the model of such a job knows, however long ago it was; here computing goes by CPU."""
     took = st.tuples(st.integers(0, 50), st.integers(1, 50))

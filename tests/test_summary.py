@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import shifted, shuffled, traces
+from strategies import examples, shifted, shuffled, traces
 from timeline import pid, timeline
 
 from ioprof.analysis.demand import demand
@@ -19,7 +19,7 @@ from ioprof.run_record import Reason, RunRecord
 from ioprof.schema import BASES, CAUSES, FILE_COLUMNS, SPAN_COLUMNS
 from ioprof.trace import Trace, table_schema
 
-JOBS = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+JOBS = settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 NS = 1e-9
 
 JOB = """

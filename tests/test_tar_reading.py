@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_datasets import made, records
 from preload import LIBRARY, captured, needs_library, reads_of, run_python
+from strategies import examples
 
 from ioprof.dataset import Dataset
 from ioprof.errors import DatasetError
@@ -74,7 +75,7 @@ def write_tar(path: Path, sizes: list[int], first: int = 0) -> list[bytes]:
     return images
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.integers(0, 3 * BLOCK) | st.just(CHUNK_BYTES + 1), min_size=1, max_size=12), st.data())
 def test_records_of_any_size_are_read_and_found(tmp_path_factory, sizes, data):
     """Empty ones, those that fill blocks exactly, and those larger than one read; from any record on."""
@@ -127,7 +128,7 @@ def refusal(path: Path, shard: range) -> str:
     return ""
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_damaged_tar_is_refused_or_read(dataset, tmp_path, data):
     """Whatever a few bytes of the headers become, or wherever it is cut: records, or one of our errors in one line."""

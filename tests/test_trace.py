@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from rich.console import Console
-from strategies import traces
+from strategies import examples, traces
 from timeline import pid, timeline
 
 from ioprof.analysis.blame import blame
@@ -126,7 +126,7 @@ def check_that_facts_work_or_are_refused(folder: Path, document: str) -> None:
     assert len(refused.splitlines()) < 2
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(st.sampled_from(places(RUN)) | st.sampled_from(["schema", *RUN]).map(lambda key: (key,)), any_json)
 @example(("hosts",), 3)
 @example(("clocks",), None)
@@ -251,7 +251,7 @@ def halves(draw: st.DrawFn) -> tuple[Trace, list[Trace]]:
     ]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(halves())
 def test_the_halves_of_a_run_merge_into_the_whole(found: tuple[Trace, list[Trace]]) -> None:
     """Spans, files, counters and facts; each span still names its path, whatever number that had in its half."""
@@ -262,7 +262,7 @@ def test_the_halves_of_a_run_merge_into_the_whole(found: tuple[Trace, list[Trace
     assert summarise(whole).to_json() == summarise(merged).to_json()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(halves())
 def test_selected_ranks_merge_into_the_whole(found: tuple[Trace, list[Trace]]) -> None:
     """`merge` undoes `select`, though each selection keeps all facts and files, down to the numbers of the files."""
@@ -274,7 +274,7 @@ def test_selected_ranks_merge_into_the_whole(found: tuple[Trace, list[Trace]]) -
     assert whole.run == merged.run
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(halves(), st.randoms())
 def test_the_order_of_the_parts_does_not_matter(found: tuple[Trace, list[Trace]], random: Any) -> None:
     """Also where the parts know different things of the run: each of them is kept, and the worse status holds."""
@@ -312,7 +312,7 @@ def test_the_order_of_the_parts_does_not_matter(found: tuple[Trace, list[Trace]]
     assert 5 == one.run.clocks.uncertainty_ns
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(runs())
 def test_one_part_is_the_whole(whole: Trace) -> None:
     """A merge of one trace is that trace."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from images import BAD, ODD, encoded, jpeg, quadrants
 from made_datasets import made, records, tree
 from PIL import Image
+from strategies import examples
 
 from ioprof.converters import ConvertOptions
 from ioprof.converters.images.transforms import (
@@ -43,7 +44,7 @@ def noise(width: int, height: int, **options: object) -> bytes:
 # ------------------------------------------------------------------------------------------------ laws
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=st.data(), width=st.integers(1, 90), height=st.integers(1, 90), size=st.tuples(st.integers(1, 70), st.integers(1, 70)))
 def test_the_native_resize_is_pillows(data, width, height, size):
     """Byte for byte, for any box within any image: so where there is no compiler the dataset is the same."""
@@ -55,7 +56,7 @@ def test_the_native_resize_is_pillows(data, width, height, size):
     assert resize_box(pixels, box, size).tobytes() == resize_box(pixels, box, size, native=None).tobytes()
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=st.data(), width=st.integers(1, 90), height=st.integers(1, 90), size=st.tuples(st.integers(1, 70), st.integers(1, 70)))
 def test_a_part_of_an_image_is_resized_as_the_whole(data, width, height, size):
     """Byte for byte, where it holds what the filter needs; otherwise it is refused, and nothing else is read."""

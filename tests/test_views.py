@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from repository import ROOT
 from sample_run import SampleRun, sample_run, steps_frame, trace_of
+from strategies import examples
 from timeline import timeline
 
 from ioprof.analysis.blame import blame
@@ -40,7 +41,7 @@ def blame_tables(draw: st.DrawFn) -> pl.DataFrame:
     return steps_frame(rows)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(blame_tables())
 def test_seconds_by_cause_add_up_to_the_wall_time(steps: pl.DataFrame) -> None:
     table = views.seconds_by_cause(steps)
@@ -51,7 +52,7 @@ def test_seconds_by_cause_add_up_to_the_wall_time(steps: pl.DataFrame) -> None:
     assert table.filter(pl.col("rank").is_null())["seconds"].sum() == pytest.approx(sum(expected.values()))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(blame_tables(), st.integers(1, 20))
 def test_thinning_steps_never_hides_the_longest(steps: pl.DataFrame, limit: int) -> None:
     table = views.step_rows(steps, limit)
@@ -63,7 +64,7 @@ def test_thinning_steps_never_hides_the_longest(steps: pl.DataFrame, limit: int)
     assert causes.to_series().to_list() == table["wall_ns"].to_list()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(blame_tables(), st.integers(1, 20))
 def test_thinning_rates_never_hides_the_slowest_step(steps: pl.DataFrame, limit: int) -> None:
     table = views.rates(steps, 32, limit)
@@ -76,7 +77,7 @@ def test_thinning_rates_never_hides_the_slowest_step(steps: pl.DataFrame, limit:
             assert (mine["lowest"] <= mine["rate"] * (1 + 1e-9)).all()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(blame_tables(), st.integers(2, 4))
 def test_the_slowest_and_the_fastest_rank_are_always_shown(steps: pl.DataFrame, limit: int) -> None:
     pace, shown = views.ranks_by_pace(steps), views.chosen_ranks(steps, limit)
@@ -174,7 +175,7 @@ def test_lanes_from_top_to_bottom() -> None:
     assert dict(view.bars.select("kind", "source").unique().rows())["open"] is None
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30)), min_size=1, max_size=80), st.integers(1, 60))
 def test_joining_short_spans_loses_no_time_and_keeps_the_longest(gaps: list[tuple[int, int]], limit: int) -> None:
     ends = list(itertools.accumulate(gap + took for gap, took in gaps))
