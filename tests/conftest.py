@@ -3,14 +3,17 @@
 import fcntl
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -63,7 +66,10 @@ sys.addaudithook(_note_start)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--budget`, for `make quick`."""
+    """`--whole`, and `--budget` for `make quick`."""
+    parser.addoption(
+        "--whole", action="store_true", help="run all tests, also those of the tier `system` whose turn is another day"
+    )
     parser.addoption("--budget", type=float, metavar="S", help="leave out the tests that would begin later than so many seconds")
 
 
@@ -93,6 +99,21 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             fcntl.flock(room, fcntl.LOCK_UN)  # not by closing it: a test's processes may hold copies
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out those whose turn is another day: of `pytest.mark.system(every=3)` each test runs on one day in three."""
+    if config.getoption("--whole"):
+        return
+    day = int(os.environ["IOPROF_TESTS_DAY"])
+    left_out = [item for item in items if (day + zlib.crc32(item.nodeid.encode())) % _every(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _every(item: pytest.Item) -> int:
+    return max((mark.kwargs.get("every", 1) for mark in item.iter_markers("system")), default=1)
+
+
 _BEGAN_S: Final = time.monotonic()
 
 
@@ -110,26 +131,27 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.
     try:
         return (yield)
     finally:
-        if fixturedef.scope != "function" and len(_started) > before:
-            _starting_fixtures.add(fixturedef.argname)
+        if fixturedef.scope != "function":
+            _started_by[fixturedef.argname] = _started[before:]
 
 
-_starting_fixtures: Final[set[str]] = set()
+_started_by: Final[dict[str, list[str]]] = {}
+"""By the name of a fixture that tests share."""
 
 
 @pytest.fixture(autouse=True)
 def tier_fits(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that starts a process and has neither mark, and one that changes the machine and is not of the tier `system`."""
     _started.clear()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
     yield
-    if request.node.get_closest_marker("system"):
-        return
-    wrong = [program for program in _started if Path(program).name in OF_SYSTEM]
-    assert not wrong, f"the test starts {wrong[0]}: mark it with pytest.mark.system"
-    if not request.node.get_closest_marker("job"):
-        shared = _starting_fixtures.intersection(request.fixturenames)
-        assert not shared, f"its fixture {min(shared)} starts a process: mark the test with pytest.mark.job"
-        assert not _started, f"the test starts a process ({_started[0]}): mark it with pytest.mark.job"
+    started = [*_started, *chain.from_iterable(_started_by.get(name, ()) for name in request.fixturenames)]
+    if resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt != before:
+        started.append("a process of multiprocessing")  # which no audit event tells
+    marks = {mark.name for mark in request.node.iter_markers()} & {"job", "system"}
+    of_system = [program for program in started if Path(program).name in OF_SYSTEM]
+    assert "system" in marks or not of_system, f"{of_system[0]} is started: mark the test with pytest.mark.system"
+    assert marks or not started, f"a process is started ({started[0]}): mark the test with pytest.mark.job"
 
 
 @pytest.fixture(autouse=True)

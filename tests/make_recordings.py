@@ -30,7 +30,7 @@ from ioprof.run_record import RunRecord
 from ioprof.trace import Trace
 
 ATTEMPTS: Final = 4
-MOST_OTHERS: Final = 1.0
+MOST_OTHERS: Final = 1.2
 """Processes of a job that nobody waited for count as others."""
 
 

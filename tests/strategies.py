@@ -14,12 +14,11 @@ from ioprof.run_record import RunRecord
 from ioprof.schema import SPAN_COLUMNS
 from ioprof.trace import Trace, table_schema
 
-
 _SHARE = float(os.environ.get("IOPROF_EXAMPLES", "0.4"))
 
 
 def examples(number: int) -> int:
-    """How many examples of a property to make, where so many are worth it: by default two in five, as many with IOPROF_EXAMPLES=1."""
+    """How many examples of a property to make of a number of them: two in five, or the share that IOPROF_EXAMPLES says."""
     return max(5, round(number * _SHARE))
 
 
