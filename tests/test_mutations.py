@@ -6,7 +6,7 @@ from repository import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 
-import mutations  # noqa: E402
+import mutations
 
 
 def test_each_fault_can_be_made() -> None:
