@@ -341,7 +341,8 @@ def interrupted(self):
     os.kill(os.getpid(), signal.SIGUSR1)
     return claim(self)
 ring.Ring._claim = interrupted
-recorder.start(Path({str(tmp_path)!r}), native=False)
+recorder._native = None
+recorder.start(Path({str(tmp_path)!r}))
 for _ in range(3000):
     with span("read"):
         pass
