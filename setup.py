@@ -9,7 +9,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import BaseError
+from setuptools.errors import BaseError, CCompilerError
 
 # Of setuptools, which has no other name for it; to be imported after it.
 from distutils.command.build_scripts import build_scripts  # isort: skip
@@ -63,7 +63,7 @@ class BuildLibraries(build_ext):
         self.build_temp = str(Path(shared, ext.name))
         try:
             super().build_extension(ext)
-        except BaseError as error:
+        except (BaseError, CCompilerError) as error:
             if ext.optional:
                 raise
             raise SystemExit(f"ioprof: {ext.name} cannot be built ({error}); {WITHOUT_COMPILER}") from None

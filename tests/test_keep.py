@@ -41,8 +41,6 @@ from ioprof.run_record import WholeJob
 from ioprof.trace import Trace
 from ioprof.watching.target import only_target
 
-pytest.importorskip("ioprof._native", reason="the extension is not built: no C compiler")
-
 STEPS = 3000
 STEP_NS = 1_000_000
 KNOWN = 4096

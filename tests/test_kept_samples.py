@@ -37,8 +37,6 @@ from ioprof.recording.run_folder import MARKER
 from ioprof.stack_format import CODE_RECORD, SAMPLES_RECORD, STACK_FORMAT, STACK_RECORD, TEXT_RECORD
 from ioprof.trace import Trace
 
-pytest.importorskip("ioprof._native", reason="the extension is not built: no C compiler")
-
 FILE = 0x7F00_0000_0000
 FRACTION = 1000
 """Places where a file is cut are in thousandths of its length."""

@@ -1,6 +1,6 @@
 """What stands in the place of a library's function: it looks on, and cannot be told from what it observes.
 
-All of it holds for the extension's observers and for those of the Python fallback, but where only the extension's go further.
+All of it holds for the extension's observers and for those in Python, but where only the extension's go further.
 """
 
 import copy

@@ -155,15 +155,15 @@ def test_without_its_extension_ioprof_says_what_to_do(tmp_path: Path) -> None:
     """One line, of commands and of the functions of `import ioprof`; a recorded command runs, and is not recorded."""
     blocked = "import sys; sys.modules['ioprof._native'] = None; "
     command = f"{blocked}from ioprof.__main__ import program; sys.argv = ['ioprof', *sys.argv[1:]]; sys.exit(program())"
-    ended = run(sys.executable, "-P", "-c", command, "report", tmp_path, cwd=tmp_path)
+    ended = run(sys.executable, "-I", "-c", command, "report", tmp_path, cwd=tmp_path)
     assert 2 == ended.returncode
     (line,) = ended.stderr.splitlines()
     assert "pip install a wheel" in line
     assert "make wheel" in line
-    ended = run(sys.executable, "-P", "-c", command, "record", "--", "sh", "-c", "echo ran; exit 3", cwd=tmp_path)
+    ended = run(sys.executable, "-I", "-c", command, "record", "--", "sh", "-c", "echo ran; exit 3", cwd=tmp_path)
     assert (3, "ran\n") == (ended.returncode, ended.stdout)
     assert "make wheel" in ended.stderr
-    ended = run(sys.executable, "-P", "-c", f"{blocked}import ioprof; print(ioprof.span('x')); ioprof.load('x')", cwd=tmp_path)
+    ended = run(sys.executable, "-I", "-c", f"{blocked}import ioprof; print(ioprof.span('x')); ioprof.load('x')", cwd=tmp_path)
     assert ended.stderr.splitlines()[-1] == f"ioprof.errors.CommandError: {line.removeprefix('ioprof: ')}"
 
 

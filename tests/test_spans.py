@@ -13,13 +13,13 @@ import pytest
 from captures import WRITERS, recorded, trace_of, writing
 from repository import ROOT
 
+from ioprof import _native as native_module
 from ioprof.errors import CaptureError
 from ioprof.instrument import recorder, ring
 from ioprof.instrument import span as api
 from ioprof.instrument.span import PAGE_CACHE, STORAGE, UNKNOWN, emit, intern, span
 from ioprof.schema import KINDS, SOURCES
 
-native_module = pytest.importorskip("ioprof._native", reason="the extension is not built: no C compiler")
 writers = pytest.mark.parametrize("writer", WRITERS)
 
 FIELDS = {"step": 1, "batch": 2, "bytes": 3, "file": 0, "offset": 5, "stream": 6, "source": STORAGE}
