@@ -1,4 +1,4 @@
-"""The one part of the build that pyproject.toml cannot say: the C libraries, and that ioprof installs without a compiler too."""
+"""The one part of the build that pyproject.toml cannot say: the C libraries, and the command in C."""
 
 import os
 import platform
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError
 
 # Of setuptools, which has no other name for it; to be imported after it.
 from distutils.command.build_scripts import build_scripts  # isort: skip
@@ -19,8 +20,8 @@ for name in ("converters", "loaders"):
         raise SystemExit(f"ioprof/{name} is not the folder it links to; install ioprof from git or from a .tar.gz, not from a .zip")
 
 NATIVE = Path("ioprof/native")
-COMMAND = NATIVE / "launcher" / "ioprof"
-"""The command as a script; beside it is its C source."""
+COMMAND = NATIVE / "launcher" / "launcher.c"
+"""The command `ioprof`."""
 
 # gnu11 for atomics and anonymous initialisers; initial-exec because a dynamic thread-local costs a call per span, and may allocate
 # in the thread's first.
@@ -45,6 +46,12 @@ NCCL_PROFILER = "ioprof._nccl_profiler"
 """No module either: a plugin that NCCL loads. It stays loaded when NCCL unloads it: a later communicator goes on with its file."""
 
 LIBRARIES = (CAPTURE, STACKS, NCCL_PROFILER)
+"""These may be missing: what each of them records is then said to be missing."""
+
+WITHOUT_COMPILER = (
+    "install a wheel of ioprof (`make wheel` on a machine with a C compiler), or install a compiler and Python's headers "
+    "(apt-get install gcc python3-dev) and then ioprof"
+)
 
 
 class BuildLibraries(build_ext):
@@ -56,6 +63,10 @@ class BuildLibraries(build_ext):
         self.build_temp = str(Path(shared, ext.name))
         try:
             super().build_extension(ext)
+        except (BaseError, CCompilerError) as error:
+            if ext.optional:
+                raise
+            raise SystemExit(f"ioprof: {ext.name} cannot be built ({error}); {WITHOUT_COMPILER}") from None
         finally:
             self.build_temp = shared
 
@@ -67,23 +78,21 @@ class BuildLibraries(build_ext):
 
 
 class BuildCommand(build_scripts):
-    """Builds the command `ioprof` from C; without a compiler it is the script of that name."""
+    """Builds the command `ioprof` from C."""
 
     def get_source_files(self) -> list[str]:
         """What a source distribution has to have."""
-        return [str(COMMAND), str(COMMAND.with_name("launcher.c"))]
+        return [str(COMMAND)]
 
     def run(self) -> None:
         """Build it."""
         self.mkpath(self.build_dir)
         compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
         flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]
-        target = Path(self.build_dir, COMMAND.name)
         try:
-            subprocess.run([*compiler, *flags, str(COMMAND.with_name("launcher.c")), "-o", str(target)], check=True)
-        except (OSError, subprocess.CalledProcessError):
-            target.unlink(missing_ok=True)
-            super().run()
+            subprocess.run([*compiler, *flags, str(COMMAND), "-o", str(Path(self.build_dir, "ioprof"))], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise SystemExit(f"ioprof: the command cannot be built ({error}); {WITHOUT_COMPILER}") from None
 
 
 def files(pattern: str, *folders: str) -> list[str]:
@@ -98,7 +107,6 @@ def of_one_file(name: str, *headers: str) -> Extension:
         [str(NATIVE / f"{name}.c")],
         depends=[str(NATIVE / header) for header in headers],
         extra_compile_args=RESIZE_FLAGS,
-        optional=True,
         **STABLE_ABI,
     )
 
@@ -114,7 +122,6 @@ setup(
             depends=files("*.h", "ring", "spans"),
             include_dirs=[str(NATIVE / "ring")],
             extra_compile_args=FLAGS,
-            optional=True,
             **STABLE_ABI,
         ),
         Extension(
@@ -122,7 +129,6 @@ setup(
             ["converters/images/resize.c"],
             extra_compile_args=RESIZE_FLAGS,
             libraries=["m"],
-            optional=True,
             **STABLE_ABI,
         ),
         Extension(
@@ -130,7 +136,6 @@ setup(
             ["converters/images/bilinear.c"],
             extra_compile_args=RESIZE_FLAGS,
             libraries=["m"],
-            optional=True,
             **STABLE_ABI,
         ),
         Extension(
@@ -139,7 +144,6 @@ setup(
             depends=["converters/images/huffman.h", "converters/images/jpeg_abi.h"],
             extra_compile_args=["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"],
             libraries=["dl"],
-            optional=True,
             **STABLE_ABI,
         ),
         Extension(
@@ -147,7 +151,6 @@ setup(
             [str(NATIVE / "probe.c")],
             extra_compile_args=[*FLAGS, "-pthread"],
             extra_link_args=["-pthread"],
-            optional=True,
             **STABLE_ABI,
         ),
         of_one_file("checksum"),
@@ -160,7 +163,6 @@ setup(
             files("*.c", "scan"),
             depends=files("*.h", "scan"),
             extra_compile_args=[*RESIZE_FLAGS, "-fno-math-errno"],
-            optional=True,
             **STABLE_ABI,
         ),
         Extension(

@@ -14,13 +14,14 @@
     ioprof.convert(source, "data", layout="lmdb")                    a dataset of images
     ioprof.probe("/lustre/me/data")                                  what a path delivers
 
-Errors are those of `ioprof.errors`. Everything but `span` is imported when it is first used.
+Errors are those of `ioprof.errors`. Everything but `span` is imported when it is first used. `span` and `batches` work in a job
+whose interpreter cannot load the C extension; all else needs it.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from ioprof.instrument.span import span
+from ioprof.instrument.span import has_extension, span
 
 if TYPE_CHECKING:
     from ioprof.api import compare as compare
@@ -73,7 +74,22 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'ioprof' has no attribute {name!r}")
     module, attribute = _LAZY[name]
+    if name != "batches":
+        require_extension()
     return getattr(import_module(module), attribute)
+
+
+def require_extension() -> None:
+    """Raise `CommandError` where ioprof was installed without its C extension, or for another kind of interpreter."""
+    if not has_extension:
+        import sys
+
+        from ioprof.errors import CommandError
+
+        raise CommandError(
+            f"{__path__[0]} has no C extension that {sys.executable} can load; pip install a wheel of ioprof (`make wheel` on a "
+            "machine with a C compiler), or install a compiler (apt-get install gcc python3-dev) and then ioprof anew"
+        )
 
 
 def __dir__() -> list[str]:

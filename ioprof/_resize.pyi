@@ -1,3 +1,5 @@
 from typing import Any
 
-def resize(rgb: Any, size: tuple[int, int], box: tuple[int, int, int, int], out_size: tuple[int, int], /) -> bytes: ...
+_Box = tuple[int, int, int, int]
+
+def resize(rgb: Any, size: tuple[int, int], box: _Box, out_size: tuple[int, int], part: _Box = ..., /) -> bytes: ...

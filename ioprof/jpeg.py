@@ -11,17 +11,12 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-_native: ModuleType | None
-try:
-    from ioprof import _jpeg as _native
-except ImportError:  # ioprof was installed without a C compiler
-    _native = None
+from ioprof import _jpeg
 
 START: Final = b"\xff\xd8\xff"
 """The first bytes of a JPEG."""
@@ -74,16 +69,15 @@ class LibjpegTurbo:
     decodes_regions = True
     is_observed = False
 
-    def __init__(self, path: str, native: ModuleType) -> None:
+    def __init__(self, path: str) -> None:
         """Raises OSError if it cannot be used."""
-        native.load(path)
+        _jpeg.load(path)
         self.name = f"libjpeg-turbo ({Path(path).name}{' of Pillow' if '/' in path else ''})"
-        self.size = native.size
-        self._decode, self._check = native.decode, native.check
+        self.size = _jpeg.size
 
     def region(self, data: Any, box: Box, denominator: int = 1, to_end: bool = True) -> Pixels:
         """See `Decoder`."""
-        found = self._decode(data, box, denominator, to_end)
+        found = _jpeg.decode(data, box, denominator, to_end)
         if isinstance(found, tuple):
             raise _problem(*found)
         left, top = box[0] // denominator, box[1] // denominator
@@ -93,7 +87,7 @@ class LibjpegTurbo:
 
     def check(self, data: Any) -> None:
         """See `Decoder`."""
-        warnings, code, text = self._check(data)
+        warnings, code, text = _jpeg.check(data)
         if warnings:
             raise _problem(warnings, code, text)
 
@@ -143,12 +137,11 @@ def _problem(warnings: int, code: int, text: str) -> CorruptJpegError | Undecide
 @cache
 def installed() -> Decoder | None:
     """The decoder of this installation, the best there is; loads its library. None: there is none."""
-    if _native is not None:
-        for path in _libraries():
-            try:
-                return LibjpegTurbo(path, _native)
-            except OSError:  # another version, or without the functions for regions
-                continue
+    for path in _libraries():
+        try:
+            return LibjpegTurbo(path)
+        except OSError:  # another version, or without the functions for regions
+            continue
     return simple_jpeg()
 
 

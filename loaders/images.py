@@ -3,37 +3,26 @@
 Of a JPEG only the crop is decoded (`ioprof.jpeg`), at half, a quarter or an eighth of its size where that is still enough for the
 target. Pillow decodes what is unusual. The crop is resized by torch's antialiased bilinear filter for bytes, as torchvision's v2
 transforms do it on tensors: within 2 of 255 of Pillow's. `ioprof._bilinear` gives the same bytes as torch, and writes them, flipped
-or not, to their place in the batch. Where it was not built, torch does it, or Pillow where torch has no AVX2 and is slow.
+or not, to their place in the batch.
 """
 
 import io
 import random
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from PIL import Image
-from torch.nn.functional import interpolate
 
 from ioprof import jpeg
+from ioprof._bilinear import resize_planes
 from ioprof.instrument.manual import current_batch, transforming
 from ioprof.instrument.span import span
 from ioprof.jpeg import CorruptJpegError, Decoder, UndecidedJpegError
 from ioprof.loaders.base import ACCEPT, PILLOW, REGION, LoaderOptions, Record
 from ioprof.loaders.crops import Box, crop_box
-
-resize_planes: Callable[..., None] | None
-try:
-    from ioprof._bilinear import resize_planes
-except ImportError:  # ioprof was installed without a C compiler
-    resize_planes = None
-
-TORCH_IS_FAST: Final = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -88,34 +77,9 @@ def load_sample(
 def random_crop(image: "Image.Image | Pixels", box: Box, choice: random.Random | None, out: Pixels) -> None:
     """The crop of an image, or of its pixels (height, width, 3), flipped with probability 1/2, to `out`, (3, crop, crop)."""
     is_flipped, crop = choice is not None and choice.random() < 0.5, out.shape[1]
-    if resize_planes is not None:
-        if not isinstance(image, np.ndarray):
-            image, box = np.asarray(image.crop(box)), (0, 0, box[2] - box[0], box[3] - box[1])
-        resize_planes(image, (image.shape[1], image.shape[0]), box, out, (crop, crop), is_flipped)
-        return
-    pixels = resized_by_torch(image, crop, box) if TORCH_IS_FAST else resized_by_pillow(image, crop, box)
-    out[:] = pixels[:, :, ::-1] if is_flipped else pixels
-
-
-def resized_by_torch(image: "Image.Image | Pixels", crop: int, box: Box) -> Pixels:
-    """The crop of an image, or of its pixels (height, width, 3), as (3, crop, crop)."""
-    if isinstance(image, np.ndarray):
-        left, top, right, bottom = box
-        part = image[top:bottom, left:right]
-        if not (part.flags.c_contiguous and part.flags.writeable):  # torch warns of memory that cannot be written
-            part = np.array(part)
-    else:
-        part = np.array(image.crop(box))
-    planes = torch.from_numpy(part).permute(2, 0, 1)[None]
-    return interpolate(planes, (crop, crop), mode="bilinear", antialias=True, align_corners=False)[0].numpy()
-
-
-def resized_by_pillow(image: "Image.Image | Pixels", crop: int, box: Box) -> Pixels:
-    """The same by Pillow."""
-    if isinstance(image, np.ndarray):
-        image = Image.fromarray(image)
-    part = image.crop(box).resize((crop, crop), Image.Resampling.BILINEAR)
-    return np.asarray(part).transpose(2, 0, 1)
+    if not isinstance(image, np.ndarray):
+        image, box = np.asarray(image.crop(box)), (0, 0, box[2] - box[0], box[3] - box[1])
+    resize_planes(image, (image.shape[1], image.shape[0]), box, out, (crop, crop), is_flipped)
 
 
 def _part(

@@ -2,8 +2,8 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,13 +21,25 @@ WRITERS: Final = {"native": True, "python": False}
 
 
 @contextmanager
-def recorded(spool: Path, native: bool, **facts: Any) -> Iterator[None]:
-    """Record the block into `spool`."""
-    recorder.start(spool, native=native, **facts)
+def writing(native: bool) -> Iterator[None]:
+    """Recordings that start in the block are written by the extension, or else as where it cannot be loaded."""
+    extension = recorder._native
+    recorder._native = extension if native else None
     try:
         yield
     finally:
-        recorder.stop()
+        recorder._native = extension
+
+
+@contextmanager
+def recorded(spool: Path, native: bool = True, **facts: Any) -> Iterator[None]:
+    """Record the block into `spool`."""
+    with writing(native):
+        recorder.start(spool, **facts)
+        try:
+            yield
+        finally:
+            recorder.stop()
 
 
 def run_program(name: str, *arguments: object) -> str:
@@ -96,3 +108,12 @@ def chunk(*slots: bytes, tid: int = 70, count: int | None = None, sequence: int 
     for name, value in fields.items():
         header[name] = value
     return (header.tobytes() + body).ljust(CHUNK_BYTES, b"\0")
+
+
+def allocated_bytes(paths: Iterable[Path]) -> int:
+    """What files take on disk, without their holes; those that have gone take nothing."""
+    found = 0
+    for path in paths:
+        with suppress(OSError):
+            found += path.lstat().st_blocks * 512
+    return found

@@ -4,7 +4,10 @@ import random
 import struct
 from typing import Any, Final
 
-from ioprof.interchange.darshan_reads import COLUMNS, Layout, Reads, reads_in
+import numpy as np
+import numpy.typing as npt
+
+from ioprof.interchange.darshan_reads import COLUMNS, Layout, Reads, TracedFile, reads_in
 
 _WORDS: Final = (0, 1, 5, -1, -2, 1 << 31, (1 << 31) - 1, (1 << 63) - 1, -(1 << 63), 1 << 62, 1 << 40, 4096)
 _SECONDS: Final = (
@@ -22,6 +25,47 @@ _SECONDS: Final = (
     float("inf"),
 )
 _START_NS: Final = 1_700_000_000 * 10**9
+_RECORD_BYTES: Final = 104
+"""Of a file: id, rank, shared, host name, writes, reads."""
+
+
+def reads_by_numpy(data: bytes, layout: Layout, start_ns: int) -> Reads:
+    """What the scanner must find."""
+    order = layout.byte_order
+    fields = [("offset", "i8"), ("length", "i8"), ("start", "f8"), ("end", "f8"), ("thread", "u8")][: 4 + layout.has_threads]
+    dtype = np.dtype([(name, order + kind) for name, kind in fields])
+    found: list[dict[str, Any]] = [{name: np.empty(0, np.int64) for name in COLUMNS}]
+    files = []
+    num_writes = num_impossible = place = 0
+    is_damaged = False
+    while place + _RECORD_BYTES <= len(data):
+        number, rank = struct.unpack_from(f"{order}Qq", data, place)
+        host = data[place + 24 : place + 88].split(b"\0")[0]
+        writes, reads = struct.unpack_from(f"{order}2q", data, place + 88)
+        place += _RECORD_BYTES
+        is_damaged = writes < 0 or reads < 0 or (writes + reads) * dtype.itemsize > len(data) - place
+        if is_damaged:
+            break
+        columns = _possible(np.frombuffer(data, dtype, writes + reads, place)[writes:], start_ns)
+        place += (writes + reads) * dtype.itemsize
+        num_writes += writes
+        if reads:
+            files.append(TracedFile(number, rank if 0 <= rank < 1 << 31 else None, host, len(columns["bytes"])))
+            found.append(columns)
+            num_impossible += reads - len(columns["bytes"])
+    joined = {name: np.concatenate([each[name] for each in found]) for name in COLUMNS}
+    return Reads(joined, files, num_writes, num_impossible, is_damaged)
+
+
+def _possible(calls: npt.NDArray[Any], start_ns: int) -> dict[str, Any]:
+    begin, end, length, offset = (calls[name] for name in ("start", "end", "length", "offset"))
+    # A comparison with NaN is false.
+    possible = (begin >= 0) & (end >= begin) & (end < 1e9) & (length >= 0) & (offset >= -1)
+    values = (np.rint(begin[possible] * 1e9), np.rint(end[possible] * 1e9), length[possible], offset[possible])
+    columns = dict(zip(COLUMNS, (each.astype(np.int64) for each in values), strict=True))
+    for name in ("start_ns", "end_ns"):
+        columns[name] += start_ns
+    return columns
 
 
 def records(chance: random.Random, layout: Layout) -> bytes:
@@ -70,7 +114,7 @@ def check_case(chance: random.Random) -> Reads:
     data = damaged(chance, layout)
     cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.choice((0, 1, 5, 300))))
     blocks = [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-    found, expected = reads_in(blocks, layout, _START_NS), reads_in([data], layout, _START_NS, scans=False)
+    found, expected = reads_in(blocks, layout, _START_NS), reads_by_numpy(data, layout, _START_NS)
     assert shown(expected) == shown(found)
     assert sum(file.num_reads for file in found.files) == len(found.columns["bytes"])
     return found

@@ -4,7 +4,10 @@ import gzip
 import json
 import random
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -48,10 +51,40 @@ LARGE_PARTS: Final = (
 )  # fmt: skip
 
 
+class Splitter:
+    """In place of the scanner: leaves all lines to the decoder in Python."""
+
+    def __init__(self, *_: Any) -> None:
+        self._num_lines = 0
+
+    def scan(self, text: bytes, start: int, end: int) -> tuple[bytes, int]:
+        rows, first = [], 0
+        for at, line in enumerate(text[start:end].split(b"\n"), self._num_lines):
+            rows.append((at, first, first + len(line)))
+            first += len(line) + 1
+        self._num_lines += len(rows)
+        return np.array(rows, np.int64).tobytes(), 0
+
+    def tables(self) -> tuple[Any, ...]:
+        return (b"", 0), [b"", b""], [b"", b"", b""], [], [], []
+
+
+@contextmanager
+def scanning(scans: bool) -> Iterator[None]:
+    """Lines are read by the scanner, or all of them by the decoder in Python."""
+    scanner = dftracer_events._scan
+    dftracer_events._scan = scanner if scans else SimpleNamespace(DFTracerScanner=Splitter)
+    try:
+        yield
+    finally:
+        dftracer_events._scan = scanner
+
+
 def found_in(data: bytes, cuts: list[int], scans: bool) -> tuple[Found, int, Counter[str]]:
     """The events of whole lines, which are cut at places after line ends."""
     damage: Counter[str] = Counter()
-    events = Events(CALLS, KEPT, scans)
+    with scanning(scans):
+        events = Events(CALLS, KEPT)
     for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
         events.add(data, start, end, damage)
     return events.finish(), len(events), +damage
@@ -80,15 +113,12 @@ def check_data(data: bytes, chance: random.Random) -> None:
 
 def read(path: Path, scans: bool) -> tuple[object, ...]:
     """A file as the importer returns it, or its error."""
-    native = dftracer_events._native
-    dftracer_events._native = native if scans else None
     try:
-        (imported,) = dftracer.read_dftracer([path])
+        with scanning(scans):
+            (imported,) = dftracer.read_dftracer([path])
     except CommandError as error:
         assert len(str(error).splitlines()) == 1  # noqa: PT017
         return (str(error),)
-    finally:
-        dftracer_events._native = native
     return imported.spans.rows(), imported.spans.schema, +imported.damage
 
 

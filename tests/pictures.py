@@ -5,12 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pytest
 from captures import trace_of
 
 from ioprof.instrument.hooks.patches import Patches
-
-native_module = pytest.importorskip("ioprof._native", reason="the extension is not built: no C compiler")
 
 
 class Picture:

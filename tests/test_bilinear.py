@@ -4,6 +4,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,16 +17,16 @@ from PIL import Image
 from repository import PROGRAMS, ROOT
 from strategies import examples
 
-from ioprof import jpeg
+from ioprof import _bilinear, jpeg
 from ioprof.loaders import images as samples
 from ioprof.loaders.base import LoaderOptions, Record
 from ioprof.loaders.crops import sample_random
-from ioprof.loaders.images import TORCH_IS_FAST, Decoding, load_sample
+from ioprof.loaders.images import Decoding, load_sample
 
 CASES = 300
 """Of the sanitizers' run: a resize and a JPEG each."""
 
-bilinear = pytest.importorskip("ioprof._bilinear", reason="ioprof._bilinear is not built: no C compiler")
+TORCH_IS_FAST = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 needs_torch = pytest.mark.skipif(not TORCH_IS_FAST, reason="torch has no AVX2 here, and another filter")
 
 sides = st.one_of(st.integers(1, 12), st.integers(1, 600))
@@ -39,13 +40,20 @@ def noise(width: int, height: int, seed: int, *, extreme: bool) -> np.ndarray:
 
 def resized(pixels: np.ndarray, box: tuple[int, int, int, int], size: tuple[int, int], *, flipped: bool, plain: bool) -> np.ndarray:
     out = np.empty((3, size[1], size[0]), np.uint8)
-    bilinear.resize_planes(pixels, (pixels.shape[1], pixels.shape[0]), box, out, size, flipped, plain)
+    _bilinear.resize_planes(pixels, (pixels.shape[1], pixels.shape[0]), box, out, size, flipped, plain)
     return out
 
 
 def by_torch(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     planes = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
     return torch.nn.functional.interpolate(planes, (size[1], size[0]), mode="bilinear", antialias=True)[0].numpy()
+
+
+def planes_by_torch(pixels: np.ndarray, _: tuple[int, int], box: tuple[int, int, int, int], out: np.ndarray, *rest: Any) -> None:
+    """As `ioprof._bilinear.resize_planes`."""
+    (left, top, right, bottom), (size, is_flipped) = box, rest
+    planes = by_torch(np.array(pixels[top:bottom, left:right]), size)
+    out[:] = planes[:, :, ::-1] if is_flipped else planes
 
 
 @needs_torch
@@ -86,15 +94,15 @@ def test_wrong_sizes_are_refused():
         ((5, 4), (0, 0, 5, 4), (0, 2)),
     ):
         with pytest.raises(ValueError, match="not an RGB image of this size"):
-            bilinear.resize_planes(pixels, size, box, out, out_size, False)
+            _bilinear.resize_planes(pixels, size, box, out, out_size, False)
     out.flags.writeable = False
     with pytest.raises((BufferError, TypeError, ValueError)):
-        bilinear.resize_planes(pixels, (5, 4), (0, 0, 5, 4), out, (2, 2), False)
+        _bilinear.resize_planes(pixels, (5, 4), (0, 0, 5, 4), out, (2, 2), False)
 
 
 @needs_torch
 @pytest.mark.parametrize("number", range(6))
-def test_samples_are_what_they_were_without_the_extension(number, monkeypatch):
+def test_samples_are_resized_as_by_torch(number, monkeypatch):
     """The same pixels, of raw records, JPEGs and what Pillow decodes, in a place of a batch and by themselves."""
     pixels = noise(190, 130, number, extreme=False)
     records = [Record(pixels.tobytes(), (130, 190, 3), 0)]
@@ -105,7 +113,7 @@ def test_samples_are_what_they_were_without_the_extension(number, monkeypatch):
         alone = load_sample(record, sample_random(1, 0, number), 64, decoding)
         load_sample(record, sample_random(1, 0, number), 64, decoding, out=batch[1])
         with monkeypatch.context() as patched:
-            patched.setattr(samples, "resize_planes", None)
+            patched.setattr(samples, "resize_planes", planes_by_torch)
             assert (alone == load_sample(record, sample_random(1, 0, number), 64, decoding)).all()
         assert (alone == batch[1]).all()
         assert not batch[0].any()

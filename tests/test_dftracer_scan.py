@@ -14,13 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import examples
 
+from ioprof import _scan
 from ioprof.interchange import dftracer, dftracer_events
-
-
-@pytest.fixture(autouse=True)
-def _scanner() -> None:
-    if dftracer_events._native is None:
-        pytest.skip("ioprof._scan is not built: no C compiler")
 
 
 def line(ts: str = "5", dur: str = "1", name: str = '"read"', args: str = "{}", **more: str) -> bytes:
@@ -31,7 +26,7 @@ def line(ts: str = "5", dur: str = "1", name: str = '"read"', args: str = "{}", 
 
 def test_the_scanner_reads_the_usual_form() -> None:
     """It leaves the line with an escape to the decoder, and no other."""
-    scanner = dftracer_events._native.DFTracerScanner(1, CALLS, KEPT)
+    scanner = _scan.DFTracerScanner(1, CALLS, KEPT)
     rows, num_events = scanner.scan(WHOLE, 0, len(WHOLE))
     assert (24, 11) == (len(rows), num_events)
     found, num_events, damage = found_in(WHOLE, [], scans=True)
@@ -117,7 +112,7 @@ def test_other_data_after_a_gzip_file_is_said(tmp_path: Path) -> None:
 
 
 def test_a_scan_is_within_its_text() -> None:
-    scanner = dftracer_events._native.DFTracerScanner(1, (), ())
+    scanner = _scan.DFTracerScanner(1, (), ())
     for begin, end in ((-1, 1), (2, 1), (0, len(WHOLE) + 1), (len(WHOLE) + 1, len(WHOLE) + 1)):
         with pytest.raises(ValueError, match="no lines from"):
             scanner.scan(WHOLE, begin, end)

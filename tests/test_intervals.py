@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from repository import NATIVE, PROGRAMS
 
-from ioprof.analysis import intervals
+from ioprof import _intervals
 from ioprof.analysis.intervals import (
     EMPTY,
     Intervals,
@@ -33,7 +33,6 @@ from ioprof.analysis.intervals import (
 )
 
 SETS = strategies.intervals()
-native = pytest.mark.skipif(intervals.native is None, reason="ioprof was installed without a C compiler")
 
 
 def bitmap(intervals: Intervals) -> NDArray[np.bool_]:
@@ -162,60 +161,37 @@ def test_a_partition_is_normal_and_gives_each_instant_to_the_first_class(windows
     assert bitmap(rest).tolist() == left.tolist()
 
 
-@native
-@given(SETS, SETS)
-def test_the_library_in_c_finds_what_numpy_finds(a: Intervals, b: Intervals) -> None:
-    """Union, difference, division, overlaps and what is covered, to the last interval, in the same order."""
-
-    def found() -> list[object]:
-        piece, parts = pieces_within(a, union(b))
-        sets = (union(a), subtract(a, b), *split(union(a), union(b)), *partition(a, [b, a]), parts)
-        return [piece.tolist(), covered(a, b).tolist(), *(each.tolist() for each in sets)]
-
-    in_c = found()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals, "native", None)
-        assert in_c == found()
-
-
-@native
 @given(SETS, st.lists(st.integers(0, 4), min_size=1), st.integers(-9, 50), st.integers(1, 60))
-def test_the_library_in_c_places_intervals_of_workers_as_numpy_does(
-    a: Intervals, drawn: list[int], origin: int, stride: int
-) -> None:
+def test_intervals_of_workers_are_placed_end_to_end(a: Intervals, drawn: list[int], origin: int, stride: int) -> None:
     """Each is clipped to the time of its worker."""
     workers = np.resize(np.array(drawn, np.int64), len(a)) * 10
-    known = np.array([0, 10, 20, 30, 40])
-    in_c = end_to_end(a, workers, known, origin, stride)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals, "native", None)
-        assert in_c.tolist() == end_to_end(a, workers, known, origin, stride).tolist()
-    times = np.stack([in_c[:, side] - workers // 10 * stride for side in (0, 1)])
-    assert ((times >= 0) & (times < stride)).all()
+    placed = end_to_end(a, workers, np.array([0, 10, 20, 30, 40]), origin, stride)
+    expected = [
+        [worker // 10 * stride + min(max(edge - origin, 0), stride - 1) for edge in interval]
+        for interval, worker in zip(a.tolist(), workers.tolist(), strict=True)
+    ]
+    assert expected == placed.tolist()
 
 
-@native
-def test_the_library_in_c_writes_to_no_memory_but_that_of_its_buffers() -> None:
+def test_nothing_is_written_to_any_memory_but_that_of_its_buffers() -> None:
     """A result that does not fit, or columns of unequal length, raise instead."""
     two, one = np.array([0, 10]), np.array([5])
-    library = intervals.native
-    assert library is not None
     with pytest.raises(ValueError, match="too little room"):
-        library.unite(two, two + 5, one.copy(), one.copy())
+        _intervals.unite(two, two + 5, one.copy(), one.copy())
     with pytest.raises(ValueError, match="too little room"):
-        library.split(two, two + 5, one, one + 1, *(one.copy() for _ in range(4)))
+        _intervals.split(two, two + 5, one, one + 1, *(one.copy() for _ in range(4)))
     with pytest.raises(ValueError, match="too little room"):
-        library.find_overlaps(two, two + 5, one - 5, one + 20, *(one.copy() for _ in range(3)))
+        _intervals.find_overlaps(two, two + 5, one - 5, one + 20, *(one.copy() for _ in range(3)))
     with pytest.raises(ValueError, match="equal length"):
-        library.count_overlaps(two, one, two, two)
+        _intervals.count_overlaps(two, one, two, two)
     with pytest.raises(ValueError, match="too little room"):
-        library.covered_before(two, two + 5, two, two, one.copy())
+        _intervals.covered_before(two, two + 5, two, two, one.copy())
     with pytest.raises(ValueError, match="equal length"):
-        library.covered_before(two, two + 5, one, two, two.copy())
+        _intervals.covered_before(two, two + 5, one, two, two.copy())
     with pytest.raises(ValueError, match="too little room"):
-        library.place(one, two, two, two + 5, one.copy(), one.copy(), 0, 10)
+        _intervals.place(one, two, two, two + 5, one.copy(), one.copy(), 0, 10)
     with pytest.raises(ValueError, match="equal length"):
-        library.place(one, one, two, two + 5, two.copy(), two.copy(), 0, 10)
+        _intervals.place(one, one, two, two + 5, two.copy(), two.copy(), 0, 10)
 
 
 @given(

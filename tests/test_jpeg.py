@@ -18,7 +18,7 @@ from PIL import Image
 from repository import ROOT
 from strategies import examples
 
-from ioprof import jpeg
+from ioprof import _jpeg, jpeg
 from ioprof.converters import plan_verification
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError, DatasetError
@@ -36,7 +36,7 @@ FUZZED: Final = 600
 def decoder() -> Decoder:
     found = jpeg.installed()
     if found is None or not found.decodes_regions:
-        pytest.skip("regions cannot be decoded: no ioprof._jpeg (no C compiler), or no libjpeg.so.62")
+        pytest.skip("regions cannot be decoded: no libjpeg.so.62")
     return found
 
 
@@ -287,11 +287,10 @@ def test_hostile_data_is_an_error_or_an_image(decoder):
 
 def test_a_check_stops_at_the_first_warning(decoder):
     """A repeated scan of a progressive image is a warning: any number of them, 33 bytes each, takes no longer than one."""
-    native = pytest.importorskip("ioprof._jpeg")
     data = picture(300, 200, progressive=True).removesuffix(b"\xff\xd9")
     repeated = data + data[data.rindex(b"\xff\xda") :] * 50 + b"\xff\xd9"
-    assert (0, 0, "") == native.check(data + b"\xff\xd9")
-    assert (1, 115) == native.check(repeated)[:2]
+    assert (0, 0, "") == _jpeg.check(data + b"\xff\xd9")
+    assert (1, 115) == _jpeg.check(repeated)[:2]
 
 
 @pytest.mark.parametrize(
@@ -299,32 +298,30 @@ def test_a_check_stops_at_the_first_warning(decoder):
 )
 def test_what_ends_a_scan_is_decided_by_the_library(decoder, end):
     """An end without a marker, with fill bytes before it, or with another one, whether or not it is read as far."""
-    native = pytest.importorskip("ioprof._jpeg")
     for kind in KINDS.values():
         data = picture(23, 17, **kind).removesuffix(b"\xff\xd9") + end
         for to_end in (False, True):
-            assert native.decode(data, (0, 0, 23, 17), 1, to_end, True) == native.decode(data, (0, 0, 23, 17), 1, to_end)
-        assert native.check(data, True) == native.check(data)
+            assert _jpeg.decode(data, (0, 0, 23, 17), 1, to_end, True) == _jpeg.decode(data, (0, 0, 23, 17), 1, to_end)
+        assert _jpeg.check(data, True) == _jpeg.check(data)
 
 
 def test_own_decoding_of_codes_is_the_librarys(decoder):
     """Pixels and verdict of every image and region, damaged or not, are those with libjpeg's own decoder of codes."""
-    native = pytest.importorskip("ioprof._jpeg")
     source, num_good, num_bad = random.Random(9), 0, 0
     for number in range(FUZZED):
         kind = list(KINDS.values())[number % len(KINDS)]
         data = picture(source.randint(1, 90), source.randint(1, 90), quality=source.choice((10, 75, 95, 100)), **kind)
         data = mutated(data, source) if number % 2 else data
-        size = native.size(data)
+        size = _jpeg.size(data)
         if size is None or size[0] * size[1] > 100_000:
             continue
         left, top = source.randrange(size[0]), source.randrange(size[1])
         box = (left, top, source.randint(left + 1, size[0]), source.randint(top + 1, size[1]))
         for to_end in (False, True):
             for denominator in (8, 4, 2, 1):
-                found = native.decode(data, box, denominator, to_end)
-                assert found == native.decode(data, box, denominator, to_end, True)
-        assert native.check(data) == native.check(data, True)
+                found = _jpeg.decode(data, box, denominator, to_end)
+                assert found == _jpeg.decode(data, box, denominator, to_end, True)
+        assert _jpeg.check(data) == _jpeg.check(data, True)
         num_good += isinstance(found, bytearray)
         num_bad += isinstance(found, tuple)
     assert num_good > FUZZED / 3
@@ -397,16 +394,15 @@ def test_the_binary_interface_is_that_of_the_headers(tmp_path):
 
 def test_a_library_that_is_none_is_refused():
     """No file, or one without the functions; what was loaded before stays."""
-    native = pytest.importorskip("ioprof._jpeg", reason="ioprof._jpeg is not built: no C compiler")
     for path, words in (("libnothing.so.0", "libnothing"), ("libc.so.6", "has no jpeg_std_error")):
         with pytest.raises(OSError, match=words):
-            native.load(path)
+            _jpeg.load(path)
     if jpeg.installed() is not None:
-        assert (64, 48) == native.size(picture(64, 48))
+        assert (64, 48) == _jpeg.size(picture(64, 48))
 
 
 def test_simplejpeg_gives_the_same(decoder):
-    """Where the extension is missing: the same sizes, pixels and refusals; it decodes whole images."""
+    """Where there is no such library: the same sizes, pixels and refusals; it decodes whole images."""
     other = jpeg.simple_jpeg()
     if other is None:
         pytest.skip("simplejpeg is not installed")

@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from captures import recorded
+from captures import allocated_bytes, recorded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import ioprof as run_ioprof
@@ -23,7 +23,7 @@ from ioprof import clock
 from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
 from ioprof.ingest import dropping, read_spool
-from ioprof.ingest.dropping import FileDropper, allocated_bytes
+from ioprof.ingest.dropping import FileDropper
 from ioprof.ingest.job_sums import JobSums, merged_jobs
 from ioprof.ingest.kept_state import KEPT, KeptState, locked
 from ioprof.ingest.spool_copy import copy_spool
@@ -31,7 +31,7 @@ from ioprof.instrument.host import host
 from ioprof.instrument.ring import KNOWN_STRINGS as KNOWN_BY_WRITER
 from ioprof.instrument.span import emit, intern
 from ioprof.layout import RECORD_DTYPE
-from ioprof.recording.keeping import Keeper, check_keeping, parse_keep, repeat_drops
+from ioprof.recording.keeping import Keeper, parse_keep, repeat_drops
 from ioprof.recording.run_folder import MARKER
 from ioprof.recording.spool import JOB
 from ioprof.report.markdown import markdown
@@ -40,8 +40,6 @@ from ioprof.report.whole_job import length
 from ioprof.run_record import WholeJob
 from ioprof.trace import Trace
 from ioprof.watching.target import only_target
-
-pytest.importorskip("ioprof._native", reason="the extension is not built: no C compiler")
 
 STEPS = 3000
 STEP_NS = 1_000_000
@@ -52,7 +50,7 @@ import itertools, sys, time
 from pathlib import Path
 from ioprof.instrument import recorder
 from ioprof.instrument.span import intern, span
-recorder.start(Path(sys.argv[1]), native=True)
+recorder.start(Path(sys.argv[1]))
 for number in itertools.count():
     with span("read", step=number, file=intern(f"/data/{number}")):
         pass
@@ -318,13 +316,6 @@ def test_nonsense_is_refused_before_the_job_starts(text: str, tmp_path: Path) ->
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 200
     assert "--keep" in str(refused.value)
-
-
-def test_keeping_needs_the_extension() -> None:
-    """The Python writer does not flush its chunks, so none could be dropped."""
-    with pytest.raises(CommandError, match="C compiler"):
-        check_keeping(is_native=False)
-    check_keeping(is_native=True)
 
 
 damaged = st.sampled_from(

@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from captures import allocated_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import ioprof as run_ioprof
@@ -24,7 +25,6 @@ from ioprof import clock, perf
 from ioprof.ingest import appended_files, read_spool
 from ioprof.ingest.appended_files import KEPT_SUFFIX, AppendedFile, Fold, read_appended
 from ioprof.ingest.counters import fold_counters, read_counters
-from ioprof.ingest.dropping import allocated_bytes
 from ioprof.ingest.fault_state import ENDED_NS
 from ioprof.ingest.faults import Faults, fold_faults, read_faults
 from ioprof.ingest.spool_copy import copy_spool
@@ -37,8 +37,6 @@ from ioprof.recording.keeping import Keeper
 from ioprof.recording.run_folder import MARKER
 from ioprof.stack_format import CODE_RECORD, SAMPLES_RECORD, STACK_FORMAT, STACK_RECORD, TEXT_RECORD
 from ioprof.trace import Trace
-
-pytest.importorskip("ioprof._native", reason="the extension is not built: no C compiler")
 
 FILE = 0x7F00_0000_0000
 FRACTION = 1000
@@ -362,7 +360,7 @@ import sys
 from pathlib import Path
 from ioprof.instrument import recorder
 from ioprof.instrument.span import span
-recorder.start(Path(sys.argv[1]), native=True)
+recorder.start(Path(sys.argv[1]))
 with span("read"):
     pass
 """

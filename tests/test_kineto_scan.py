@@ -17,16 +17,10 @@ from kineto_files import MONO_NS, document, event
 from repository import PROGRAMS
 from strategies import examples
 
-from ioprof.ingest.kineto import events as kineto_events
+from ioprof import _scan
 
 CASES: Final = 120
 """Of the sanitizers' run: a damaged file each."""
-
-
-@pytest.fixture(autouse=True)
-def _scanner() -> None:
-    if kineto_events._native is None:
-        pytest.skip("ioprof._scan is not built: no C compiler")
 
 
 def test_the_scanner_reads_the_usual_form() -> None:
@@ -69,7 +63,7 @@ def test_any_numbers_and_names_are_read_alike(category: str, ts: str, dur: str, 
 
 def test_a_scan_begins_at_an_event() -> None:
     """Anything else is an error: a search behind a shorter text would read beyond it."""
-    scanner = kineto_events._native.KinetoScanner(1, ("kernel",), (), (), ())
+    scanner = _scan.KinetoScanner(1, ("kernel",), (), (), ())
     for data, begin in ((b'"p', 0), (b"", 0), (WHOLE, len(WHOLE)), (WHOLE, len(WHOLE) + 1), (WHOLE, -1), (WHOLE, 0)):
         with pytest.raises(ValueError, match="no event begins at"):
             scanner.scan(data, begin, True)
@@ -83,7 +77,7 @@ def test_names_that_collide_cost_no_more() -> None:
     for start in (b"12345678", zero_product):
         names = (start + b"%08d" % number for number in range(20_000))
         data = document("@").encode().replace(b"@", b",".join(plain.replace(b"@", name) for name in names))
-        scanner = kineto_events._native.KinetoScanner(7, ("kernel",), (), (), ())
+        scanner = _scan.KinetoScanner(7, ("kernel",), (), (), ())
         began = time.process_time()
         scanner.scan(data, data.find(b'"ph"'), True)
         seconds.append(time.process_time() - began)

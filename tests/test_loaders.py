@@ -10,19 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from captures import PROGRAMS
 from made_datasets import made
-from PIL import Image
 
 from ioprof.dataset import Dataset
 from ioprof.errors import DatasetError, IoprofError, LoaderError
 from ioprof.loaders import make_loader
 from ioprof.loaders.base import Loader, LoaderOptions
-from ioprof.loaders.crops import crop_box, sample_random
 from ioprof.loaders.file_reading import LARGEST_FILE
-from ioprof.loaders.images import resized_by_pillow, resized_by_torch
 from ioprof.loaders.records import Records
 
 WORKERS = [0, 1]
@@ -201,20 +197,3 @@ def test_a_file_cut_short_under_a_worker_is_a_bus_error_with_its_causes(datasets
     said = out.splitlines()[-1]
     assert "killed by SIGBUS" in said, err
     assert "/dev/shm is full, or a dataset file was cut short" in said
-
-
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_both_filters_give_the_same_sample(mode: str) -> None:
-    """torch's resizing, where it is fast, and Pillow's, within 2 of 255; of an image, and of its raw pixels."""
-    pixels = np.random.default_rng(0).integers(0, 256, (60, 90), dtype=np.uint8)
-    image = Image.fromarray(pixels).resize((450, 300), Image.Resampling.BICUBIC).convert(mode).convert("RGB")
-    for number in range(20):
-        found = [
-            resize(given, 64, crop_box(450, 300, sample_random(0, 0, number))).astype(int)
-            for resize in (resized_by_torch, resized_by_pillow)
-            for given in (image, np.asarray(image))
-        ]
-        assert {(3, 64, 64)} == {each.shape for each in found}
-        assert (found[0] == found[1]).all()
-        assert (found[2] == found[3]).all()
-        assert np.abs(found[0] - found[2]).max() <= 2

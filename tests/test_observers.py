@@ -1,6 +1,6 @@
 """What stands in the place of a library's function: it looks on, and cannot be told from what it observes.
 
-All of it holds for the extension's observers and for those of the Python fallback, but where only the extension's go further.
+All of it holds for the extension's observers and for those in Python, but where only the extension's go further.
 """
 
 import copy
@@ -80,7 +80,7 @@ def test_a_transform_has_a_name_and_excludes_what_interrupts_it(tmp_path: Path, 
         observers.interrupted(start_ns, monotonic_ns())
 
     transform = observers.transforming(lambda: [work() for work in (spin, wait, spin)], "mine")
-    with recorded(tmp_path, native=True):
+    with recorded(tmp_path):
         transform()
         wait()
     assert [("transform", "mine", None)] * 2 == spans(tmp_path)
@@ -93,7 +93,7 @@ def original(function: Any) -> Any:
 
 def test_only_the_outermost_transform_counts(tmp_path: Path, observers: Any) -> None:
     """A method that calls another one is one transform, whether it ends well or not."""
-    with recorded(tmp_path, native=True):
+    with recorded(tmp_path):
         assert (3, (4, None)) == Picture().resize(then=lambda: Picture().resize(4))
         with pytest.raises(ZeroDivisionError):
             Picture().resize(then=lambda: 1 // 0)
@@ -118,7 +118,7 @@ def test_operations_of_a_pipeline_have_the_names_of_their_classes(tmp_path: Path
     Blur.__call__ = observers.operating(Blur.__call__, False)  # type: ignore[method-assign]
     crop, blur = Crop(), Blur()
     pipeline = observers.transforming(lambda *works: [work() for work in works], "Compose")
-    with recorded(tmp_path, native=True):
+    with recorded(tmp_path):
         pipeline(spin, lambda: blur(spin, crop, spin), lambda: crop(spin), spin)
         crop(spin, Picture("all of it").load, spin)
         blur(spin)
@@ -133,7 +133,7 @@ def test_operations_of_a_pipeline_have_the_names_of_their_classes(tmp_path: Path
 
 def test_a_formats_own_load_is_one_decode(tmp_path: Path, observers: Any) -> None:
     """It calls the common one; which of the two finds something to decode does not matter, nor whether it fails."""
-    with recorded(tmp_path, native=True):
+    with recorded(tmp_path):
         late = Picture()
         late.load(Picture("all of it").load)
         Picture("all of it").load(Picture().load)
@@ -184,7 +184,7 @@ def test_attributes_that_fail_are_not_the_jobs_concern(tmp_path: Path, observers
         def __bool__(self) -> bool:
             raise OSError("neither")
 
-    with recorded(tmp_path, native=True):
+    with recorded(tmp_path):
         Hostile("all of it").load()
         with pytest.raises(ZeroDivisionError):
             Hostile("all of it").load(lambda: 1 // 0)
@@ -229,7 +229,7 @@ def test_no_traceback_shows_it(native: Any) -> None:
 
 def test_what_was_begun_before_is_forgotten(tmp_path: Path, observers: Any) -> None:
     """A recording that begins within calls hears nothing of them, and all of the next ones."""
-    with recorded(tmp_path, native=True):
+    with recorded(tmp_path):
         Picture("all of it").load(lambda: Picture().resize(then=observers.forget))
         Picture("all of it").load()
     assert [("decode", "ABC", None)] == spans(tmp_path)
@@ -244,10 +244,10 @@ def test_a_child_tells_nothing_of_what_its_parent_was_at(tmp_path: Path, observe
         children.append(os.fork())
         if children == [0]:
             observers.forget()  # as the session does in children
-            recorder.start(tmp_path, native=True)
+            recorder.start(tmp_path)
 
     parent = os.getpid()
-    with recorded(tmp_path, native=True):
+    with recorded(tmp_path):
         try:
             Picture().resize(then=fork)
             if os.getpid() != parent:
@@ -303,7 +303,7 @@ def test_an_interrupt_that_comes_meanwhile_is_the_jobs(native: Any) -> None:
 def test_nothing_is_left_behind(tmp_path: Path, native: Any) -> None:
     """Calls keep no references, and an observer that nobody holds goes, a cycle through its function included."""
     picture, result = Picture(), object()
-    with recorded(tmp_path, native=True):
+    with recorded(tmp_path):
         before = sys.getrefcount(picture), sys.getrefcount(result), sys.getrefcount(None)
         for _ in range(1000):
             picture.tile = ["all of it"]
@@ -360,7 +360,7 @@ def test_only_the_outermost_decoder_counts(tmp_path: Path, observers: Any) -> No
             function()
 
     outer = observers.decoding(outer_function, "b.outer")
-    with recorded(tmp_path, native=True):
+    with recorded(tmp_path):
         observers.makes(3)
         outer()
         inner()
@@ -417,7 +417,7 @@ def test_an_iterator_is_decoded_in_its_next(tmp_path: Path, observers: Any) -> N
     observed = observers.decoding_items(frames, "a.frames")
     assert [0, 1] == [*observed(2)]
     spent_ns, between_ns = 0, 0
-    with recorded(tmp_path, native=True):
+    with recorded(tmp_path):
         items = observed(50)
         assert iter(items) is items
         for expected in range(50):

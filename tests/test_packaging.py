@@ -141,17 +141,32 @@ def test_the_wheel_records_at_full_speed_where_there_is_no_compiler(installed: P
         assert costs[0] < 1.5 * costs[1]
 
 
-def test_without_a_compiler_the_wheel_works_without_the_extension(built: Path, tmp_path: Path) -> None:
-    """The install goes on, and spans fall back to Python."""
+def test_without_a_compiler_the_install_says_what_to_do(built: Path, tmp_path: Path) -> None:
+    """In its last line; no wheel is left."""
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         sdist.extractall(tmp_path / "source", filter="data")
-    build(next((tmp_path / "source").iterdir()), tmp_path / "dist", "--wheel", CC="false")
-    wheel = next((tmp_path / "dist").glob("*.whl"))
-    with zipfile.ZipFile(wheel) as opened:
-        assert [] == [name for name in opened.namelist() if name.endswith(".so")]
-    programs = clean_environment(tmp_path / "installed", wheel)
-    program = "import ioprof\nwith ioprof.span('read'): print('fine')"
-    assert "fine" == succeed(programs / "python", "-c", program, cwd=tmp_path).strip()
+    source = next((tmp_path / "source").iterdir())
+    ended = run(sys.executable, "setup.py", "--quiet", "bdist_wheel", "--dist-dir", tmp_path / "dist", cwd=source, CC="false")
+    assert 1 == ended.returncode
+    assert "make wheel" in ended.stderr.splitlines()[-1]
+    assert "install a compiler" in ended.stderr.splitlines()[-1]
+    assert not (tmp_path / "dist").exists()
+
+
+def test_without_its_extension_ioprof_says_what_to_do(tmp_path: Path) -> None:
+    """One line, of commands and of the functions of `import ioprof`; a recorded command runs, and is not recorded."""
+    blocked = "import sys; sys.modules['ioprof._native'] = None; "
+    command = f"{blocked}from ioprof.__main__ import program; sys.argv = ['ioprof', *sys.argv[1:]]; sys.exit(program())"
+    ended = run(sys.executable, "-I", "-c", command, "report", tmp_path, cwd=tmp_path)
+    assert 2 == ended.returncode
+    (line,) = ended.stderr.splitlines()
+    assert "pip install a wheel" in line
+    assert "make wheel" in line
+    ended = run(sys.executable, "-I", "-c", command, "record", "--", "sh", "-c", "echo ran; exit 3", cwd=tmp_path)
+    assert (3, "ran\n") == (ended.returncode, ended.stdout)
+    assert "make wheel" in ended.stderr
+    ended = run(sys.executable, "-I", "-c", f"{blocked}import ioprof; print(ioprof.span('x')); ioprof.load('x')", cwd=tmp_path)
+    assert ended.stderr.splitlines()[-1] == f"ioprof.errors.CommandError: {line.removeprefix('ioprof: ')}"
 
 
 def test_a_link_that_was_flattened_to_text_stops_the_build(tmp_path: Path) -> None:

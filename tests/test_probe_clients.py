@@ -1,11 +1,10 @@
-"""A probe's clients, in C and in Python: what they read, in which order, when they stop; ground truth: the kernel's counters."""
+"""A probe's clients: what they read, in which order, when they stop; ground truth: the kernel's counters."""
 
 import errno
 import os
 import signal
 import subprocess
 import sys
-from functools import partial
 from itertools import pairwise
 
 import jobs
@@ -17,7 +16,8 @@ from hypothesis import strategies as st
 from repository import ROOT
 from strategies import examples
 
-from ioprof.storage.probe import clients, threads
+from ioprof import _probe
+from ioprof.storage.probe import clients
 from ioprof.storage.probe.outcomes import OUTCOME, Ending, Kind, Pieces, places_of
 from ioprof.storage.residency import evict, warm
 
@@ -26,18 +26,7 @@ FOREVER = 1 << 20
 """More places than are read."""
 
 
-@pytest.fixture(params=["C threads", "Python threads"])
-def engine(request):
-    """The reader's name: both must find the same."""
-    if request.param == "C threads" != clients.ENGINE:
-        pytest.skip("the C reader is not built")
-    return request.param
-
-
-@pytest.fixture
-def run(engine):
-    """`run_clients` with that reader."""
-    return partial(clients.run_clients, reader=threads.visit if engine == "Python threads" else clients.READER)
+run = clients.run_clients
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +71,7 @@ FEW = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.fun
 
 @FEW
 @given(lengths=LENGTHS, number=st.integers(1, 9), in_order=st.booleans())
-def test_each_place_is_read_once_and_whole(run, descriptor, lengths, number, in_order):
+def test_each_place_is_read_once_and_whole(descriptor, lengths, number, in_order):
     """For any lengths, number of clients and order: every place, all of its bytes, by one of the clients."""
     found = run(ranges(descriptor, lengths, in_order=in_order), number)
     assert Ending.PLACES == found.ending
@@ -93,7 +82,7 @@ def test_each_place_is_read_once_and_whole(run, descriptor, lengths, number, in_
 
 @FEW
 @given(lengths=LENGTHS, number=st.integers(1, 9), limit=st.integers(0, 4 * FILE_BYTES))
-def test_no_more_bytes_are_read_than_allowed(run, descriptor, lengths, number, limit):
+def test_no_more_bytes_are_read_than_allowed(descriptor, lengths, number, limit):
     """The limit in bytes holds for all clients together; what fits in is read."""
     found = run(ranges(descriptor, lengths), number, limit_bytes=limit)
     assert found.read["bytes"].sum() <= limit
@@ -103,7 +92,7 @@ def test_no_more_bytes_are_read_than_allowed(run, descriptor, lengths, number, l
 
 @FEW
 @given(lengths=LENGTHS, number=st.integers(1, 9))
-def test_time_goes_one_way(run, descriptor, lengths, number):
+def test_time_goes_one_way(descriptor, lengths, number):
     """Start, opened, begin, end; a client's next place starts when the last has ended; and so n clients fill at most n times."""
     found = run(ranges(descriptor, lengths), number)
     rows = found.outcomes
@@ -121,7 +110,7 @@ def test_time_goes_one_way(run, descriptor, lengths, number):
 
 @FEW
 @given(lengths=st.lists(st.integers(0, 4096), min_size=1, max_size=60), number=st.integers(1, 9))
-def test_in_order_each_client_has_a_part_of_its_own(run, descriptor, lengths, number):
+def test_in_order_each_client_has_a_part_of_its_own(descriptor, lengths, number):
     """The parts are those of equal length, the first client has the first, and each goes through its own in order."""
     rows = run(ranges(descriptor, lengths, in_order=True), number).outcomes
     ends = [len(lengths) * client // number for client in range(number + 1)]
@@ -130,7 +119,7 @@ def test_in_order_each_client_has_a_part_of_its_own(run, descriptor, lengths, nu
         assert (np.diff(rows["start_ns"][first:last]) >= 0).all()
 
 
-def test_the_kernel_counts_the_same_bytes(run, descriptor):
+def test_the_kernel_counts_the_same_bytes(descriptor):
     """What the rows say was read is what /proc/self/io says that this process read, but for the reading of that file itself."""
     lengths = [1, 4096, 70_000, FILE_BYTES]
     before, again = read_by("rchar"), read_by("rchar")
@@ -141,7 +130,7 @@ def test_the_kernel_counts_the_same_bytes(run, descriptor):
 
 
 @pytest.mark.job
-def test_what_the_device_gave_is_counted_by_the_kernel_as_well(run, on_disk):
+def test_what_the_device_gave_is_counted_by_the_kernel_as_well(on_disk):
     """Cold reads past the page cache: each row has its own bytes from the device, and together they are those of the process."""
     opened = os.open(on_disk, os.O_RDONLY | os.O_DIRECT)
     try:
@@ -155,7 +144,7 @@ def test_what_the_device_gave_is_counted_by_the_kernel_as_well(run, on_disk):
 
 
 @pytest.mark.system
-def test_the_cache_is_asked_before_the_read(run, on_disk, descriptor):
+def test_the_cache_is_asked_before_the_read(on_disk, descriptor):
     """Of a file of ours: nothing of it cached after an eviction, all of it once it was read."""
     assert 0 == evict([str(on_disk)]).resident_bytes
     cold = run(ranges(descriptor, [FILE_BYTES]), 1).outcomes
@@ -168,7 +157,7 @@ def test_the_cache_is_asked_before_the_read(run, on_disk, descriptor):
     assert [FILE_BYTES, 0] == [cold["device_bytes"][0], cached["device_bytes"][0]]
 
 
-def test_files_are_opened_read_and_closed(run, file, tmp_path):
+def test_files_are_opened_read_and_closed(file, tmp_path):
     """Whole files by their paths, and nothing stays open."""
     names = [tmp_path / str(number) for number in range(9)]
     for number, name in enumerate(names):
@@ -183,7 +172,7 @@ def test_files_are_opened_read_and_closed(run, file, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [Kind.FILES, Kind.OPENS])
-def test_what_is_no_file_fails_by_itself(run, file, tmp_path, kind):
+def test_what_is_no_file_fails_by_itself(file, tmp_path, kind):
     """A missing file and a folder have their errors in their rows; the others are read all the same."""
     targets = tuple(map(os.fsencode, (tmp_path / "missing", file, tmp_path, file)))
     found = run(Pieces(kind, targets, places_of(np.arange(4), 0, 10)), 2)
@@ -192,14 +181,14 @@ def test_what_is_no_file_fails_by_itself(run, file, tmp_path, kind):
     assert [errno.ENOENT, errno.ESPIPE] == sorted(found.failed.tolist())
 
 
-def test_a_named_pipe_is_not_waited_for(run, tmp_path):
+def test_a_named_pipe_is_not_waited_for(tmp_path):
     """A name whose status has not been read before may be a FIFO without a writer."""
     os.mkfifo(tmp_path / "pipe")
     found = run(Pieces(Kind.OPENS, (os.fsencode(tmp_path / "pipe"),), places_of([0], 0, 0)), 1)
     assert [errno.ESPIPE] == found.failed.tolist()
 
 
-def test_time_ends_it(run):
+def test_time_ends_it():
     """A client whose read has ended after the time begins no other; by then not every place was read."""
     limit_ns = 20_000_000
     with open("/dev/zero", "rb") as zeros:
@@ -212,44 +201,23 @@ def test_time_ends_it(run):
 
 
 READS_FOREVER = """
-import sys
 import numpy as np
-from ioprof.storage.probe import clients, threads
+from ioprof.storage.probe import clients
 from ioprof.storage.probe.outcomes import Kind, Pieces, places_of
-reader = threads.visit if sys.argv[1] == "Python threads" else clients.READER
 with open("/dev/zero", "rb") as zeros:
     pieces = Pieces(Kind.RANGES, (zeros.fileno(),), places_of(np.zeros(1 << 17, np.int64), 0, 4 << 20))
-    clients.run_clients(pieces, 3, reader=reader)
+    clients.run_clients(pieces, 3)
 """
 
 
 @pytest.mark.job
-def test_a_signal_ends_it(engine):
+def test_a_signal_ends_it():
     """Ctrl-C is handled while clients read, and all of them stop."""
-    running = subprocess.Popen([sys.executable, "-c", READS_FOREVER, engine], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen([sys.executable, "-c", READS_FOREVER], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     jobs.wait_until(lambda: running.poll() is not None or read_by("rchar", running.pid) > 64 << 20)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=60)
     assert (-signal.SIGINT, "KeyboardInterrupt") == (running.returncode, said.split()[-1])
-
-
-STARTS_ONE_OF_TWO = """
-import threading
-class Interrupted(threading.Thread):
-    def start(self):
-        if self.name.endswith("1"):
-            raise KeyboardInterrupt
-        super().start()
-threading.Thread = Interrupted
-"""
-
-
-@pytest.mark.job
-def test_a_signal_while_clients_are_started_ends_it():
-    """Clients that were started and wait for the others end too; otherwise the interpreter would wait for them forever."""
-    program = [sys.executable, "-c", STARTS_ONE_OF_TWO + READS_FOREVER, "Python threads"]
-    ended = subprocess.run(program, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert (-signal.SIGINT, "KeyboardInterrupt") == (ended.returncode, ended.stderr.split()[-1])
 
 
 @pytest.mark.parametrize(
@@ -268,12 +236,10 @@ def test_a_signal_while_clients_are_started_ends_it():
 )
 def test_the_c_reader_takes_no_nonsense(targets, places, outcomes, number):
     """Places outside of the targets, rows that do not fit, no clients or too many: an error, and nothing is touched."""
-    native = pytest.importorskip("ioprof._probe", reason="the C reader is not built", exc_type=ImportError)
     with pytest.raises(ValueError, match="no such place"):
-        native.visit(0, targets, places, np.zeros(outcomes, OUTCOME), number, False, True, False, 1, 1)
+        _probe.visit(0, targets, places, np.zeros(outcomes, OUTCOME), number, False, True, False, 1, 1)
 
 
 def test_a_row_is_the_same_in_c(file):
     """The layout of a row in Python is that of `struct outcome`."""
-    native = pytest.importorskip("ioprof._probe", reason="the C reader is not built", exc_type=ImportError)
-    assert native.OUTCOME_BYTES == OUTCOME.itemsize
+    assert _probe.OUTCOME_BYTES == OUTCOME.itemsize

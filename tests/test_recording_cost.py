@@ -142,14 +142,12 @@ def test_no_trial_of_the_cost_waits_for_pages(tmp_path: Path) -> None:
 
 @pytest.mark.job
 @needs_library
-@pytest.mark.parametrize("native", [True, False])
-def test_measuring_makes_no_file_with_a_name(tmp_path: Path, native: bool) -> None:
+def test_measuring_makes_no_file_with_a_name(tmp_path: Path) -> None:
     """Whatever ends the process then, nothing of it is left."""
     program = (
         "import tempfile; tempfile.gettempdir(); print('begin', flush=True)\n"
         "from ioprof.instrument import recorder\n"
         "from ioprof.instrument.call_cost import cost_per_call_ns\n"
-        f"recorder.uses_native = lambda: {native}\n"
         "assert recorder.cost_per_span_ns(trials=300) and cost_per_call_ns({})\n"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from captures import WRITERS, recorded, trace_of
+from captures import WRITERS, recorded, trace_of, writing
 from repository import ROOT
 
+from ioprof import _native as native_module
 from ioprof.errors import CaptureError
 from ioprof.instrument import recorder, ring
 from ioprof.instrument import span as api
 from ioprof.instrument.span import PAGE_CACHE, STORAGE, UNKNOWN, emit, intern, span
 from ioprof.schema import KINDS, SOURCES
 
-native_module = pytest.importorskip("ioprof._native", reason="the extension is not built: no C compiler")
 writers = pytest.mark.parametrize("writer", WRITERS)
 
 FIELDS = {"step": 1, "batch": 2, "bytes": 3, "file": 0, "offset": 5, "stream": 6, "source": STORAGE}
@@ -188,11 +188,10 @@ def test_a_span_belongs_to_the_recording_it_began_in(writer: str, tmp_path: Path
     with ExitStack() as stack:
         with recorded(tmp_path, WRITERS[writer]):
             stack.enter_context(span("step", "old"))
-        recorder.start(tmp_path, native=WRITERS[writer])
-        stack.callback(recorder.stop)
-        with span("decode", "new"):
-            pass
-        stack.pop_all().close()
+        with recorded(tmp_path, WRITERS[writer]):
+            with span("decode", "new"):
+                pass
+            stack.pop_all().close()
     assert [("decode", "new")] == rows(tmp_path, "kind", "name")
 
 
@@ -245,11 +244,10 @@ def test_both_writers_have_the_same_signatures() -> None:
 def test_start_and_stop(writer: str, tmp_path: Path) -> None:
     """Recording is on between start and stop; stop may come twice."""
     assert not recorder.is_recording()
-    recorder.start(tmp_path, native=WRITERS[writer])
-    assert recorder.is_recording()
-    assert WRITERS[writer] == recorder.uses_native()
-    recorder.stop()
-    recorder.stop()
+    with recorded(tmp_path, WRITERS[writer]):
+        assert recorder.is_recording()
+        assert WRITERS[writer] == recorder.uses_native()
+        recorder.stop()
     assert not recorder.is_recording()
     assert 0 == recorder.lost()
 
@@ -258,19 +256,19 @@ def test_start_and_stop(writer: str, tmp_path: Path) -> None:
 def test_what_cannot_be_started_says_what_to_do(writer: str, tmp_path: Path) -> None:
     """Twice, into no folder, as an unknown role: one line each, and no file is left."""
     with recorded(tmp_path, WRITERS[writer]), pytest.raises(CaptureError, match=r"recorded already.*stop\(\)"):
-        recorder.start(tmp_path, native=WRITERS[writer])
-    with pytest.raises(CaptureError, match=r"No such file or directory.*give a writable folder"):
-        recorder.start(tmp_path / "missing", native=WRITERS[writer])
-    with pytest.raises(CaptureError, match="rank, worker, other"):
-        recorder.start(tmp_path, role="manager", native=WRITERS[writer])
+        recorder.start(tmp_path)
+    with writing(WRITERS[writer]):
+        with pytest.raises(CaptureError, match=r"No such file or directory.*give a writable folder"):
+            recorder.start(tmp_path / "missing")
+        with pytest.raises(CaptureError, match="rank, worker, other"):
+            recorder.start(tmp_path, role="manager")
     assert 1 == len(list(tmp_path.iterdir()))
 
 
-@writers
-def test_the_cost_of_a_span_is_measured_in_passing(writer: str, tmp_path: Path) -> None:
+def test_the_cost_of_a_span_is_measured_in_passing(tmp_path: Path) -> None:
     """A positive number, with and without a recording, which goes on undisturbed and gains nothing from the measurement."""
     assert 0 < recorder.cost_per_span_ns() < 1e6
-    with recorded(tmp_path, WRITERS[writer]):
+    with recorded(tmp_path):
         with span("step"):
             assert 0 < recorder.cost_per_span_ns() < 1e6
         with span("decode"):

@@ -78,13 +78,6 @@ def test_a_composite_layout_is_read_back(order: str, parts: list[list[int]], ste
     assert [bool(osts) for osts in parts] == [part.is_instantiated for part in found.components]
 
 
-@given(st.integers(0, 2**60), indices.filter(bool), st.integers(1, 2**20))
-def test_a_byte_lies_where_raid0_puts_it(offset: int, osts: list[int], size: int) -> None:
-    """The stripe of a byte is its offset over the stripe size, around the targets."""
-    (part,) = layout_of(plain("<", osts, size=size)).components
-    assert osts[(offset // size) % len(osts)] == part.ost_of(offset)
-
-
 def test_a_small_file_on_the_metadata_server() -> None:
     """Data-on-MDT: the first 64 KiB on the MDT, the rest striped over four targets, not written yet."""
     found = layout_of(
@@ -98,7 +91,6 @@ def test_a_small_file_on_the_metadata_server() -> None:
     )
     first, second = found.components
     assert (("mdt",), 0, 1 << 16) == (first.patterns, first.stripe_count, first.end_bytes)
-    assert (None, None) == (first.ost_of(0), first.ost_of(1 << 16))
     assert (4, (), False) == (second.stripe_count, second.osts, second.is_instantiated)
     assert 4 == found.stripe_count
     assert "0 to 64 KiB: on the MDT; from 64 KiB: 4 stripes of 4 MiB (not written yet)" == layout_text(found)

@@ -2,36 +2,50 @@
 
 import io
 import math
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from images import BAD, ODD, encoded, jpeg, quadrants
+from images import BAD, ODD, encoded, quadrants
+from images import jpeg as ordinary_jpeg
 from made_datasets import made, records, tree
 from PIL import Image
 from strategies import examples
 
+from ioprof import _resize, jpeg
 from ioprof.converters import ConvertOptions
-from ioprof.converters.images.transforms import (
-    INSTALLED,
-    PILLOW_ONLY,
-    Accelerators,
-    BadImageError,
-    resize_box,
-    rgb256,
-    transform_for,
-)
+from ioprof.converters.images import transforms
+from ioprof.converters.images.transforms import BadImageError, rgb256, transform_for
 from ioprof.errors import CommandError
 
 JPEGS = {name: data for name, (data, _) in ODD.items() if data.startswith(b"\xff\xd8")}
 
 
-def outcome(data: bytes, accelerators: Accelerators = INSTALLED) -> bytes | str:
+def resize_by_pillow(pixels: Any, whole: tuple[int, int], box: Any, size: tuple[int, int], part: Any = None) -> bytes:
+    """As `ioprof._resize.resize`, of a whole image. Rows come first; the order within one call depends on Pillow's version."""
+    assert part in (None, (0, 0, *whole))
+    (left, top, right, bottom), height = box, len(pixels)
+    image = Image.fromarray(pixels).resize((size[0], height), Image.Resampling.BICUBIC, box=(left, 0, right, height))
+    return image.resize(size, Image.Resampling.BICUBIC, box=(0, top, size[0], bottom)).tobytes()
+
+
+@contextmanager
+def pillow_only() -> Iterator[None]:
+    """Pillow decodes and resizes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transforms, "_resize", SimpleNamespace(resize=resize_by_pillow))
+        patch.setattr(jpeg, "installed", lambda: None)
+        yield
+
+
+def outcome(data: bytes) -> bytes | str:
     try:
-        return rgb256(data, accelerators=accelerators, accepts_corrupt=True).tobytes()
+        return rgb256(data, accepts_corrupt=True).tobytes()
     except BadImageError as error:
         return str(error)
 
@@ -47,21 +61,17 @@ def noise(width: int, height: int, **options: object) -> bytes:
 @settings(max_examples=examples(200))
 @given(data=st.data(), width=st.integers(1, 90), height=st.integers(1, 90), size=st.tuples(st.integers(1, 70), st.integers(1, 70)))
 def test_the_native_resize_is_pillows(data, width, height, size):
-    """Byte for byte, for any box within any image: so where there is no compiler the dataset is the same."""
-    if INSTALLED.resize is None:
-        pytest.skip("the extension is not built: no C compiler")
+    """Byte for byte, for any box within any image."""
     left, top = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
     box = (left, top, data.draw(st.integers(left + 1, width)), data.draw(st.integers(top + 1, height)))
     pixels = np.random.default_rng(width).choice([0, 17, 128, 255], (height, width, 3)).astype(np.uint8)
-    assert resize_box(pixels, box, size).tobytes() == resize_box(pixels, box, size, native=None).tobytes()
+    assert resize_by_pillow(pixels, (width, height), box, size) == _resize.resize(pixels, (width, height), box, size)
 
 
 @settings(max_examples=examples(200))
 @given(data=st.data(), width=st.integers(1, 90), height=st.integers(1, 90), size=st.tuples(st.integers(1, 70), st.integers(1, 70)))
 def test_a_part_of_an_image_is_resized_as_the_whole(data, width, height, size):
     """Byte for byte, where it holds what the filter needs; otherwise it is refused, and nothing else is read."""
-    if INSTALLED.resize is None:
-        pytest.skip("the extension is not built: no C compiler")
     left, top = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
     box = (left, top, data.draw(st.integers(left + 1, width)), data.draw(st.integers(top + 1, height)))
     pixels = np.random.default_rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8)
@@ -69,32 +79,30 @@ def test_a_part_of_an_image_is_resized_as_the_whole(data, width, height, size):
     first = max(0, left - margins[0]), max(0, top - margins[1])
     last = min(width, box[2] + margins[0]), min(height, box[3] + margins[1])
     part, shape = pixels[first[1] : last[1], first[0] : last[0]], (last[0] - first[0], last[1] - first[1])
-    expected = INSTALLED.resize(pixels, (width, height), box, size)
-    assert expected == INSTALLED.resize(np.ascontiguousarray(part), (width, height), box, size, (*first, *shape))
+    expected = _resize.resize(pixels, (width, height), box, size)
+    assert expected == _resize.resize(np.ascontiguousarray(part), (width, height), box, size, (*first, *shape))
     if shape[0] > 1:
         narrow = np.ascontiguousarray(part[:, : shape[0] // 2])
         with suppress(ValueError):
-            assert expected == INSTALLED.resize(narrow, (width, height), box, size, (*first, narrow.shape[1], shape[1]))
+            assert expected == _resize.resize(narrow, (width, height), box, size, (*first, narrow.shape[1], shape[1]))
 
 
 @pytest.mark.parametrize("part", [(-1, 0, 4, 4), (0, 0, 5, 4), (1, 0, 4, 4), (0, 1, 4, 4), (0, 0, 0, 4), (2**31 - 1, 0, 4, 4)])
 def test_the_native_resize_takes_no_part_outside(part):
     """Nor one with too few pixels for the filter."""
-    if INSTALLED.resize is None:
-        pytest.skip("the extension is not built: no C compiler")
     with pytest.raises(ValueError, match="not a box within it"):
-        INSTALLED.resize(bytes(48), (4, 4), (0, 0, 4, 4), (2, 2), part)
+        _resize.resize(bytes(48), (4, 4), (0, 0, 4, 4), (2, 2), part)
     with pytest.raises(ValueError, match="lacks pixels that the filter needs"):
-        INSTALLED.resize(bytes(24), (4, 4), (0, 0, 4, 4), (2, 2), (0, 0, 2, 4))
+        _resize.resize(bytes(24), (4, 4), (0, 0, 4, 4), (2, 2), (0, 0, 2, 4))
 
 
 @pytest.mark.parametrize(("width", "height"), [(900, 300), (300, 900), (500, 375), (256, 256), (260, 256), (40, 30)])
 @pytest.mark.parametrize("resize", ["square", "strict", "short"])
 def test_only_what_the_crop_needs_is_decoded(width, height, resize):
     """The same pixels as from the whole image, by fewer decoded ones; but for `short`, which crops nothing."""
-    decoder = INSTALLED.jpeg()
-    if INSTALLED.resize is None or decoder is None or not decoder.decodes_regions:
-        pytest.skip("ioprof._jpeg and ioprof._resize are not built, or there is no libjpeg-turbo")
+    decoder = jpeg.installed()
+    if decoder is None or not decoder.decodes_regions:
+        pytest.skip("there is no libjpeg-turbo")
     boxes: list[Any] = []
 
     class Counting:
@@ -106,8 +114,11 @@ def test_only_what_the_crop_needs_is_decoded(width, height, resize):
 
     for sampling in ("4:2:0", "4:4:4"):
         data = noise(width, height, subsampling=sampling, quality=85)
-        found = rgb256(data, 256, resize, Accelerators(Counting, INSTALLED.resize))
-        assert found.tobytes() == rgb256(data, 256, resize, PILLOW_ONLY).tobytes()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(jpeg, "installed", Counting)
+            found = rgb256(data, 256, resize)
+        with pillow_only():
+            assert found.tobytes() == rgb256(data, 256, resize).tobytes()
         left, top, right, bottom = boxes[-1]
         side, margin = min(width, height), 2 * (3 + 2 * max(1.0, min(width, height) / 256))
         most = width * height if resize == "short" else min(width, side + margin) * min(height, side + margin)
@@ -117,12 +128,10 @@ def test_only_what_the_crop_needs_is_decoded(width, height, resize):
 @pytest.mark.parametrize("box", [(0, 0, 5, 4), (-1, 0, 4, 4), (2, 0, 2, 4), (0, 0, 4, 5)])
 def test_the_native_resize_takes_no_box_outside(box):
     """Nor an image of another length than its size says."""
-    if INSTALLED.resize is None:
-        pytest.skip("the extension is not built: no C compiler")
     with pytest.raises(ValueError, match="not a box within it"):
-        INSTALLED.resize(bytes(48), (4, 4), box, (2, 2))
+        _resize.resize(bytes(48), (4, 4), box, (2, 2))
     with pytest.raises(ValueError, match="not an RGB image of this size"):
-        INSTALLED.resize(bytes(47), (4, 4), (0, 0, 4, 4), (2, 2))
+        _resize.resize(bytes(47), (4, 4), (0, 0, 4, 4), (2, 2))
 
 
 @pytest.mark.parametrize(
@@ -139,17 +148,27 @@ def test_the_native_resize_takes_no_box_outside(box):
 )
 def test_the_accelerated_decoder_changes_nothing(data):
     """The same pixels or the same message as with Pillow alone, for good, odd and bad images."""
-    if INSTALLED.jpeg() is None:
-        pytest.skip("neither ioprof._jpeg nor simplejpeg is installed")
-    assert outcome(data, PILLOW_ONLY) == outcome(data)
+    found = outcome(data)
+    with pillow_only():
+        assert outcome(data) == found
 
 
 def test_real_images_are_the_same_with_and_without_accelerators(sample):
     """Every fifth of 500."""
     files = [path.read_bytes() for path in sorted(sample.glob("*/*.JPEG"))[::5]]
     image = ConvertOptions(image="rgb256").image_format
-    accelerated, plain = transform_for(image), transform_for(image, PILLOW_ONLY)
-    assert [plain(data) for data in files] == [accelerated(data) for data in files]
+    found = [transform_for(image)(data) for data in files]
+    with pillow_only():
+        assert [transform_for(image)(data) for data in files] == found
+
+
+@pytest.mark.parametrize("size", [(70_000, 3), (3, 70_000)])
+def test_an_image_longer_than_any_jpeg_is_resized(size):
+    """As by Pillow."""
+    data = encoded(Image.effect_noise(size, 50), "PNG")
+    found = outcome(data)
+    with pillow_only():
+        assert outcome(data) == found
 
 
 @given(data=st.binary(max_size=200), place=st.integers(0, 2000))
@@ -252,4 +271,4 @@ def test_a_jpeg_that_lies_on_its_side_is_turned(tmp_path):
     expected = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)]
     found = [pixels[y, x] for y, x in ((64, 64), (64, 192), (192, 64), (192, 192))]
     assert np.abs(np.subtract(expected, found)).max() < 40
-    assert jpeg() != lying
+    assert ordinary_jpeg() != lying

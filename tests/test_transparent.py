@@ -319,8 +319,6 @@ def test_a_job_of_a_scheduler_does_not_fail_for_its_run_folder(tmp_path: Path) -
 
 def test_the_command_finds_the_python_of_its_packages(tmp_path: Path) -> None:
     """Beside it, isolated; else, as for `pip install --user`, the one on the PATH of the version whose packages have ioprof."""
-    if IOPROF.read_bytes()[:4] != b"\x7fELF":
-        pytest.skip("no C compiler: the command is a script")
     for name in ("bin", "path"):
         (tmp_path / name).mkdir()
     shutil.copy(IOPROF, tmp_path / "bin" / "ioprof")

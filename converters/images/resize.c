@@ -18,7 +18,7 @@
 #define CHANNELS 3
 #define LANES 64     /* bytes that are summed in parallel, in registers */
 #define ROWS (LANES / 4)
-#define MAX_SIDE 65535
+#define MAX_SIDE (1 << 27)
 #define SUPPORT 2.0  /* half width of the bicubic filter, in pixels of the smaller image */
 
 #if defined(__x86_64__) && defined(__GLIBC__) && (__GNUC__ >= 8)
@@ -158,7 +158,8 @@ static int resize_region(uint8_t *out, const uint8_t *in, struct side across_in,
         goto end;
     done = -1;
     int first = vertical.first[0], end = vertical.first[out_height - 1] + vertical.count[out_height - 1];
-    turned = malloc((size_t)width * LANES);
+    int last = out_width - 1, num_across = horizontal.first[last] + horizontal.count[last] - horizontal.first[0];
+    turned = malloc((size_t)num_across * LANES);
     between = calloc((size_t)(end - first + ROWS) * stride, 1);
     last_row = calloc(row_bytes + 1, 1);
     line = malloc(stride);

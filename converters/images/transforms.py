@@ -5,39 +5,30 @@ import io
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from ioprof import jpeg
+from ioprof import _resize, jpeg
 from ioprof.converters.options import DEFAULT_SIZE
 from ioprof.dataset import ImageFormat
 from ioprof.jpeg import Box, CorruptJpegError, Decoder, UndecidedJpegError
 
-native_resize: Callable[..., bytes] | None
-try:
-    from ioprof._resize import resize as native_resize
-except ImportError:  # ioprof was installed without a C compiler: Pillow resizes, with the same result
-    native_resize = None
-
 Pixels = NDArray[np.uint8]
 """Height × width × RGB."""
-
-FILTER: Final = Image.Resampling.BICUBIC
-"""Antialiased: Pillow widens the kernel when it downscales. Measured once, when it was chosen, with Pillow on one core: of 100
-images of ImageNet, bilinear took 0.82 ms, bicubic 1.36 ms, and Lanczos, which ImageMagick uses, 1.89 ms. Bicubic differed from
-Lanczos by 44.7 dB (PSNR), far less than the error of JPEG at quality 90 (36.4 dB); bilinear by 37.3 dB, which is as much."""
 
 _READ_FORMATS: Final = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP")  # no format whose decoder starts another program, as EPS does
 _JPEG: Final = b"\xff\xd8\xff"
 _END_MARKERS: Final = {_JPEG: b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND\xae\x42\x60\x82"}
 _REDUCTION_RATIO: Final = 4  # a JPEG whose shorter side is at least that many times the target's is decoded at reduced size
 _MAX_ASPECT_RATIO: Final = 64  # a longer strip of pixels is no photograph, and would become gigabytes after resizing
-_FILTER_SUPPORT: Final = 2.0  # half width of the filter, in pixels of the smaller image
-_NATIVE_MAX_SIDE: Final = 65535
+_FILTER_SUPPORT: Final = 2.0
+"""Half width of the bicubic filter (resize.c), in pixels of the smaller image. Measured once, when it was chosen, by Pillow on one
+core: of 100 images of ImageNet, bilinear took 0.82 ms, bicubic 1.36 ms, and Lanczos, which ImageMagick uses, 1.89 ms. Bicubic
+differed from Lanczos by 44.7 dB (PSNR), far less than the error of JPEG at quality 90 (36.4 dB); bilinear by 37.3 dB, which is as
+much."""
 _PNG_LEVEL: Final = 1  # level 6 makes the PNG of a photograph a few percent smaller, and takes several times as long
 _TAIL_BYTES: Final = 64
 _HOLE: Final = bytes(4096)  # a page of a file that was never written
@@ -66,31 +57,13 @@ class BadImageError(Exception):
     """An image cannot be used; the message gives the reason in a few words."""
 
 
-@dataclass(frozen=True)
-class Accelerators:
-    """Faster implementations than Pillow's; where one is None, Pillow does the work. The result is the same, byte for byte."""
-
-    jpeg: Callable[[], Decoder | None]
-    """`ioprof.jpeg.installed`, or a function that returns None."""
-    resize: Callable[..., bytes] | None
-    """`ioprof._resize.resize`, or None."""
-
-
-INSTALLED: Final = Accelerators(jpeg.installed, native_resize)
-"""The accelerators of this installation."""
-
-PILLOW_ONLY: Final = Accelerators(lambda: None, None)
-
-
-def transform_for(
-    image: ImageFormat, accelerators: Accelerators = INSTALLED, accepts_corrupt: bool = False
-) -> Callable[[bytes], bytes]:
+def transform_for(image: ImageFormat, accepts_corrupt: bool = False) -> Callable[[bytes], bytes]:
     """The function that turns an image file into the bytes of its record, or raises `BadImageError`.
 
     `accepts_corrupt`: JPEGs that libjpeg warns of are used, as Pillow decodes them.
     """
-    decoder = None if accepts_corrupt else accelerators.jpeg()
     if image.transform == "original":
+        decoder = None if accepts_corrupt else jpeg.installed()
         return lambda data: check_original(data, decoder)
     encoders: dict[str, Callable[[Image.Image], bytes]] = {
         "jpeg": _pillow_encoder("JPEG", quality=image.quality or 0),
@@ -98,7 +71,7 @@ def transform_for(
         "raw": Image.Image.tobytes,
     }
     encode, side = encoders[image.encoding], image.size or DEFAULT_SIZE
-    return lambda data: encode(rgb256(data, side, image.resize, accelerators, accepts_corrupt))
+    return lambda data: encode(rgb256(data, side, image.resize, accepts_corrupt))
 
 
 def check_original(data: bytes, decoder: Decoder | None = None) -> bytes:
@@ -129,13 +102,7 @@ def check_jpeg(data: bytes, decoder: Decoder | None) -> None:
         raise BadImageError(f"{CORRUPT} ({error})") from None
 
 
-def rgb256(
-    data: bytes,
-    side: int = DEFAULT_SIZE,
-    resize: str | None = None,
-    accelerators: Accelerators = INSTALLED,
-    accepts_corrupt: bool = False,
-) -> Image.Image:
+def rgb256(data: bytes, side: int = DEFAULT_SIZE, resize: str | None = None, accepts_corrupt: bool = False) -> Image.Image:
     """Rotated by its EXIF orientation, RGB, cropped to the centred square, `side` × `side`; alpha is dropped, as training
     pipelines do.
 
@@ -144,9 +111,8 @@ def rgb256(
     `check_original`.
     """
     _check_holes(data)
-    decoder = accelerators.jpeg()
-    decodes_part = accelerators.resize is not None and resize != "short"
-    decoded = None if decoder is None else _decode_jpeg(data, side, decoder, accepts_corrupt, decodes_part)
+    decoder = jpeg.installed()
+    decoded = None if decoder is None else _decode_jpeg(data, side, decoder, accepts_corrupt, decodes_part=resize != "short")
     if decoded is None:
         if not accepts_corrupt:
             check_jpeg(data, decoder)
@@ -154,7 +120,7 @@ def rgb256(
     box, size = _crop_and_size(decoded.width, decoded.height, side, resize)
     if resize == "strict":
         decoded, box = decoded.square(box), (0, 0, box[2] - box[0], box[3] - box[1])
-    return _resized(decoded, box, size, accelerators.resize)
+    return _resized(decoded, box, size)
 
 
 def _check_holes(data: bytes) -> None:
@@ -272,29 +238,11 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def resize_box(
-    pixels: Pixels,
-    box: Box,
-    size: tuple[int, int],
-    native: Callable[..., bytes] | None = INSTALLED.resize,
-) -> Image.Image:
-    """The region `box` of an RGB image (height × width × 3), resized to `size`, bicubic; the same bytes on every machine."""
-    return _resized(_Decoded.of(pixels), box, size, native)
-
-
-def _resized(image: "_Decoded", box: Box, size: tuple[int, int], native: Callable[..., bytes] | None) -> Image.Image:
+def _resized(image: _Decoded, box: Box, size: tuple[int, int]) -> Image.Image:
+    """The region `box` of the image, resized to `size`; the same bytes on every machine."""
     pixels, left, top, width, height = image
-    if native is not None and max(*size, width, height) <= _NATIVE_MAX_SIDE:
-        part = (left, top, pixels.shape[1], pixels.shape[0])
-        return Image.frombytes("RGB", size, native(np.ascontiguousarray(pixels), (width, height), box, size, part))
-    return _resized_by_pillow(pixels, box, size)
-
-
-def _resized_by_pillow(pixels: Pixels, box: Box, size: tuple[int, int]) -> Image.Image:
-    # In two passes, so that rows always come first; the order within one call depends on Pillow's version.
-    (left, top, right, bottom), height = box, len(pixels)
-    image = Image.fromarray(pixels).resize((size[0], height), FILTER, box=(left, 0, right, height))
-    return image.resize(size, FILTER, box=(0, top, size[0], bottom))
+    part = (left, top, pixels.shape[1], pixels.shape[0])
+    return Image.frombytes("RGB", size, _resize.resize(np.ascontiguousarray(pixels), (width, height), box, size, part))
 
 
 def _crop_and_size(width: int, height: int, side: int, resize: str | None) -> tuple[Box, tuple[int, int]]:

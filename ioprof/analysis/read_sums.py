@@ -1,24 +1,17 @@
 """Sums over reads: by source, size and time, by file, by epoch, and of small calls.
 
-They are added up part by part in arrays: by C (native/read_sums.c) where ioprof was installed with a compiler, which runs beside
-the thread that reads the next part; else by NumPy, with the same result.
+They are added up part by part in arrays, by C (native/read_sums.c), which runs beside the thread that reads the next part.
 """
 
-from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ioprof import _read_sums
 from ioprof.analysis.duration_classes import LEAST_NS, NUM_CLASSES
 from ioprof.schema import SOURCES
-
-native: ModuleType | None
-try:
-    from ioprof import _read_sums as native
-except ImportError:  # ioprof was installed without a C compiler
-    native = None
 
 SIZE_STEP: Final = 4
 """A class of sizes has up to so many times its least size."""
@@ -77,14 +70,10 @@ class ReadSums:
         columns = [part[name].to_numpy() for name in self.columns]
         if not self._is_dense:
             columns[3] = self._places_of(columns[3])
-        if native is not None:
-            sums = self._groups, self._of_files, self._small, self._of_epochs
-            tables = LEAST_NS, self._keys, self._epochs
-            native.add_reads(*map(np.ascontiguousarray, columns), flags, *tables, *sums, len(SOURCES), len(self._numbers))
-            return
-        opens, reads = flags & IS_OPEN != 0, flags & (IS_OPEN | IS_READ) == IS_READ
-        self._add_opens(*(column[opens] for column in columns[:4]))
-        self._add_reads(flags[reads], *(column[reads] for column in columns))
+        sums = self._groups, self._of_files, self._small, self._of_epochs
+        tables = LEAST_NS, self._keys, self._epochs
+        arguments: list[Any] = [*map(np.ascontiguousarray, columns), flags, *tables, *sums, len(SOURCES), len(self._numbers)]
+        _read_sums.add_reads(*arguments)
 
     def groups(self) -> pl.DataFrame:
         """Columns `source size_class time_class accesses bytes took_ns max_ns`, in the order of the first three."""
@@ -123,65 +112,9 @@ class ReadSums:
         place = np.searchsorted(self._files, files)
         return np.where(np.append(self._files, -1)[place] == files, place, -1)
 
-    def _add_opens(
-        self, starts: NDArray[np.int64], ends: NDArray[np.int64], _: NDArray[np.int64], files: NDArray[np.int64]
-    ) -> None:
-        is_known = (files >= 0) & (files < len(self._of_files))
-        np.add.at(self._of_files[:, _OPENS], files[is_known], 1)
-        np.add.at(self._of_files[:, _OPEN_TOOK], files[is_known], (ends - starts)[is_known])
-
-    def _add_reads(
-        self, flags: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64], sizes: NDArray[np.int64],
-        files: NDArray[np.int64], offsets: NDArray[np.int64], ranks: NDArray[np.int64], batches: NDArray[np.int64],
-        sources: NDArray[np.uint8],
-    ) -> None:  # fmt: skip
-        took = ends - starts
-        time = np.maximum(np.searchsorted(LEAST_NS, took, side="right") - 1, 0)
-        size = np.searchsorted(_LEAST_SIZES, sizes, side="right")
-        sums = ((_ACCESSES, np.ones_like(took)), (_BYTES, sizes), (_TOOK, took))
-        for place, values in sums:
-            np.add.at(self._groups[..., place], (sources, size, time), values)
-        np.maximum.at(self._groups[..., _LONGEST], (sources, size, time), took)
-        is_small = (flags & IS_CALL != 0) & (sizes <= SMALL_BYTES)
-        for place, values in sums:
-            np.add.at(self._small[:, place], (sizes < PAGE_BYTES)[is_small].astype(np.int64), values[is_small])
-        self._add_to_files(files, took, sizes, offsets, sums)
-        keys = np.where(
-            (ranks >= 0) & (ranks < _MOST_RANK) & (batches >= 0) & (batches < _MOST_BATCH), ranks * _MOST_BATCH + batches, -1
-        )
-        place_of = np.searchsorted(self._keys, keys)
-        has_epoch = np.append(self._keys, -2)[place_of] == keys
-        epochs = self._epochs[place_of[has_epoch]]
-        for place, values in sums[:2]:
-            np.add.at(self._of_epochs[..., place], (epochs, sources[has_epoch]), values[has_epoch])
-
-    def _add_to_files(
-        self,
-        files: NDArray[np.int64],
-        took: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        offsets: NDArray[np.int64],
-        sums: tuple[tuple[int, NDArray[np.int64]], ...],
-    ) -> None:
-        known = np.flatnonzero((files >= 0) & (files < len(self._of_files)))
-        files, took, sizes, offsets = files[known], took[known], sizes[known], offsets[known]
-        has_end = (offsets >= 0) & (sizes >= 0) & (offsets <= _UNKNOWN_END - np.maximum(sizes, 0))
-        np.maximum.at(self._of_files[:, _END], files, np.where(has_end, offsets + np.where(has_end, sizes, 0), _UNKNOWN_END))
-        first = known[:0] if not len(known) else np.lexsort((offsets, -took, files))
-        first = first[np.concatenate(([True], np.diff(files[first]) != 0))] if len(first) else first
-        of, longest, offset = files[first], took[first], offsets[first]
-        before = self._of_files[of]
-        is_new = (before[:, _ACCESSES] == 0) | (longest > before[:, _LONGEST])
-        is_new |= (longest == before[:, _LONGEST]) & (offset < before[:, _PLACE_OF_LONGEST])
-        self._of_files[of[is_new], _LONGEST], self._of_files[of[is_new], _PLACE_OF_LONGEST] = longest[is_new], offset[is_new]
-        for place, values in sums:
-            np.add.at(self._of_files[:, place], files, values[known])
-
 
 _NAMES_OF_GROUP: Final = {"accesses": _ACCESSES, "bytes": _BYTES, "took_ns": _TOOK, "max_ns": _LONGEST}
 _NAMES_OF_FILE: Final = {**_NAMES_OF_GROUP, "opens": _OPENS, "open_ns": _OPEN_TOOK}
-_LEAST_SIZES: Final = SIZE_STEP ** np.arange(1, _NUM_SIZES, dtype=np.int64)
-"""Of all classes of sizes but the first."""
 
 
 def _source_of(column: str) -> pl.Expr:

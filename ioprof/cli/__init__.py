@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 import ioprof
 from ioprof.cli.console import error_line, guarded, output
+from ioprof.errors import CommandError
 from ioprof.process import end_by_signal
 
 PANELS: Final = {
@@ -49,6 +50,13 @@ def main(arguments: list[str] | None = None) -> int:
     That of `record` is the recorded command's, and negative where a signal ended that.
     """
     given = sys.argv[1:] if arguments is None else arguments
+    try:
+        ioprof.require_extension()
+    except CommandError as error:
+        if given[:1] == ["record"] and "--" in given:
+            raise ImportError(str(error)) from None  # `__main__` then runs the command without a recording
+        error_line(str(error))
+        return error.exit_code
     commands = given[:1] if given and given[0] in COMMANDS else () if given == ["--version"] else COMMANDS
     app = _app(commands)
     try:

@@ -12,7 +12,6 @@ Check = Callable[[Surroundings], Finding | Iterable[Finding]]
 CHECKS: Final[tuple[Check, ...]] = (
     programs.capture_library,
     programs.python_hooks,
-    programs.span_extension,
     programs.jpeg_decoder,
     programs.preloaded,
     programs.interpreter,

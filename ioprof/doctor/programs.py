@@ -6,7 +6,6 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -83,26 +82,16 @@ def python_hooks(surroundings: Surroundings) -> Finding:
     return missing(name, f"a Python process started here does not record: {_last_line(ended)}", means, again)
 
 
-def span_extension(_surroundings: Surroundings) -> Finding:
-    """Whether spans of Python code are written by the C extension."""
-    name = "span extension"
-    if find_spec("ioprof._native"):
-        return ok(name, "ioprof._native is built", "a span costs a fraction of a microsecond")
-    return limited(name, "ioprof._native is not built", "spans are written in Python, at several times the cost", _BUILD)
-
-
 def jpeg_decoder(_surroundings: Surroundings) -> Finding:
     """Which library decodes JPEGs in ioprof's own loaders and converters."""
     name, decoder = "JPEG decoder", jpeg.installed()
     if decoder is None:
         means = "loaders and converters decode by Pillow: whole images, and corrupt ones pass where Pillow lets them"
-        return missing(name, "neither libjpeg-turbo (ioprof._jpeg) nor simplejpeg can be used", means, "pip install simplejpeg")
+        return missing(name, "neither libjpeg-turbo nor simplejpeg can be used", means, "pip install simplejpeg")
     if decoder.decodes_regions:
         return ok(name, decoder.name, "loaders decode only the crop of each JPEG, and corrupt ones are refused")
-    is_built = find_spec("ioprof._jpeg") is not None
-    why = "no libjpeg.so.62 was found" if is_built else "ioprof._jpeg is not built"
     means = "loaders decode whole JPEGs; corrupt ones are refused"
-    return limited(name, f"{decoder.name}; {why}", means, _LIBJPEG if is_built else _BUILD)
+    return limited(name, f"{decoder.name}; no libjpeg.so.62 was found", means, _LIBJPEG)
 
 
 def preloaded(surroundings: Surroundings) -> Finding:

@@ -32,10 +32,6 @@ from ioprof.layout import COLLECTIVE_HEADER_DTYPE, COLLECTIVE_RECORD_DTYPE, COMM
 _HALF: Final = 1 << 55
 _MOST_DELAY_NS: Final = 50_000_000
 """Within which the host knows of half of all kernels: more shows that a timer has another unit, or was set."""
-_TIMES: Final = ("gpu", "kernel", "network", "none")
-"""How the times of an operation were obtained: by the GPU's timer, by when the host saw its kernel begin and end, by its network
-transfers, or not at all."""
-
 _Array = npt.NDArray[Any]
 
 

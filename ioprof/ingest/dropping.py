@@ -7,7 +7,7 @@ Strings of a dropped chunk stay, since later spans refer to them, until the writ
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ioprof.ingest.chunks import Block, find_valid
+from ioprof.ingest.chunks import Buffers, find_spans
 from ioprof.ingest.holes import punch_hole
 from ioprof.ingest.job_sums import JobSums
 from ioprof.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
-from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC, SLOTS
+from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
 
 _Array = npt.NDArray[Any]
 
@@ -205,16 +205,15 @@ class _Chunk:
 
 
 def _chunk(descriptor: int, place: int) -> _Chunk:
-    memory = np.zeros(CHUNK_BYTES, np.uint8)
     data = os.pread(descriptor, CHUNK_BYTES, HEADER_BYTES + place * CHUNK_BYTES)
-    memory[: len(data)] = np.frombuffer(data, np.uint8)
-    damage: Counter[str] = Counter()
-    block = Block(memory, len(data), np.zeros((1, SLOTS), RECORD_DTYPE), np.zeros(1, bool), damage) if data else None
-    if block is None:
+    if not data:
         return _Chunk(np.zeros(0, RECORD_DTYPE), [], b"")
-    slots = block.span_slots(damage)
-    spans = block.records[slots[find_valid(block.records, slots, damage)]]
-    return _Chunk(spans, block.strings, block.records[block.string_slots].tobytes())
+    buffers, size = Buffers(1, with_strings=True), RECORD_DTYPE.itemsize
+    buffers.data[: len(data)] = np.frombuffer(data, np.uint8)
+    spans, _, strings = find_spans(buffers, 1, len(data), np.zeros(1, bool), Counter())
+    starts = buffers.strings[: len(strings)].tolist()
+    slots = (data[start : start + size - -len(text) // size * size] for start, (_, text) in zip(starts, strings, strict=True))
+    return _Chunk(spans, strings, b"".join(slots))
 
 
 def _header(descriptor: int, place: int) -> Any:
@@ -273,14 +272,3 @@ def _is_capture_file(descriptor: int) -> bool:
         return False
     header = np.frombuffer(data, FILE_HEADER_DTYPE)[0]
     return bytes(header["magic"]) == MAGIC and int(header["version"]) == FORMAT_VERSION
-
-
-def allocated_bytes(paths: Iterable[Path]) -> int:
-    """What files take on disk, without their holes."""
-    found = 0
-    for path in paths:
-        try:
-            found += path.lstat().st_blocks * 512
-        except OSError:
-            continue
-    return found

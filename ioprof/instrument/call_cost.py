@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 from typing import Final
 
 from ioprof.instrument import preload
-from ioprof.instrument.ring import REHEARSAL
+from ioprof.instrument.recorder import REHEARSAL
 
 _CALLS: Final = 3
 _PROGRAM: Final = """

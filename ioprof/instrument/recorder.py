@@ -22,7 +22,7 @@ from ioprof.wire_format import CHUNK_BYTES, FILE_HEADER, FORMAT_VERSION, HEADER_
 
 try:
     from ioprof import _native
-except ImportError:  # built without a C compiler
+except ImportError:  # this interpreter cannot load it: see `ring`
     _native = None  # type: ignore[assignment]
 
 _AFTER_ALL_OTHERS: Final = -100
@@ -30,6 +30,9 @@ _AFTER_ALL_OTHERS: Final = -100
 
 FEWEST_TRIALS: Final = 20
 """Trials that were not interrupted, below which a median says nothing."""
+
+REHEARSAL: Final = "/proc/self/fd/"
+"""The beginning of a path that names an empty file without a name, of which the caller holds a descriptor."""
 
 _WHO: Final = struct.Struct("<2iI"), offset_of(FILE_HEADER, "rank")
 """Rank, worker and role in the file's header, and where."""
@@ -40,21 +43,18 @@ _path = ""
 _before_stop: list[Callable[[], None]] = []
 
 
-def start(spool: Path, *, rank: int = -1, role: str = "other", worker: int = -1, native: bool | None = None) -> None:
+def start(spool: Path, *, rank: int = -1, role: str = "other", worker: int = -1) -> None:
     """Record this process into a new file in the folder `spool`, until `stop` or the process's end.
 
-    `rank` and `worker` are -1 where there is none; `role` is one of `schema.ROLES`. `native` False takes the Python fallback, True
-    insists on the extension, None takes the extension where there is one. Raises `CaptureError`.
+    `rank` and `worker` are -1 where there is none; `role` is one of `schema.ROLES`. Raises `CaptureError`.
     """
     if is_recording():
         raise CaptureError("this process is being recorded already; end that with ioprof.instrument.recorder.stop()")
     if role not in ROLES:
         raise CaptureError(f"role {role!r}: what a process can be is one of {', '.join(ROLES)}")
-    if native and _native is None:
-        raise CaptureError("the capture extension is not built here; install a C compiler and reinstall, or leave native=None")
     name = f"{host()}-{os.getpid()}-{clock.monotonic_ns()}.ring"
     try:
-        _open(os.path.join(os.path.abspath(spool), name), _header(rank, role, worker), _native is not None and native is not False)
+        _open(os.path.join(os.path.abspath(spool), name), _header(rank, role, worker))
     except OSError as error:
         raise CaptureError(f"{spool}: no capture file can be made there ({error.strerror}); give a writable folder") from None
     call_at_end(stop, _forget_in_child, _AFTER_ALL_OTHERS)
@@ -110,8 +110,8 @@ def is_recording() -> bool:
 
 
 def uses_native() -> bool:
-    """Whether the extension records, or would; False means the Python fallback."""
-    return _python_ring is None and _native is not None
+    """Whether the extension records, or would; False means the writer in Python."""
+    return _native is not None
 
 
 def native_file() -> str | None:
@@ -130,12 +130,12 @@ def cost_per_span_ns(spans: int = 100, trials: int = 100, displaced_bytes: int =
     """Nanoseconds that one span costs here and now: the median of short trials into a nameless file, less that of the bare loop.
 
     A trial takes some 20 µs, less than a time slice of the scheduler, so that most are not interrupted on a busy machine either;
-    those that were do not count. None: too many were. High where the Python fallback records. With `displaced_bytes` the
+    those that were do not count. None: too many were. With `displaced_bytes` the
     processor's caches hold other data when a trial begins, as after decoding an image.
     """
     from tempfile import TemporaryFile
 
-    with TemporaryFile(buffering=0) as file, _rehearsal(f"{ring.REHEARSAL}{file.fileno()}") as open_span:
+    with TemporaryFile(buffering=0) as file, _rehearsal(f"{REHEARSAL}{file.fileno()}") as open_span:
         timers = partial(_time_spans, open_span, spans), partial(_time_bare_loop, spans)
         full, bare = _uninterrupted_medians(timers, trials, displaced_bytes)
     return (full - bare) / spans if full is not None and bare is not None and full > bare else None
@@ -162,11 +162,7 @@ def _uninterrupted_medians(timers: Sequence[Callable[[], int]], trials: int, dis
 @contextmanager
 def _rehearsal(path: str) -> Iterator[Callable[[str], Any]]:
     """A function that opens spans in a file of its own, in this thread only; other threads go on recording as before."""
-    header = _header(-1, "other", -1)
-    if not uses_native():
-        yield ring.Ring(path, header, KINDS, clock.monotonic_ns).span
-        return
-    _native.start(path, header, KINDS, True)
+    _native.start(path, _header(-1, "other", -1), KINDS, True)
     try:
         yield span.span
     finally:
@@ -188,10 +184,10 @@ def _time_bare_loop(spans: int) -> int:
     return clock.monotonic_ns() - start_ns
 
 
-def _open(path: str, header: bytes, native: bool) -> None:
+def _open(path: str, header: bytes) -> None:
     global _python_ring, _path
     _path = path
-    if native:
+    if _native is not None:
         _native.start(path, header, KINDS)
         return
     _python_ring = ring.Ring(path, header, KINDS, clock.monotonic_ns)
@@ -207,7 +203,7 @@ def _header(rank: int, role: str, worker: int) -> bytes:
 
 
 def _forget_in_child() -> None:
-    """The Python fallback's part of a fork; the extension does its own."""
+    """The Python writer's part of a fork; the extension does its own."""
     global _python_ring
     _before_stop.clear()
     if _python_ring is not None:

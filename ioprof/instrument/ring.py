@@ -1,4 +1,5 @@
-"""The pure-Python writer of spans, for installations without a C compiler: the same calls write the same bytes, ten times slower.
+"""The writer of spans in Python, only for jobs whose interpreter cannot load the extension: a Python older than its stable ABI, one
+with another libc (musl), or a frozen program. The same calls write the same bytes, ten times slower.
 
 `native/FORMAT.md` explains the bytes, `wire_format` describes them. A full chunk stays where it is, and the thread continues in
 another one. The extension flushes it instead, which saves page faults; they are negligible compared to what a span costs here.
@@ -38,9 +39,6 @@ ABANDONED: Final = 64
 RETRY_EVERY: Final = 1024
 KNOWN_STRINGS: Final = 1 << 17
 """Known strings are forgotten when there are this many; one that comes again is written again, and the reader merges the two."""
-
-REHEARSAL: Final = "/proc/self/fd/"
-"""The beginning of a path that names an empty file without a name, of which the caller holds a descriptor."""
 
 _ELLIPSIS: Final = "…".encode()
 # Indices of words of 8 bytes
@@ -245,8 +243,7 @@ class Ring:
             os.close(descriptor)
 
     def _open(self, more: int) -> int:
-        flags = 0 if self._path.startswith(REHEARSAL) else os.O_NOFOLLOW | more
-        return os.open(self._path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+        return os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | more, 0o600)
 
     def _create(self, header: bytes) -> None:
         descriptor = self._open(os.O_CREAT | os.O_EXCL)
@@ -254,8 +251,7 @@ class Ring:
             self._identity = _identity(descriptor)
             self._header = _map(descriptor, 0, HEADER_BYTES)
         except OSError:
-            if not self._path.startswith(REHEARSAL):
-                os.unlink(self._path)
+            os.unlink(self._path)
             raise
         finally:
             os.close(descriptor)

@@ -9,18 +9,21 @@
         ...
     emit("kernel", start_ns, end_ns, stream=0)     # timed elsewhere, on CLOCK_MONOTONIC
 
-The functions are those of the extension, which send calls to the Python fallback while that one records; without the extension
-they are the fallback's. This module loads neither NumPy nor anything else that a job without ioprof would not.
+The functions are those of the extension; in an interpreter that cannot load it they are those of the writer in Python (`ring`).
+This module loads neither NumPy nor anything else that a job without ioprof would not.
 """
 
 from typing import Final
 
 try:
     from ioprof._native import emit, intern, redirect, span
-except ImportError:  # built without a C compiler
+except ImportError:  # this interpreter cannot load it
     from ioprof.instrument.ring import emit, intern, redirect, span
 
-__all__ = ["PAGE_CACHE", "STORAGE", "UNKNOWN", "emit", "intern", "redirect", "span"]
+__all__ = ["PAGE_CACHE", "STORAGE", "UNKNOWN", "emit", "has_extension", "intern", "redirect", "span"]
+
+has_extension: Final = span.__module__ != "ioprof.instrument.ring"
+"""Whether the functions are those of the extension."""
 
 STORAGE: Final = 1
 """The bytes of a read came from the device or the network. These are 1 + the place in `schema.SOURCES`."""

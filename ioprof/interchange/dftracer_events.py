@@ -1,7 +1,6 @@
 """Events of DFTracer's lines as columns of numbers.
 
-Lines in the usual form are read by a scanner in C, where ioprof was installed with a compiler; it leaves any other line to the
-decoder here, so that both give the same columns and counts.
+Lines in the usual form are read by a scanner in C (native/scan/dftracer.c); it leaves any other line to the decoder here.
 """
 
 import os
@@ -15,10 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-try:
-    from ioprof import _scan as _native
-except ImportError:  # ioprof was installed without a C compiler
-    _native = None  # type: ignore[assignment]
+from ioprof import _scan
 
 COLUMNS: Final = ("at", "start_ns", "length_ns", "call", "pid", "tid", "ret", "offset", "host", "path")
 """Of an event: number of its line; nanoseconds; place in `Events.calls`; numbers; places in `Found.names`."""
@@ -79,12 +75,10 @@ class Found:
 class Events:
     """The events of a file, collected from its lines."""
 
-    def __init__(self, system_calls: Sequence[str], kept: Sequence[str], scans: bool = True) -> None:
-        """Categories of which only some names are kept, and those names. Without `scans`, or without the scanner in C, all lines
-        are decoded here.
-        """
+    def __init__(self, system_calls: Sequence[str], kept: Sequence[str]) -> None:
+        """Categories of which only some names are kept, and those names."""
         seed = int.from_bytes(os.urandom(8), "little")
-        self._scanner = _native.DFTracerScanner(seed, system_calls, kept) if scans and _native else None
+        self._scanner = _scan.DFTracerScanner(seed, system_calls, kept)
         self._system_calls, self._kept = frozenset(system_calls), frozenset(kept)
         self._decode = msgspec.json.Decoder(_Event, float_hook=Decimal).decode
         self._rows: list[tuple[int, ...]] = []
@@ -92,7 +86,7 @@ class Events:
         self._names: dict[Name, int] = {}
         self._explained: list[tuple[int, bool, str, str]] = []
         self._left_out: Counter[Call] = Counter()
-        self._num_lines = self._num_scanned = self._num_decoded = 0
+        self._num_scanned = self._num_decoded = 0
 
     def __len__(self) -> int:
         """The number of events so far, also of those that are not kept."""
@@ -100,14 +94,9 @@ class Events:
 
     def add(self, text: bytes, start: int, end: int, damage: Counter[str]) -> None:
         """Add the whole lines in a part of a text."""
-        if self._scanner:
-            data, self._num_scanned = self._scanner.scan(text, start, end)
-            for at, first, last in np.frombuffer(data, np.int64).reshape(-1, 3).tolist():
-                self._add_line(text[start + first : start + last], at, damage)
-            return
-        for at, line in enumerate(text[start:end].split(b"\n"), self._num_lines):
-            self._add_line(line, at, damage)
-        self._num_lines = at + 1
+        data, self._num_scanned = self._scanner.scan(text, start, end)
+        for at, first, last in np.frombuffer(data, np.int64).reshape(-1, 3).tolist():
+            self._add_line(text[start + first : start + last], at, damage)
 
     def _add_line(self, line: bytes, at: int, damage: Counter[str]) -> None:
         stripped = line.strip(b" \t\r\n,")
@@ -145,8 +134,6 @@ class Events:
         rows = np.array(self._rows, np.int64).reshape(-1, len(COLUMNS))
         columns = dict(zip(COLUMNS, np.ascontiguousarray(rows.T), strict=True))
         decoded = Found(columns, list(self._calls), list(self._names), self._explained, self._left_out)
-        if not self._scanner:
-            return decoded
         return _joined(_scanned(*self._scanner.tables()), decoded)
 
 

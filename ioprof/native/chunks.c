@@ -1,4 +1,4 @@
-/* The spans of some chunks of a capture file: what `ioprof.ingest.chunks` finds with NumPy where this library was not built.
+/* The spans of some chunks of a capture file, for `ioprof.ingest.chunks`.
  *
  * The chunks may hold any bytes: a slot is what it is by the rules of FORMAT.md, or is counted as damage. */
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ioprof.errors import NOT_EXECUTABLE, NOT_FOUND, CommandError, IoprofError
-from ioprof.instrument import gpu, preload, recorder
+from ioprof.instrument import gpu, preload
 from ioprof.masking import masked_command
 from ioprof.process import signal_name
 from ioprof.recording.attempts import usable_run_folder
@@ -125,7 +125,7 @@ def recorded_command(
     with _no_reason_for_jobs(environment):
         check_output(out, force)
     if keep_ns is not None:
-        check_keeping(recorder.uses_native())
+        check_keeping()
     run = initial_record(command, out, environment, keep_arguments=keep_arguments)
     ignored = signals_ignored_by_caller()
     recording = Recording(out, force, run, environment, stacks=stacks, keep_ns=keep_ns, reporter=reporter)

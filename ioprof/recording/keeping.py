@@ -51,10 +51,8 @@ def _shown(text: str) -> str:
     return text if len(text) <= 40 and text.isprintable() else ascii(text[:40])
 
 
-def check_keeping(is_native: bool) -> None:
+def check_keeping() -> None:
     """Raise `CommandError` where nothing can be dropped while a job runs."""
-    if not is_native:
-        raise CommandError("--keep: needs the C extension of ioprof, which is not built; install a C compiler and reinstall ioprof")
     from ioprof.ingest.holes import punch_hole
 
     with tempfile.TemporaryFile(prefix="ioprof-") as file:

@@ -18,7 +18,6 @@ from ioprof.report.units import MISSING, clean, duration, percent
 from ioprof.report.whole_job import window_text
 from ioprof.run_record import Summary
 
-MOST_LINES: Final = 60
 _MOST_FAILURES: Final = 3
 _MOST_CAUSES: Final = 8
 _LEAST_SHARE: Final = 0.005

@@ -134,9 +134,7 @@ def _harness(found: dict[str, Any]) -> Iterator[str]:
     parts = (
         f"{duration(cost['latency_ns'] / 1e9)} within each read, taken off, and {duration(cost['between_ns'] / 1e9)} between two"
     )
-    is_slow = cost["engine"] == "Python threads"
-    slow = "; ioprof was installed without a C compiler, and is slower than fast storage" if is_slow else ""
-    yield f"Measuring took {parts} ({cost['engine']}){slow}."
+    yield f"Measuring took {parts}."
 
 
 def _limits(found: dict[str, Any]) -> Iterator[str]:

@@ -196,7 +196,3 @@ def _time_row(row: CauseRow, entry: CauseShare) -> tuple[str, ...]:
         badge(row.basis) or Html(""),
         ". ".join(note for note in (row.detail, clean(row.reason or "", 200)) if note),
     )
-
-
-def _number(value: object) -> str:
-    return MISSING if value is None else str(value)

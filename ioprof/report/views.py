@@ -266,14 +266,6 @@ def thinning_of_steps(steps: pl.DataFrame, limit: int = MOST_STEPS) -> str | Non
     return f"{number:,} steps: each point is the longest of {per_point} consecutive steps" if per_point > 1 else None
 
 
-def thinning_of_rates(steps: pl.DataFrame, limit: int = MOST_STEPS) -> str | None:
-    """What a reader must know about `rates`, or null if every step is shown."""
-    number = max(steps.group_by("rank").len()["len"].to_list(), default=0)
-    per_point = -(-number // limit)
-    thinned = f"{number:,} steps: each point is the mean of {per_point} steps, the thin line the slowest of them"
-    return thinned if per_point > 1 else None
-
-
 def thinning_of_ranks(steps: pl.DataFrame, shown: Sequence[int]) -> str | None:
     """Which ranks are shown and why, or null if all are."""
     number = steps["rank"].n_unique()

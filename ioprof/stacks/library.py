@@ -33,7 +33,7 @@ class TargetState:
 
 
 def is_built() -> bool:
-    """Whether the library is there; it is not where ioprof was installed without a C compiler."""
+    """Whether the library is there; it is not where it could not be built, as for another libc."""
     return LIBRARY.is_file()
 
 

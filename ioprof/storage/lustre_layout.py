@@ -52,13 +52,6 @@ class Component:
     is_stale: bool = False
     """Whether it is a mirror that is not synchronised."""
 
-    def ost_of(self, offset: int) -> int | None:
-        """The target that holds this byte of the file; None where the component has no targets or does not contain the byte."""
-        inside = self.start_bytes <= offset and (self.end_bytes is None or offset < self.end_bytes)
-        if not inside or not self.osts or not self.stripe_size_bytes or "mdt" in self.patterns:
-            return None
-        return self.osts[offset // self.stripe_size_bytes % len(self.osts)]
-
 
 @dataclass(frozen=True)
 class Layout:

@@ -32,11 +32,6 @@ class Mount:
         return next((option[len(name) + 1 :] for option in self.options if option.startswith(f"{name}=")), None)
 
 
-def mount_of(path: Path, roots: Roots) -> Mount | Unknown:
-    """The mount of an existing path; raises OSError where the path cannot be opened."""
-    return mount_of_number(mount_number(path, roots), roots)
-
-
 def mount_of_number(number: int | Unknown, roots: Roots) -> Mount | Unknown:
     """The mount with this id in the process's mount namespace."""
     if isinstance(number, Unknown):

@@ -60,11 +60,6 @@ class Learner:
         correct = (outputs.argmax(1) == targets).sum()
         return Score(len(images), targets.numel(), float(loss), int(correct))
 
-    @property
-    def learning_rate(self) -> float:
-        """Of the next step."""
-        return float(self.optimizer.param_groups[0]["lr"])
-
     def state(self, rank: int) -> dict[str, Any]:
         """What a checkpoint has of this rank. Buffers are those of rank 0, which the next forward pass would send in any case."""
         from torch.distributed.checkpoint.state_dict import get_state_dict  # jobs with checkpoints load it

@@ -15,9 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ioprof.ingest.chunks import Block
+from ioprof.ingest.chunks import Buffers, find_spans
 from ioprof.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
-from ioprof.schema import KINDS
 from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC, SLOTS
 
 _Array = npt.NDArray[Any]
@@ -159,19 +158,17 @@ class Follower:
         count = min(count, SLOTS)
         if first >= count:
             return np.empty(0, RECORD_DTYPE)
-        memory = np.zeros(CHUNK_BYTES, np.uint8)
+        buffers, size = Buffers(1, with_strings=True), RECORD_DTYPE.itemsize
         head = np.zeros(1, CHUNK_HEADER_DTYPE)
         head["state"] = count - first
-        memory[:CHUNK_HEADER_BYTES] = head.view(np.uint8)
-        size = RECORD_DTYPE.itemsize
+        buffers.data[:CHUNK_HEADER_BYTES] = head.view(np.uint8)
         start = HEADER_BYTES + place * CHUNK_BYTES + CHUNK_HEADER_BYTES + first * size
         data = os.pread(self._descriptor, (count - first) * size, start)
-        memory[CHUNK_HEADER_BYTES : CHUNK_HEADER_BYTES + len(data)] = np.frombuffer(data, np.uint8)
-        damage: Counter[str] = Counter()
-        block = Block(memory, CHUNK_BYTES, np.zeros((1, SLOTS), RECORD_DTYPE), np.zeros(1, bool), damage)
-        found.strings.update(dict(block.strings))
-        records: _Array = block.records[block.span_slots(damage)]
-        return records[(records["kind"] <= len(KINDS)) & (records["end_ns"] >= records["start_ns"]) & (records["start_ns"] > 0)]
+        buffers.data[CHUNK_HEADER_BYTES : CHUNK_HEADER_BYTES + len(data)] = np.frombuffer(data, np.uint8)
+        records, _, strings = find_spans(buffers, 1, CHUNK_BYTES, np.zeros(1, bool), Counter())
+        found.strings.update(dict(strings))
+        spans: _Array = records[records["start_ns"] > 0]
+        return spans
 
 
 def _nothing() -> Look:

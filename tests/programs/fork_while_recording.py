@@ -11,7 +11,9 @@ from pathlib import Path
 from ioprof.instrument import recorder
 from ioprof.instrument.span import intern, span
 
-spool, native, num_children = Path(sys.argv[1]), sys.argv[2] == "native", int(sys.argv[3])
+spool, num_children = Path(sys.argv[1]), int(sys.argv[3])
+if sys.argv[2] == "python":
+    recorder._native = None
 ended = threading.Event()
 made = [0, 0, 0]
 
@@ -28,13 +30,13 @@ def child(number: int) -> None:
     with span("fetch", batch=-2):
         assert not recorder.is_recording()
         assert intern("/nowhere") == -1
-    recorder.start(spool, native=native, worker=number)
+    recorder.start(spool, worker=number)
     with span("decode", batch=number + 1, file=intern("/child")):
         pass
     recorder.stop()
 
 
-recorder.start(spool, native=native)
+recorder.start(spool)
 threads = [threading.Thread(target=record, args=(number,)) for number in range(len(made))]
 for thread in threads:
     thread.start()

@@ -7,19 +7,22 @@ from pathlib import Path
 from ioprof.instrument import recorder
 from ioprof.instrument.span import span
 
+if sys.argv[2] == "python":
+    recorder._native = None
 
-def work(spool: Path, native: bool, worker: int) -> None:
+
+def work(spool: Path, worker: int) -> None:
     """What a worker does; nothing stops its recording but the end of the process."""
-    recorder.start(spool, rank=0, role="worker", worker=worker, native=native)
+    recorder.start(spool, rank=0, role="worker", worker=worker)
     with span("fetch"):
         pass
 
 
 if __name__ == "__main__":
     start_method = multiprocessing.get_context(sys.argv[3])
-    folder, is_native = Path(sys.argv[1]), sys.argv[2] == "native"
-    recorder.start(folder, rank=0, role="rank", native=is_native)
-    workers = [start_method.Process(target=work, args=(folder, is_native, worker)) for worker in range(2)]
+    folder = Path(sys.argv[1])
+    recorder.start(folder, rank=0, role="rank")
+    workers = [start_method.Process(target=work, args=(folder, worker)) for worker in range(2)]
     for process in workers:
         process.start()
     for process in workers:

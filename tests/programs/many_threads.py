@@ -18,7 +18,9 @@ def record(number: int, spans: int) -> None:
 
 num_threads, num_spans, at_once = map(int, sys.argv[3:])
 tids = [0] * num_threads
-recorder.start(Path(sys.argv[1]), native=sys.argv[2] == "native")
+if sys.argv[2] == "python":
+    recorder._native = None
+recorder.start(Path(sys.argv[1]))
 for first in range(0, num_threads, at_once):
     group = [threading.Thread(target=record, args=(number, num_spans)) for number in range(first, first + at_once)]
     for thread in group:

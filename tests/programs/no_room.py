@@ -15,7 +15,9 @@ if int(sys.argv[4]) >= 0:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
 if sys.argv[2] == "native":
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-recorder.start(Path(sys.argv[1]), native=sys.argv[2] == "native")
+if sys.argv[2] == "python":
+    recorder._native = None
+recorder.start(Path(sys.argv[1]))
 for place in range(int(sys.argv[3])):
     with span("decode", step=place):
         pass

@@ -7,7 +7,9 @@ from pathlib import Path
 from ioprof.instrument import recorder
 from ioprof.instrument.span import intern, span
 
-recorder.start(Path(sys.argv[1]), native=sys.argv[2] == "native")
+if sys.argv[2] == "python":
+    recorder._native = None
+recorder.start(Path(sys.argv[1]))
 finished = 0
 while True:
     for _ in range(100):

@@ -23,7 +23,7 @@ from ioprof.interchange import darshan_reads, dftracer_events
 
 def main(scan_path: str, folder: str, cases: str, seed: str) -> None:
     scan = loaded("_scan", scan_path)
-    events._native = dftracer_events._native = darshan_reads._native = scan
+    events._scan = dftracer_events._scan = darshan_reads._scan = scan
     slowest = (0.0, 0)
     for number in range(int(cases)):
         print(number, file=sys.stderr)

@@ -1,7 +1,6 @@
 """Parses the events of a Kineto file, also a truncated, corrupt or gzipped one. Events that are not needed are skipped early.
 
-Events in the usual form are found by a scanner in C, where ioprof was installed with a compiler; it leaves any other event to the
-parser here, so that both give the same tables.
+Events in the usual form are found by a scanner in C (native/scan/kineto.c); it leaves any other event to the parser here.
 """
 
 import json
@@ -16,14 +15,10 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from ioprof import _scan
 from ioprof.files import open_regular_file
 from ioprof.inflate import BLOCK_BYTES, GZIP, inflate
 from ioprof.ingest.untrusted_values import LATEST_NS, valid_text
-
-try:
-    from ioprof import _scan as _native
-except ImportError:  # ioprof was installed without a C compiler
-    _native = None  # type: ignore[assignment]
 
 _MARK: Final = b'"ph"'
 _BLOCK_BYTES: Final = 2 << 20  # larger blocks do not fit into the CPU caches: 16 MiB took twice the time of 4
@@ -135,21 +130,18 @@ def _gathered(blocks: Iterator[bytes]) -> Iterator[bytes]:
 class Events:
     """The events of one file, collected piece by piece."""
 
-    def __init__(self, ranges: Sequence[str] = (), scans: bool = True) -> None:
-        """`ranges`: how the names of ranges of the host begin that are read besides what is read anyway. Without `scans`, or
-        without the scanner in C, all events are parsed here.
-        """
+    def __init__(self, ranges: Sequence[str] = ()) -> None:
+        """`ranges`: how the names of ranges of the host begin that are read besides what is read anyway."""
         names = "|".join(re.escape(name) for name in ranges)
         self._is_range = pl.col("text").str.contains(rf'"name"\s*:\s*"(?:{names})') if ranges else pl.lit(False)
         seed = int.from_bytes(os.urandom(8), "little")
-        self._scanner = _native.KinetoScanner(seed, _OF_DEVICE, _LAUNCHES, _OF_HOST, ranges) if scans and _native else None
+        self._scanner = _scan.KinetoScanner(seed, _OF_DEVICE, _LAUNCHES, _OF_HOST, ranges)
         self._of_host: list[pl.DataFrame] = []
         self._of_device: list[pl.DataFrame] = []
         self._launches: list[pl.DataFrame] = []
         self.heading = ""
         """Text before the first event and after the last."""
         self._tail = b""
-        self._num_events = 0
         self._num_pieces = 0
 
     def add(self, piece: bytes, damage: Counter[str]) -> None:
@@ -170,19 +162,11 @@ class Events:
 
     def _take(self, piece: bytes, begin: int, is_whole: bool, damage: Counter[str]) -> int:
         """Add the events of a piece from the first on, the last only where it is whole; returns where the last begins."""
-        if self._scanner:
-            data, last = self._scanner.scan(piece, begin, is_whole)
-            left = np.frombuffer(data, np.int64).reshape(-1, 3)
-            numbers = left[:, 0]
-            texts = [piece[start:end].decode("utf-8", "replace") for start, end in left[:, 1:].tolist()]
-        else:
-            parts = piece[begin:].split(_MARK)[1:]
-            last = len(piece) - len(parts[-1]) - len(_MARK)
-            texts = [part.decode("utf-8", "replace") for part in (parts if is_whole else parts[:-1])]
-            numbers = np.arange(self._num_events, self._num_events + len(texts))
-            self._num_events += len(texts)
+        data, last = self._scanner.scan(piece, begin, is_whole)
+        left = np.frombuffer(data, np.int64).reshape(-1, 3)
+        texts = [piece[start:end].decode("utf-8", "replace") for start, end in left[:, 1:].tolist()]
         if texts:
-            self._parse(pl.DataFrame({"at": numbers, "text": pl.Series(texts, dtype=pl.String)}), damage)
+            self._parse(pl.DataFrame({"at": left[:, 0], "text": pl.Series(texts, dtype=pl.String)}), damage)
         return last
 
     def finish(self, damage: Counter[str]) -> None:
@@ -198,8 +182,7 @@ class Events:
             damage["not a Kineto trace"] += 1
         if tail and closed > 0:
             self._end_last(damage)
-        if self._scanner:
-            self._add_scanned(*self._scanner.tables())
+        self._add_scanned(*self._scanner.tables())
 
     def _add_scanned(self, of_device: bytes, launches: bytes, strings: list[bytes]) -> None:
         texts = pl.Series([each.decode("utf-8", "replace") for each in strings], dtype=pl.Categorical())

@@ -1,4 +1,4 @@
-"""The Python fallback for `native/observers.h`: the same spans, at a higher cost, where no compiler was found."""
+"""The observers of `native/spans/observers.h` in Python, where `ring` writes: the same spans, at a higher cost."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,29 +1,23 @@
 """The whole run in bins of time: how much of each bin a class of spans took, its longest span, and bytes by source.
 
-Spans are read in parts, so that a run of any length can be drawn. A span is counted in every bin that it reaches into: by C
-(native/bins.c) where ioprof was installed with a compiler, which runs beside the thread that reads the next part; else by NumPy.
+Spans are read in parts, so that a run of any length can be drawn. A span is counted in every bin that it reaches into, by C
+(native/bins.c), which runs beside the thread that reads the next part.
 """
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ioprof import _bins
 from ioprof.analysis.selection import look
 from ioprof.report.lanes import by_thread
 from ioprof.report.page.classes import CLASSES, READ_KINDS
 from ioprof.report.page.encoding import TICK_NS, block
 from ioprof.schema import KINDS, SOURCES
 from ioprof.trace import Trace
-
-native: ModuleType | None
-try:
-    from ioprof import _bins as native
-except ImportError:  # ioprof was installed without a C compiler
-    native = None
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -36,7 +30,6 @@ _DURATION_BINS: Final = 512  # eight for each factor of two, from 100 ns
 _FEWEST_LONG: Final = 20
 _LONG_RATIO: Final = 0.001  # of the spans of a class may be long ones
 _LONG_FACTOR: Final = 4.0  # times the median, from which on a span may be a long one
-_CHUNK: Final = 1 << 20  # cells that are filled at a time
 _SOURCE_OF_CLASS: Final = np.array(
     [SOURCES.index(entry.source or "") if entry.kind in READ_KINDS else -1 for entry in CLASSES], np.int64
 )
@@ -139,21 +132,14 @@ class Filling:
     def add(self, part: pl.DataFrame) -> None:
         """Add the next part of the spans; those that have no lane are left out."""
         found = self.found
-        columns = start, end, moved, process, kind, source = [np.ascontiguousarray(part[name].to_numpy()) for name in self.columns]
+        columns = [np.ascontiguousarray(part[name].to_numpy()) for name in self.columns]
         classes = np.array([number for _, number in found.pairs], np.int64)
-        if native is not None:
-            native.add_spans(
-                *columns, self._processes, self._pairs, _LEAST_NS, classes, _SOURCE_OF_CLASS[classes],
-                found.busy_ns, found.longest, found.durations, found.source_bytes,
-                *self._pairs.shape[1:], found.bin_ns, found.end_ns,
-            )  # fmt: skip
-            return
-        place = np.searchsorted(self._processes, process)
-        is_known = np.append(self._processes, -1)[place] == process
-        pair = self._pairs[np.where(is_known, place, -1), kind, source]
-        has_lane = pair >= 0
-        start, end, pair, moved = (column[has_lane] for column in (start, end, pair, moved))
-        _add(found, start.clip(0, found.end_ns), np.maximum(end, start).clip(0, found.end_ns), pair, moved, classes[pair])
+        arguments: list[Any] = [
+            *columns, self._processes, self._pairs, _LEAST_NS, classes, _SOURCE_OF_CLASS[classes],
+            found.busy_ns, found.longest, found.durations, found.source_bytes,
+            *self._pairs.shape[1:], found.bin_ns, found.end_ns,
+        ]  # fmt: skip
+        _bins.add_spans(*arguments)
 
 
 def _keys(is_thread: pl.Expr) -> dict[str, pl.Expr]:
@@ -164,41 +150,6 @@ def _keys(is_thread: pl.Expr) -> dict[str, pl.Expr]:
         "kind_code": pl.col("kind").cast(pl.Enum(KINDS), strict=False).to_physical().fill_null(len(KINDS)),
         "source_code_or_none": pl.col("source").cast(pl.Enum(SOURCES), strict=False).to_physical().fill_null(len(SOURCES)),
     }
-
-
-def _add(found: Overview, start: Integers, end: Integers, pair: Integers, moved: Integers, number: Integers) -> None:
-    """Add spans with lanes to the bins."""
-    code = duration_code(end - start)
-    cells = np.bincount(number * _DURATION_BINS + code, minlength=found.durations.size)
-    np.add(found.durations, cells.reshape(found.durations.shape), out=found.durations)
-    bin_ns = found.bin_ns
-    first = np.minimum((start / bin_ns).astype(np.int64), found.bins - 1)
-    last = np.minimum(np.maximum(np.ceil(end / bin_ns).astype(np.int64) - 1, first), found.bins - 1)
-    totals = np.cumsum(last - first + 1)
-    begin = 0
-    while begin < len(start):  # so many at a time that their cells fit in memory
-        before = int(totals[begin - 1]) if begin else 0
-        until = max(begin + 1, int(np.searchsorted(totals, before + _CHUNK, side="right")))
-        chosen = slice(begin, until)
-        _fill(found, *(column[chosen] for column in (start, end, first, last, pair, number, code, moved)))
-        begin = until
-
-
-def _fill(found: Overview, start: Any, end: Any, first: Any, last: Any, pair: Any, number: Any, code: Any, moved: Any) -> None:
-    counts = last - first + 1
-    which = np.repeat(np.arange(len(start)), counts)
-    place = first[which] + np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-    bin_ns = found.bin_ns
-    covered = np.maximum(np.minimum(end[which], (place + 1) * bin_ns) - np.maximum(start[which], place * bin_ns), 0)
-    cell = pair[which] * found.bins + place
-    busy, longest = found.busy_ns.reshape(-1), found.longest.reshape(-1)
-    np.add.at(busy, cell, covered)
-    np.maximum.at(longest, cell, code[which].astype(np.uint8))
-    source = _SOURCE_OF_CLASS[number]
-    chosen = np.flatnonzero((source[which] >= 0) & (moved[which] > 0))
-    of = which[chosen]
-    part = np.where(counts[of] == 1, 1.0, covered[chosen] / np.maximum(end - start, 1)[of])
-    np.add.at(found.source_bytes.reshape(-1), source[of] * found.bins + place[chosen], moved[of] * part)
 
 
 def _long_code(spans: Floats) -> int:

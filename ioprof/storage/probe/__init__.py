@@ -12,7 +12,7 @@ independently (an open loop). Nor do they include the load of other nodes on a s
 """
 
 from ioprof.storage.probe.budget import Allowance
-from ioprof.storage.probe.clients import ENGINE, MAX_CLIENTS
+from ioprof.storage.probe.clients import MAX_CLIENTS
 from ioprof.storage.probe.probing import Plan, clients_up_to, probe
 from ioprof.storage.probe.ranges import Ranges
 from ioprof.storage.probe.result import SCHEMA, Harness, Latency, Level, Missing, Probe
@@ -21,7 +21,6 @@ from ioprof.storage.probe.targets import ReadTargets
 from ioprof.storage.probe.whole_files import WholeFiles
 
 __all__ = [
-    "ENGINE",
     "MAX_CLIENTS",
     "MAX_RECORD_BYTES",
     "SCHEMA",

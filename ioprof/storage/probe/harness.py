@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from ioprof.storage.probe.clients import ENGINE, run_clients
+from ioprof.storage.probe.clients import run_clients
 from ioprof.storage.probe.measure import durations_ns
 from ioprof.storage.probe.outcomes import Kind, Pieces, places_of
 from ioprof.storage.probe.result import Harness
@@ -23,4 +23,4 @@ def measure_harness(reads: int = _READS) -> Harness:
         os.close(descriptor)
     outcomes = found.read
     between = outcomes["begin_ns"][1:] - outcomes["end_ns"][:-1]
-    return Harness(ENGINE, float(np.median(durations_ns(outcomes))), float(np.median(between)))
+    return Harness(float(np.median(durations_ns(outcomes))), float(np.median(between)))

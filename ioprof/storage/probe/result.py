@@ -78,8 +78,6 @@ class Missing:
 class Harness:
     """The overhead of the measurement, measured by the same loop on /dev/null."""
 
-    engine: str
-    """`C threads` or `Python threads`."""
     latency_ns: float
     """Within the duration of a read; subtracted from each."""
     between_ns: float
