@@ -198,6 +198,7 @@ def test_run_is_the_command(tmp_path):
         ioprof.run(steps=1, epochs=1)
 
 
+@pytest.mark.job
 def test_nothing_is_printed_by_default(small_tree, tmp_path, capfd):
     """Messages go to the reporter that is given, and else nowhere."""
     ioprof.convert(small_tree, tmp_path / "data", workers=1)

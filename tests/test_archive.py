@@ -54,6 +54,7 @@ def tars_of(tree: Path, form: int) -> bytes:
     )
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_tars_give_what_the_tree_gives(small_tree, tmp_path, form):
     """For each tar format and order of members, given the file or its folder."""

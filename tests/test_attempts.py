@@ -131,7 +131,7 @@ def full(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.job
+@pytest.mark.system
 def test_a_job_trains_where_its_folder_cannot_be_made(full, tmp_path):
     """On a full file system, and where a file is in the way: its run goes to the working directory."""
     (tmp_path / "file").write_text("mine")
@@ -143,7 +143,7 @@ def test_a_job_trains_where_its_folder_cannot_be_made(full, tmp_path):
     assert ["complete"] * 2 == [Trace.load(tmp_path / name).run.status for name in ("9", "9-2")]
 
 
-@pytest.mark.job
+@pytest.mark.system
 def test_the_last_place_is_that_of_temporary_files(full, tmp_path, monkeypatch):
     """Where the working directory takes no folder either."""
     monkeypatch.chdir(full)

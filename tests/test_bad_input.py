@@ -47,6 +47,7 @@ def test_a_run_refuses_what_is_not_a_dataset(capsys, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -204,7 +204,7 @@ def jsrun(number: int) -> dict[str, str]:
 JOB: Final = ["run", "--loader", "null", "--device", "emulated:h100", "--batch-size", "64", "--steps", "4", "--no-stacks"]
 
 
-@pytest.mark.job
+@pytest.mark.system
 @pytest.mark.parametrize("launcher", [openmpi, intel_mpi, jsrun])
 def test_each_task_is_a_rank(launcher: Any, tmp_path: Path) -> None:
     """Two tasks find each other without any address, and the first makes the run of both."""
@@ -217,7 +217,7 @@ def test_each_task_is_a_rank(launcher: Any, tmp_path: Path) -> None:
     assert 1 == len({part.part.job for part in run.run.parts if part.part})
 
 
-@pytest.mark.job
+@pytest.mark.system
 def test_torchrun_starts_the_tasks(tmp_path: Path) -> None:
     """The real torchrun: its variables count, and its store is used."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
@@ -231,7 +231,7 @@ def _steps_made(folder: Path) -> list[int]:
     return sorted(made) if len(made) == 2 else []
 
 
-@pytest.mark.job
+@pytest.mark.system
 def test_a_lost_task_leaves_the_parts_of_the_others(tmp_path: Path) -> None:
     """The ioprof of one task is killed, and its rank with it; what both recorded until then is in the run."""
     line = [*IOPROF, *(part if part != "4" else "4000" for part in JOB), "--out", str(tmp_path / "run")]
@@ -248,7 +248,7 @@ def test_a_lost_task_leaves_the_parts_of_the_others(tmp_path: Path) -> None:
     assert any("ioprof was killed" in failure.what for failure in run.run.failures)
 
 
-@pytest.mark.job
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -264,6 +264,7 @@ def test_what_tasks_cannot_share_is_refused(options: list[str], message: str, tm
     assert (2, True) == (task.returncode, message in said), said
 
 
+@pytest.mark.system
 def test_local_ranks_are_those_of_the_launcher() -> None:
     """For the GPU that a rank takes."""
     assert {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"} == local_variables(openmpi(1)) == local_variables(intel_mpi(1))
@@ -271,7 +272,7 @@ def test_local_ranks_are_those_of_the_launcher() -> None:
     assert {} == local_variables({"SLURM_JOB_ID": "1"})
 
 
-@pytest.mark.job
+@pytest.mark.system
 @pytest.mark.parametrize("library", ["lightning", "accelerate"])
 def test_launchers_of_libraries_start_ranks(library: str, tmp_path: Path) -> None:
     """Lightning starts its script again, accelerate forks: both ranks are recorded, with all of their steps."""
@@ -287,7 +288,7 @@ def test_launchers_of_libraries_start_ranks(library: str, tmp_path: Path) -> Non
 # ------------------------------------------------------------------------------------------------ clocks
 
 
-@pytest.mark.job
+@pytest.mark.system
 def test_a_rank_that_ends_slowly_outlives_the_store(tmp_path: Path) -> None:
     """A thread that waited for the store while the interpreter ended would abort the process."""
     with socket.socket() as free:
@@ -300,6 +301,7 @@ def test_a_rank_that_ends_slowly_outlives_the_store(tmp_path: Path) -> None:
     assert 0 == ended.returncode, ended.stderr
 
 
+@pytest.mark.system
 def test_messages_bound_offset_and_drift(tmp_path: Path) -> None:
     """Round trips of any length over an hour, of clocks that drift by 20 ppm: the true offset is within the uncertainty."""
     drift, ahead, times = 20e-6, 10**15, []
@@ -318,6 +320,7 @@ def test_messages_bound_offset_and_drift(tmp_path: Path) -> None:
         assert abs(found.to_first(round(at_ns * (1 + drift)) + ahead) - at_ns) <= found.uncertainty_ns < 1_500_000
 
 
+@pytest.mark.system
 def test_nothing_is_predicted_unless_it_was_asked_for(tmp_path: Path) -> None:
     """A run without `--predict-epochs` has no prediction."""
     from timeline import timeline

@@ -40,6 +40,7 @@ def test_every_layout_holds_the_same_records(small_tree, tmp_path, form):
     assert ["dataset.json", "train"] == sorted(path.name for path in one_file.path.iterdir())
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(("layout", "form"), [("files", "jpeg"), ("lmdb", "raw")])
 def test_the_number_of_workers_changes_nothing(small_tree, tmp_path, layout, form):
     """One process or three: the same bytes in the same files."""

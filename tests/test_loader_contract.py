@@ -177,6 +177,7 @@ def test_loaders_of_one_order_agree_on_it(datasets):
         ]
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("workers", [0, 2])
 @every_loader
 def test_a_resumed_run_is_the_tail_of_the_whole_one(datasets, name, layout, read, workers):
@@ -275,6 +276,7 @@ def spoiled(dataset: Dataset, folder: Path) -> tuple[Dataset, str]:
     return copy, "00000017"
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("workers", [0, 2])
 @every_loader
 def test_a_bad_image_is_named(datasets, tmp_path, name, layout, read, workers):

@@ -61,6 +61,7 @@ def images_of(dataset: Dataset) -> list[Path]:
     return sorted(dataset.path.rglob("*.JPEG"))
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
 def test_workers_change_no_batch(datasets: dict[str, Dataset], layout: str) -> None:
     """The same images and labels, however many processes make them, and a batch for each number."""
@@ -71,6 +72,7 @@ def test_workers_change_no_batch(datasets: dict[str, Dataset], layout: str) -> N
     assert all((one.labels == two.labels).all() for one, two in zip(alone, together, strict=True))
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("workers", WORKERS)
 def test_a_bad_image_is_named(files: Dataset, workers: int) -> None:
     """Its file and how much of it there is."""
@@ -80,6 +82,7 @@ def test_a_bad_image_is_named(files: Dataset, workers: int) -> None:
     assert f"{images_of(files)[7].name}: image of 8 bytes cannot be decoded" in said
 
 
+@pytest.mark.job
 @pytest.mark.timeout(60)  # a FIFO without a writer would be waited for, for ever
 @pytest.mark.parametrize("workers", WORKERS)
 def test_a_fifo_among_the_images_is_named(files: Dataset, workers: int) -> None:
@@ -100,6 +103,7 @@ def test_a_fifo_in_place_of_an_environment_is_named(datasets: dict[str, Dataset]
     assert f"{victim}: not a regular file" in failure(loader_of(dataset, workers=0))[1]
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("workers", WORKERS)
 def test_a_huge_file_is_no_image(files: Dataset, workers: int) -> None:
     """Refused with its name and size before memory is taken for it."""
@@ -121,6 +125,7 @@ def memory_for(more_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("workers", WORKERS)
 def test_too_little_memory_for_a_record_names_it(files: Dataset, workers: int) -> None:
     """The record, and what needs less memory."""
@@ -150,6 +155,7 @@ class OddRecords(Records):
         return "an odd record"
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("workers", WORKERS)
 def test_an_error_that_nobody_foresaw_is_one_line(files: Dataset, workers: int) -> None:
     """Its record, its type and its first line; torch would send the traceback."""

@@ -69,7 +69,7 @@ def expected_losses(num_batches: int) -> list[float]:
     return losses
 
 
-@pytest.mark.job
+@pytest.mark.system
 def test_a_pipeline_learns_what_one_process_learns(staged):
     """The means over microbatches are those over the batch: the same loss in each step, but for the order of additions."""
     assert pytest.approx(expected_losses(1), rel=1e-5) == list(staged.trace.run.learning.losses)
@@ -111,7 +111,7 @@ def test_stages_wait_in_bubbles_and_the_time_is_charged_whole(staged):
     assert "(25.0% with stages of the same time: (p-1)/(m+p-1))" in report
 
 
-@pytest.mark.job
+@pytest.mark.system
 def test_sharded_parameters_learn_what_one_process_learns(tmp_path):
     """Gradients are means over the ranks; gathering and reducing them are spans of the step, and no part of its computation."""
     run = recorded(tmp_path, "fsdp", 2)

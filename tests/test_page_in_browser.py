@@ -93,6 +93,7 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
         made.context.close()
 
 
+@pytest.mark.system
 def test_the_page_opens_offline_with_title_lanes_and_numbers(opened: Visit) -> None:
     assert (
         opened.page.title()
@@ -106,6 +107,7 @@ def test_the_page_opens_offline_with_title_lanes_and_numbers(opened: Visit) -> N
     assert opened.incidents == []
 
 
+@pytest.mark.system
 def test_hostile_names_do_nothing_in_a_browser(visit: Any) -> None:
     opened = visit(hostile_run())
     assert opened.page.title().startswith("<script>alert(1)</script> ")
@@ -128,6 +130,7 @@ def test_hostile_names_do_nothing_in_a_browser(visit: Any) -> None:
     assert opened.incidents == []
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", EMPTY)
 def test_a_run_with_something_missing_opens_without_an_error(visit: Any, name: str) -> None:
     assert visit(sample_run(**EMPTY[name])).incidents == []
@@ -141,6 +144,7 @@ def shown_seconds(opened: Visit) -> tuple[float, float]:
     return 0.0, max(sample().steps["end_ns"]) / 1e9
 
 
+@pytest.mark.system
 def test_the_timeline_is_moved_and_zoomed_by_keys_and_the_hash_leads_back(opened: Visit) -> None:
     opened.page.focus("#timeline-view")
     opened.page.keyboard.press("0")
@@ -159,6 +163,7 @@ def test_the_timeline_is_moved_and_zoomed_by_keys_and_the_hash_leads_back(opened
     assert opened.incidents == []
 
 
+@pytest.mark.system
 def test_the_stall_is_found_by_one_key_and_its_read_is_named(opened: Visit) -> None:
     opened.page.focus("#timeline-view")
     opened.page.keyboard.press("n")
@@ -186,6 +191,7 @@ def _slowest_read() -> dict[str, Any]:
     return spans.head(1).join(sample().trace.files.select("file", "path"), on="file").row(0, named=True)
 
 
+@pytest.mark.system
 def test_search_leads_to_a_step_and_to_a_file(opened: Visit) -> None:
     opened.page.keyboard.press("/")
     opened.page.keyboard.type("41")
@@ -202,6 +208,7 @@ def test_search_leads_to_a_step_and_to_a_file(opened: Visit) -> None:
     opened.page.keyboard.press("0")
 
 
+@pytest.mark.system
 def test_a_step_in_a_table_or_a_chart_leads_to_the_timeline(opened: Visit) -> None:
     for place in ("#steps table a", "#steps svg a"):
         link = opened.page.locator(place).first
@@ -215,6 +222,7 @@ def test_a_step_in_a_table_or_a_chart_leads_to_the_timeline(opened: Visit) -> No
     opened.page.keyboard.press("Escape")
 
 
+@pytest.mark.system
 def test_a_stretch_that_is_selected_says_causes_bytes_reads_and_files(opened: Visit) -> None:
     """The sums are those of the spans in it."""
     opened.page.focus("#timeline-view")
@@ -237,6 +245,7 @@ def test_a_stretch_that_is_selected_says_causes_bytes_reads_and_files(opened: Vi
     opened.page.keyboard.press("Escape")
 
 
+@pytest.mark.system
 def test_a_page_of_a_comparison_is_accessible_and_fits_a_phone(browser: Any, tmp_path: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe()
     ioprof.compare(*(ROOT / "tests" / "data" / "demo" / name for name in ("files", "lmdb"))).write_html(tmp_path / "compare.html")
@@ -258,6 +267,7 @@ def test_the_picture_of_the_readme_is_made_by_a_command(browser: Any, tmp_path: 
         assert made.height == pytest.approx(committed.height, rel=0.05)
 
 
+@pytest.mark.system
 def test_a_click_names_the_span_under_it_and_lanes_unfold(opened: Visit) -> None:
     opened.page.locator("#labels button").first.click()
     assert opened.page.locator("#labels .label.inner").all_inner_texts() == ["worker 0", "worker 1", "worker 2"]
@@ -273,6 +283,7 @@ def test_a_click_names_the_span_under_it_and_lanes_unfold(opened: Visit) -> None
     opened.page.keyboard.press("Escape")
 
 
+@pytest.mark.system
 def test_the_page_is_accessible(visit: Any) -> None:
     """axe-core finds nothing serious in either theme: contrast of texts, names of what can be pressed, tables, landmarks, ..."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe()
@@ -288,6 +299,7 @@ def test_the_page_is_accessible(visit: Any) -> None:
         assert serious == [], [node["html"][:160] for rule in found for node in rule["nodes"]]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("scheme", "ink"), [("light", "rgb(26, 32, 39)"), ("dark", "rgb(227, 232, 237)")])
 def test_the_page_follows_the_colour_scheme(visit: Any, scheme: str, ink: str) -> None:
     opened = visit(sample(), color_scheme=scheme, reduced_motion="reduce")
@@ -300,6 +312,7 @@ def test_the_page_follows_the_colour_scheme(visit: Any, scheme: str, ink: str) -
     assert opened.incidents == []
 
 
+@pytest.mark.system
 def test_without_a_wide_screen_nothing_sticks_out(opened: Visit) -> None:
     opened.page.set_viewport_size({"width": 390, "height": 800})
     opened.until("document.getElementById('canvas').getBoundingClientRect().width < 320")
@@ -312,6 +325,7 @@ def test_without_a_wide_screen_nothing_sticks_out(opened: Visit) -> None:
     opened.until("document.getElementById('canvas').getBoundingClientRect().width > 900")
 
 
+@pytest.mark.system
 def test_the_page_prints_on_white_with_everything_open(visit: Any) -> None:
     opened = visit(sample(), color_scheme="dark")
     printed = opened.context.new_cdp_session(opened.page).send("Page.printToPDF", {"printBackground": True})
@@ -325,6 +339,7 @@ def test_the_page_prints_on_white_with_everything_open(visit: Any) -> None:
     assert opened.incidents == []
 
 
+@pytest.mark.system
 def test_the_thinned_picture_is_like_that_of_all_spans(visit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Structural similarity (Wang et al. 2004) of the timeline drawn from all spans and from bins of the run."""
     ndimage = pytest.importorskip("scipy.ndimage", reason="scipy is not installed")
@@ -348,6 +363,7 @@ def _picture(opened: Visit) -> Any:
         return np.asarray(picture.convert("L"), dtype=np.float64)
 
 
+@pytest.mark.system
 def test_one_stall_in_100_000_steps_is_seen_at_once_found_by_one_key_and_its_read_named_by_one_click(visit: Any) -> None:
     run = stalled_run()
     assert run.trace.num_spans > payloads.MOST_SPANS

@@ -22,11 +22,13 @@ from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
 
 
+@pytest.mark.job
 def test_results_come_in_the_order_of_the_tasks():
     """Whichever worker was faster."""
     assert [-number for number in range(100)] == list(ordered_map(operator.neg, range(100), 3))
 
 
+@pytest.mark.job
 def test_only_so_many_tasks_are_in_flight():
     """Memory is bounded: tasks are taken as results are."""
     taken = []
@@ -36,6 +38,7 @@ def test_only_so_many_tasks_are_in_flight():
     assert len(taken) <= 3 + 4 * 2 + 1
 
 
+@pytest.mark.job
 def test_an_error_of_a_worker_is_raised_here():
     """With the place where it happened as a note."""
     with pytest.raises(ValueError, match="invalid literal") as raised:
@@ -43,6 +46,7 @@ def test_an_error_of_a_worker_is_raised_here():
     assert "in a worker process" in raised.value.__notes__[0]
 
 
+@pytest.mark.job
 def test_a_worker_that_is_killed_ends_the_job():
     """As an error that says what to do, not as a hang, for any state of the other workers."""
     with pytest.raises(CommandError, match=r"died \(signal 9\).*fewer --workers") as raised:
@@ -52,6 +56,7 @@ def test_a_worker_that_is_killed_ends_the_job():
         list(ordered_map(os._exit, [3], 2))
 
 
+@pytest.mark.job
 def test_a_stopped_worker_does_not_hold_up_the_end():
     """One that a debugger or a batch system stopped takes no SIGTERM; it is killed."""
     results = ordered_map(operator.neg, count(), 2)
@@ -64,6 +69,7 @@ def test_a_stopped_worker_does_not_hold_up_the_end():
     assert [] == [child for child in children if child.is_running()]
 
 
+@pytest.mark.job
 def test_workers_ignore_the_signals_that_end_their_parent():
     """Ctrl-C, and what a batch system sends to every process: the parent leaves things in order, and ends them."""
     results = ordered_map(operator.neg, count(), 2)
@@ -78,6 +84,7 @@ def test_workers_ignore_the_signals_that_end_their_parent():
 # ------------------------------------------------------------------------------------------------ large results
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("size", [0, 1, 70_000, SLOT_BYTES - 1, SLOT_BYTES, SLOT_BYTES + 1, 3 * SLOT_BYTES])
 def test_large_results_arrive_whole(monkeypatch, size, shared):
@@ -89,6 +96,7 @@ def test_large_results_arrive_whole(monkeypatch, size, shared):
     assert list(map(record_of, tasks)) == found
 
 
+@pytest.mark.job
 def test_results_are_copies_unless_views_are_asked_for():
     """Who keeps them need not know how they came."""
     tasks = [(number, 1000) for number in range(40)]
