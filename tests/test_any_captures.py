@@ -98,7 +98,7 @@ def test_spans_strings_and_damage_are_those_of_the_rules(tmp_path_factory: pytes
     assert in_python.run.to_json() == in_c.run.to_json()
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_sanitizers_find_nothing_in_the_library(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No access outside of a buffer and no undefined behaviour, whatever the chunks hold."""
     built, variables = sanitized("_chunks", [str(NATIVE / "chunks.c")], tmp_path_factory.mktemp("built"))

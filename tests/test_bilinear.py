@@ -119,7 +119,7 @@ def test_samples_are_resized_as_by_torch(number, monkeypatch):
         assert not batch[0].any()
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_sanitizers_find_nothing(tmp_path):
     """No access outside of a buffer and no undefined behaviour, of images of random sizes, some of them damaged."""
     library = next(iter(jpeg._libraries()))

@@ -248,7 +248,7 @@ def wrapped() -> list[str]:
     return ['-DHOOK_NAME(name)="__wrap_" name', *(f"-Wl,--wrap={name}" for name in hook_names())]
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_sanitizers_find_nothing(sanitizer: str, tmp_path: Path) -> None:
     """Hooks and program in one, checked: no race, no wrong address, no undefined behaviour."""
@@ -302,7 +302,7 @@ def results_of(folder: Path) -> dict[str, str]:
     return {case.get("name", ""): " ".join([case.get("result", ""), *(child.tag for child in case)]) for case in cases}
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_pythons_own_tests_end_the_same(tmp_path: Path) -> None:
     """The interpreter's tests of files and descriptors give the same results with and without the library."""
     if subprocess.run([sys.executable, "-c", "import test.test_fileio"], capture_output=True).returncode:

@@ -17,7 +17,7 @@ from preload import bytes_by_source, captured, environment, needs_library, reads
 
 from ioprof.storage.residency import evict as evict_all
 
-pytestmark = [pytest.mark.system, needs_library]
+pytestmark = [pytest.mark.system(every=3), needs_library]
 
 MIB = 1 << 20
 SIZE = 32 * MIB

@@ -22,7 +22,7 @@ from quiet_machine import comparing_times, on_a_quiet_machine
 import ioprof
 
 pytestmark = [
-    pytest.mark.system,
+    pytest.mark.system(every=3),
     pytest.mark.skipif(module.missing() is not None, reason=str(module.missing())),
     pytest.mark.timeout(600),
 ]

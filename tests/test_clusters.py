@@ -106,7 +106,7 @@ def four_ranks(hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_the_first_task_gathers_what_all_hosts_recorded(four_ranks: Path) -> None:
     """One run of four ranks on two hosts, without another command."""
     run = Trace.load(four_ranks)
@@ -115,7 +115,7 @@ def test_the_first_task_gathers_what_all_hosts_recorded(four_ranks: Path) -> Non
     assert ("complete", 4) == (run.run.status, len(run.run.parts))
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_clocks_are_compared_by_messages_and_their_error_is_within_the_uncertainty(four_ranks: Path) -> None:
     """One host is exactly 986,654 s ahead of the other, which no recording contains."""
     clocks = Trace.load(four_ranks).run.clocks
@@ -129,7 +129,7 @@ def test_clocks_are_compared_by_messages_and_their_error_is_within_the_uncertain
         assert tie.uncertainty_ns <= 250_000  # 40 to 70 us were seen; a busy machine lengthens every round trip
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_the_slow_rank_is_named(four_ranks: Path) -> None:
     """The others wait for rank 3 in the exchange, on whichever host they are."""
     summary = json.loads((four_ranks / "summary.json").read_text())
@@ -153,7 +153,7 @@ def test_an_all_reduce_has_the_bandwidth_of_the_link(hosts: None, tmp_path: Path
             assert 0.85 * link <= found[kind][-1]["bytes_per_s"] <= 1.05 * link, found
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_emulated_devices_of_two_hosts_exchange_at_one_time(hosts: None, tmp_path: Path) -> None:
     """Each host has a clock of its own, far from the other's; an exchange ends on both at once, and takes its scheme's time."""
     line = [*IOPROF, "run", "--loader", "null", "--device", "emulated:p100", "--batch-size", "8", "--steps", "12", "--no-stacks"]
@@ -204,7 +204,7 @@ def jsrun(number: int) -> dict[str, str]:
 JOB: Final = ["run", "--loader", "null", "--device", "emulated:h100", "--batch-size", "64", "--steps", "4", "--no-stacks"]
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 @pytest.mark.parametrize("launcher", [openmpi, intel_mpi, jsrun])
 def test_each_task_is_a_rank(launcher: Any, tmp_path: Path) -> None:
     """Two tasks find each other without any address, and the first makes the run of both."""
@@ -217,7 +217,7 @@ def test_each_task_is_a_rank(launcher: Any, tmp_path: Path) -> None:
     assert 1 == len({part.part.job for part in run.run.parts if part.part})
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_torchrun_starts_the_tasks(tmp_path: Path) -> None:
     """The real torchrun: its variables count, and its store is used."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
@@ -231,7 +231,7 @@ def _steps_made(folder: Path) -> list[int]:
     return sorted(made) if len(made) == 2 else []
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_a_lost_task_leaves_the_parts_of_the_others(tmp_path: Path) -> None:
     """The ioprof of one task is killed, and its rank with it; what both recorded until then is in the run."""
     line = [*IOPROF, *(part if part != "4" else "4000" for part in JOB), "--out", str(tmp_path / "run")]
@@ -248,7 +248,7 @@ def test_a_lost_task_leaves_the_parts_of_the_others(tmp_path: Path) -> None:
     assert any("ioprof was killed" in failure.what for failure in run.run.failures)
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -264,7 +264,7 @@ def test_what_tasks_cannot_share_is_refused(options: list[str], message: str, tm
     assert (2, True) == (task.returncode, message in said), said
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_local_ranks_are_those_of_the_launcher() -> None:
     """For the GPU that a rank takes."""
     assert {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"} == local_variables(openmpi(1)) == local_variables(intel_mpi(1))
@@ -272,7 +272,7 @@ def test_local_ranks_are_those_of_the_launcher() -> None:
     assert {} == local_variables({"SLURM_JOB_ID": "1"})
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 @pytest.mark.parametrize("library", ["lightning", "accelerate"])
 def test_launchers_of_libraries_start_ranks(library: str, tmp_path: Path) -> None:
     """Lightning starts its script again, accelerate forks: both ranks are recorded, with all of their steps."""
@@ -288,7 +288,7 @@ def test_launchers_of_libraries_start_ranks(library: str, tmp_path: Path) -> Non
 # ------------------------------------------------------------------------------------------------ clocks
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_a_rank_that_ends_slowly_outlives_the_store(tmp_path: Path) -> None:
     """A thread that waited for the store while the interpreter ended would abort the process."""
     with socket.socket() as free:
@@ -301,7 +301,7 @@ def test_a_rank_that_ends_slowly_outlives_the_store(tmp_path: Path) -> None:
     assert 0 == ended.returncode, ended.stderr
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_messages_bound_offset_and_drift(tmp_path: Path) -> None:
     """Round trips of any length over an hour, of clocks that drift by 20 ppm: the true offset is within the uncertainty."""
     drift, ahead, times = 20e-6, 10**15, []
@@ -320,7 +320,7 @@ def test_messages_bound_offset_and_drift(tmp_path: Path) -> None:
         assert abs(found.to_first(round(at_ns * (1 + drift)) + ahead) - at_ns) <= found.uncertainty_ns < 1_500_000
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_nothing_is_predicted_unless_it_was_asked_for(tmp_path: Path) -> None:
     """A run without `--predict-epochs` has no prediction."""
     from timeline import timeline

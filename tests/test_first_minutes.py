@@ -67,7 +67,7 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_the_three_lines_of_the_readme_end_in_a_report(repository: Path, own_environment: Path, tmp_path: Path) -> None:
     """In a fresh environment, typed one after the other: the script's run is a run folder, and its report is there."""
     (tmp_path / "train.py").write_text(TRAIN)

@@ -69,7 +69,7 @@ def expected_losses(num_batches: int) -> list[float]:
     return losses
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_a_pipeline_learns_what_one_process_learns(staged):
     """The means over microbatches are those over the batch: the same loss in each step, but for the order of additions."""
     assert pytest.approx(expected_losses(1), rel=1e-5) == list(staged.trace.run.learning.losses)
@@ -111,7 +111,7 @@ def test_stages_wait_in_bubbles_and_the_time_is_charged_whole(staged):
     assert "(25.0% with stages of the same time: (p-1)/(m+p-1))" in report
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 def test_sharded_parameters_learn_what_one_process_learns(tmp_path):
     """Gradients are means over the ranks; gathering and reducing them are spans of the step, and no part of its computation."""
     run = recorded(tmp_path, "fsdp", 2)
@@ -143,6 +143,7 @@ def record(folder: Path) -> tuple[object, ...]:
     return sys.executable, "-m", "ioprof", "record", "--quiet", "--no-stacks", "--out", folder, "--"
 
 
+@pytest.mark.system(every=3)
 @on_a_quiet_machine
 def test_a_stage_of_a_foreign_script_waits_for_the_slow_one_before_it(tmp_path):
     """The bubble is as long as the program's own stopwatch says, and its cause is what the first stage computed meanwhile."""
@@ -159,6 +160,7 @@ def test_a_stage_of_a_foreign_script_waits_for_the_slow_one_before_it(tmp_path):
         assert "bubble, rank 0: compute" == largest[0]
 
 
+@pytest.mark.system(every=3)
 @on_a_quiet_machine
 def test_a_slow_rank_with_sharded_parameters_is_named(tmp_path):
     """What it computed while the other waited to gather or to reduce."""

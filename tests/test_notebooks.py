@@ -14,7 +14,7 @@ NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 DEMO = ROOT / "tests" / "data" / "demo"
 
 
-@pytest.mark.system
+@pytest.mark.system(every=3)
 @pytest.mark.filterwarnings("default")  # libraries of the Jupyter kernel emit warnings
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_within_a_minute(path, tmp_path, monkeypatch):

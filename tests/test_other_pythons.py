@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +13,7 @@ from preload import needs_library
 import ioprof
 from ioprof.analysis.run import Run
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.system(every=3)
 
 PROGRAM = """
 import os, sys, time
@@ -27,7 +28,13 @@ with open(sys.argv[1]) as file:
 """
 
 
-PYTHONS = {version: python for version, python in interpreters().items() if version != sys.version_info[:2]}
+def others(is_asked_for: Callable[[tuple[int, int]], bool], which: str) -> dict[tuple[int, int], Path]:
+    """The other interpreters of such a version; skips where there is none."""
+    found = {version: python for version, python in interpreters().items() if version != sys.version_info[:2]}
+    found = {version: python for version, python in found.items() if is_asked_for(version)}
+    if not found:
+        pytest.skip(f"no {which}")
+    return found
 
 
 def recorded(python: Path, folder: Path) -> Run:
@@ -43,14 +50,11 @@ def recorded(python: Path, folder: Path) -> Run:
 
 
 @needs_library
-@pytest.mark.skipif(not any(version > (3, 10) for version in PYTHONS), reason="no other Python from 3.11 on")
 def test_newer_versions_are_recorded_by_the_same_extension(tmp_path: Path) -> None:
     """Spans and reads; `_native` is one library for all versions."""
     native = next(Path(ioprof.__file__).parent.glob("_native.*.so"))
     assert "_native.abi3.so" == native.name
-    for version, python in PYTHONS.items():
-        if version < (3, 11):
-            continue
+    for version, python in others(lambda version: version >= (3, 11), "other Python from 3.11 on").items():
         folder = tmp_path / python.name
         folder.mkdir()
         run = recorded(python, folder)
@@ -61,14 +65,13 @@ def test_newer_versions_are_recorded_by_the_same_extension(tmp_path: Path) -> No
 
 
 @needs_library
-@pytest.mark.skipif(not any(version < (3, 11) for version in PYTHONS), reason="no Python before 3.11")
 def test_older_versions_are_named(tmp_path: Path) -> None:
     """Their reads are recorded, and the report says that nothing else is, and why: the oldest and the newest of them."""
-    old = sorted(version for version in PYTHONS if version < (3, 11))
-    for version in {old[0], old[-1]}:
+    old = others(lambda version: version < (3, 11), "Python before 3.11")
+    for version in {min(old), max(old)}:
         folder = tmp_path / str(version[1])
         folder.mkdir()
-        run = recorded(PYTHONS[version], folder)
+        run = recorded(old[version], folder)
         assert str(folder / "data.txt") in run.trace.files["path"].to_list()
         sentence = f"Python 3.{version[1]} (RuntimeError: ioprof observes Python 3.11 and newer)"
         assert any(sentence in said for said in run.summary.capture.not_seen), version
