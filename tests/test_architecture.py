@@ -18,6 +18,7 @@ EVERYTHING: Final = frozenset({"everything"})
 MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     # The leaves: words, time, errors, bytes, the kernel. They know nothing of the rest.
     "errors": set(),
+    "options": {"errors"},
     "schema": set(),
     "wire_format": set(),
     "layout": {"collective_format", "wire_format"},
@@ -83,6 +84,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "foreign",
         "listed_files",
         "lmdb_format",
+        "options",
         "parquet_rows",
         "process",
         "instrument",
@@ -91,7 +93,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "tensorprotos",
     },
     # The whole job, as a user would write it.
-    "train": {"clock", "dataset", "errors", "files", "loaders", "process", "instrument", "schema", "storage"},
+    "train": {"clock", "dataset", "errors", "files", "loaders", "options", "process", "instrument", "schema", "storage"},
     # The reader's side. It never sees the job, only the run folder.
     "ingest": {"_chunks", "_scan", "clock", "collective_format", "errors", "files", "inflate", "layout", "masking"}
     | {"perf", "run_record", "schema", "series", "stack_format", "trace", "wire_format"},
@@ -104,7 +106,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     "doctor": {"errors", "file_systems", "instrument", "ingest", "jpeg"},
     # The two ends.
     "ioprof": {"api", "instrument", "report", "trace"},  # the public names
-    "api": {"analysis", "converters", "errors", "instrument", "jobs", "recording"}
+    "api": {"analysis", "converters", "errors", "instrument", "jobs", "options", "recording"}
     | {"replay", "report", "reporter", "trace", "watching"},
     # One recording of any job, and the jobs that ioprof itself runs.
     "recording": {
@@ -140,6 +142,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "masking",
         "process",
         "record_index",
+        "options",
         "recording",
         "replay",  # a job is run again with a change that a replay predicts
         "report",

@@ -60,8 +60,6 @@ def _job(dataset: Dataset, steps: int, device: str) -> JobConfig:
         batch_size=16,
         workers=1,
         steps=steps,
-        seed=0,
-        spool=Path(),
         dataset=dataset.path.resolve(),
     )
 

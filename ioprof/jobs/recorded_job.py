@@ -52,7 +52,7 @@ class Preparation:
     """What is done to storage and memory before the job starts."""
 
     cache: str | None = None
-    """One of `page_cache.CACHE_STATES`; None: the page cache is not looked at."""
+    """One of `options.CACHE_STATES`; None: the page cache is not looked at."""
     memory_limit_bytes: int | None = None
     stage: StageOptions | None = None
     stacks: bool = True
