@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ioprof.converters.options import ConversionOptions
 from ioprof.instrument.gpu import DEFAULT_WINDOW
-from ioprof.jobs.options import RunOptions, StudyOptions
+from ioprof.jobs.options import ProbeOptions, RunOptions, StudyOptions
 from ioprof.options import takes_options
 from ioprof.reporter import SILENT, Reporter
 
@@ -153,34 +154,13 @@ def run(options: _Run) -> "Run":
     return _shown(run_attempt(options, options.command or sys.orig_argv, _variables(options.environment), options.reporter))
 
 
-def convert(
-    source: Path | str,
-    destination: Path | str,
-    *,
-    layout: str = "files",
-    image: str = "original",
-    encoding: str | None = None,
-    quality: int | None = None,
-    size: int | None = None,
-    resize: str | None = None,
-    split: str = "train",
-    workers: int | None = None,
-    shuffle_seed: int = 0,
-    on_error: str = "fail",
-    limit: int | None = None,
-    part: str | None = None,
-    engine: str = "local",
-    scheduler: str | None = None,
-    labels: str | None = None,
-    shards: int | None = None,
-    shard_bytes: int | None = None,
-    stripe: bool = False,
-    crop: str | None = None,
-    check_md5: bool = False,
-    force: bool = False,
-    on_corrupt: str | None = None,
-    reporter: Reporter = SILENT,
-) -> "ConversionResult":
+@dataclass(frozen=True, kw_only=True)
+class _Conversion(ConversionOptions):
+    reporter: Reporter = SILENT
+
+
+@takes_options(_Conversion)
+def convert(options: _Conversion) -> "ConversionResult":
     """Make a dataset of ImageNet, or of any folder of class folders; `ioprof convert imagenet --help` explains every option.
 
         made = ioprof.convert("ILSVRC2012_img_train.tar", "data", layout="lmdb", image="rgb256")
@@ -191,29 +171,20 @@ def convert(
 
     Raises `CommandError` for options, places or images that cannot be used, and `DatasetError` for a damaged source.
     """
-    from ioprof.converters import ConvertOptions, Part, engine_for, run_conversion
+    from ioprof.converters import Part, engine_for, run_conversion
 
-    options = ConvertOptions(
-        layout, image, encoding, quality, split, workers, shuffle_seed, on_error, limit, force,
-        size=size, resize=resize, labels=labels, shards=shards, shard_bytes=shard_bytes, stripe=stripe, crop=crop,
-        check_md5=check_md5, on_corrupt=on_corrupt,
-    )  # fmt: skip
-    only = Part.parse(part) if part else None
-    return run_conversion(Path(source), Path(destination), options, only, engine_for(engine, workers, scheduler), reporter)
+    only = Part.parse(options.part) if options.part else None
+    engine = engine_for(options.engine, options.workers, options.scheduler)
+    return run_conversion(Path(options.source), Path(options.destination), options.how, only, engine, options.reporter)
 
 
-def probe(
-    path: Path | str,
-    *,
-    dataset: Path | str | None = None,
-    clients: int = 16,
-    seconds: float = 30.0,
-    max_bytes: str = "2G",
-    record_bytes: str | None = None,
-    scratch: str | None = None,
-    readahead: bool = False,
-    reporter: Reporter = SILENT,
-) -> "PathProbe":
+@dataclass(frozen=True, kw_only=True)
+class _Probe(ProbeOptions):
+    reporter: Reporter = SILENT
+
+
+@takes_options(_Probe)
+def probe(options: _Probe) -> "PathProbe":
     """Measure what a path delivers, cold: opening, sequential reads and random record reads, by 1 to `clients` clients.
 
         found = ioprof.probe("/lustre/me/data", seconds=10)
@@ -223,25 +194,16 @@ def probe(
     Only reads, unless `scratch` is given (bytes of files to write in `path`, read, and remove). The files that are read are dropped
     from this machine's page cache.
 
-    Args:
-        path: a dataset, a folder with any files, or one large file.
-        dataset: read ranges as long as this dataset's records; its own files where it lies at `path`.
-        clients: the largest number of concurrent clients: 1, 2, 4, ... up to it.
-        seconds: wall time of all levels together.
-        max_bytes: most bytes that all levels together read, such as `2G`; units are powers of 1024.
-        record_bytes: length of a record where there is no dataset, such as `112K`.
-        scratch: bytes of scratch files, such as `1G`.
-        readahead: let the kernel read ahead of random ranges.
-        reporter: where messages and progress go (default: nowhere).
+    `ioprof probe --help` explains every option; sizes are texts such as `2G`, in powers of 1024, and `seconds` is the time of all
+    levels together.
 
     Raises `CommandError` for options that do not fit together and files that cannot be opened, `DatasetError` for a dataset that is
     damaged.
 
     """
-    from ioprof.jobs.probing import ProbeOptions, plan_probe
+    from ioprof.jobs.probing import plan_probe
 
-    options = ProbeOptions(Path(path), _path(dataset), clients, seconds, max_bytes, record_bytes, scratch, readahead)
-    return plan_probe(options).run(reporter)
+    return plan_probe(options).run(options.reporter)
 
 
 def compare(*runs: "Run | Trace | Path | str") -> "Comparison":
@@ -402,10 +364,6 @@ def _analysed(run: "Run | AnalysedRun | Trace | Path | str") -> "AnalysedRun":
     if isinstance(run, Trace):
         return AnalysedRun.of(run)
     return run if isinstance(run, AnalysedRun) else AnalysedRun.load(run)
-
-
-def _path(path: Path | str | None) -> Path | None:
-    return None if path is None else Path(path)
 
 
 @dataclass(frozen=True, kw_only=True)

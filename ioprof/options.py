@@ -33,7 +33,6 @@ class Option:
     """The values that it may have; none: others than can be listed."""
     unset: str = ""
     """What holds without it, in words, where its default does not say that."""
-    metavar: str | None = None
 
 
 @dataclass(frozen=True)

@@ -79,8 +79,8 @@ def test_each_function_is_documented_and_typed(name):
     ("function", "command", "only_function", "only_command"),
     [
         ("record", record_command, {"environment", "reporter"}, {"quiet"}),
-        ("convert", imagenet, {"reporter"}, {"as_json"}),
-        ("probe", probe_command, {"reporter"}, {"html", "json", "force", "network", "ranks", "device"}),
+        ("convert", imagenet, {"reporter"}, {"as_json", "context"}),
+        ("probe", probe_command, {"reporter"}, {"context", "html", "json", "force", "network", "ranks", "device"}),
     ],
 )
 def test_a_function_has_the_options_of_its_command(function, command, only_function, only_command):

@@ -67,6 +67,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "jpeg",
         "foreign",
         "lmdb_format",
+        "options",
         "parquet_rows",
         "record_index",
         "process",  # its workers end with it
@@ -99,7 +100,15 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     | {"perf", "run_record", "schema", "series", "stack_format", "trace", "wire_format"},
     "native": {"collective_format", "file_systems", "schema", "wire_format"},  # generates C from the tables of Python
     "analysis": {"_intervals", "_read_sums", "errors", "files", "run_files", "run_record", "schema", "span_parts", "trace"},
-    "replay": {"analysis", "errors", "run_record", "schema", "trace", "train"},  # of train what is known of devices and models
+    "replay": {
+        "analysis",
+        "errors",
+        "options",
+        "run_record",
+        "schema",
+        "trace",
+        "train",
+    },  # of train what is known of devices and models
     "report": {"_bins", "analysis", "errors", "files", "replay", "run_record", "schema", "span_parts", "trace"},
     "interchange": {"_scan", "clock", "errors", "files", "inflate", "ingest", "run_record", "schema", "trace"},
     # What can be seen on this machine, found by recording a little and reading it back.

@@ -100,9 +100,9 @@ def test_an_option_is_honoured_or_refused(
         if loader != "dali" or is_installed():
             job = plan_job(options, {}, SILENT)
             if option == "stage_to":
-                assert tmp_path == job.preparation.stage.place.folder.resolve()
+                assert tmp_path == job.stage.place.folder.resolve()
             else:
-                assert value == (job.preparation.cache if option == "cache" else getattr(job.config, option))
+                assert value == (job.cache if option == "cache" else getattr(job.config, option))
 
 
 def test_what_fills_a_copy_reads_by_pread(datasets: dict[str, Dataset]) -> None:

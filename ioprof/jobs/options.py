@@ -89,6 +89,22 @@ class StudyOptions(RunOptions):
     ] = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """What to read of a path, and how much."""
+
+    path: Annotated[Path | str, Option("A dataset, a folder with any files, or one large file.")] = field(kw_only=False)
+    dataset: Annotated[
+        Path | str | None, Option("Read ranges as long as this dataset's records; its own files where it lies at PATH.")
+    ] = None
+    clients: Annotated[int, Option("Largest number of concurrent clients: 1, 2, 4, ... up to it.")] = 16
+    seconds: Annotated[float, Option("Time that all levels together may take.")] = 30.0
+    max_bytes: Annotated[str, Option("Bytes that all levels together may read (units are powers of 1024).")] = "2G"
+    record_bytes: Annotated[str | None, Option("Length of a record where there is no dataset.", unset="112K")] = None
+    scratch: Annotated[str | None, Option("Write files of so many bytes in PATH, read those, and remove them.")] = None
+    readahead: Annotated[bool, Option("Let the kernel read ahead of random ranges.")] = False
+
+
 def with_batch_size(options: RunOptions) -> RunOptions:
     """The options with the samples of a rank, where those of all ranks were given; raises CommandError."""
     total, ranks = options.global_batch_size, options.ranks

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +17,7 @@ from ioprof.jobs.loader_options import check_loader_options, read_of_lmdb
 from ioprof.jobs.options import WHILE_TRAINING, RunOptions, with_batch_size
 from ioprof.jobs.page_cache import check_cache_state
 from ioprof.jobs.parallelism import with_parallelism
-from ioprof.jobs.recorded_job import Preparation, record_job
+from ioprof.jobs.recorded_job import PlannedJob, record_job
 from ioprof.jobs.stage_folder import find_stage_folder
 from ioprof.jobs.staging import StageOptions
 from ioprof.jobs.synthetic_dataset import cached_dataset
@@ -45,24 +45,13 @@ _PREDICTING_EPOCHS: Final = 2
 """Epochs of a job that predicts the time of more, unless it is told otherwise."""
 
 
-@dataclass(frozen=True)
-class PlannedJob:
-    """A job whose options were checked."""
-
-    config: JobConfig
-    manifest: Dataset | None
-    out: Path
-    preparation: Preparation
-
-
 def run_job(options: RunOptions, command: Sequence[str], environment: Mapping[str, str], reporter: Reporter) -> "Run":
     """Train with the built-in job, recorded, and make its run folder; it is whole also when the job failed or was interrupted.
 
     `command` is what started this process, for run.json. Raises `CommandError` and `DatasetError` before the job starts, and
     KeyboardInterrupt, with the run folder whole, if an interrupt came after the job's end.
     """
-    job = plan_job(options, environment, reporter)
-    return record_job(job.config, job.manifest, job.out, command, environment, options.force, job.preparation, reporter)
+    return record_job(plan_job(options, environment, reporter), command, environment, reporter)
 
 
 def run_attempt(options: RunOptions, command: Sequence[str], environment: Mapping[str, str], reporter: Reporter) -> "Run":
@@ -114,7 +103,7 @@ def plan_job(options: RunOptions, environment: Mapping[str, str], reporter: Repo
     if options.probe_network and (config.ranks < 2 or config.device.startswith("emulated:")):
         raise CommandError(f"--probe-network: {config.ranks} ranks on {config.device} exchange nothing by a network; leave it out")
     config = as_task(config, out, environment)
-    return PlannedJob(config, manifest, out, Preparation(cache, limit_bytes, stage, options.stacks))
+    return PlannedJob(config, manifest, out, options.force, cache, limit_bytes, stage, options.stacks)
 
 
 def check_prediction(epochs: int, steps: int, per_epoch: int, resumes: bool) -> None:
