@@ -72,10 +72,11 @@ def declarations(options: type) -> Iterator[Declaration]:
 
 
 def check_options(options: Any) -> None:
-    """CommandError for a value that is out of range or none of the choices; a default is always allowed."""
+    """CommandError for a value that is out of range or none of the choices; a default that was not given is always allowed."""
+    given = getattr(options, "given", ())
     for each in declarations(type(options)):
         value, option = getattr(options, each.name), each.option
-        if option is None or value is None or value == each.default:
+        if option is None or value is None or (value == each.default and each.name not in given):
             continue
         if option.choices and value not in option.choices:
             raise CommandError(f"{each.flag} {value}: unknown; choose one of {', '.join(option.choices)}")

@@ -112,6 +112,7 @@ def test_every_option_says_what_it_is() -> None:
     ("given", "message"),
     [
         ({"ranks": 0}, "--ranks 0: give 1 or more"),
+        ({"steps": 0}, "--steps 0: give 1 or more"),
         ({"cache": "hot"}, "--cache hot: unknown; choose one of cold, warm, as-is"),
         ({"parallel": "tensor"}, "--parallel tensor: unknown; choose one of data, pipeline, fsdp"),
     ],
