@@ -8,10 +8,10 @@ from ioprof.converters.job.engines import engine_for
 from ioprof.converters.job.generation import Generation, Synthetic, plan_generation
 from ioprof.converters.job.partial_output import PartialOutput
 from ioprof.converters.job.parts import FinishedPart, Merge, Part, WrittenMerge, plan_merge, read_part
-from ioprof.converters.job.relayout import LayoutOptions, Relayout, plan_relayout
+from ioprof.converters.job.relayout import Relayout, plan_relayout
 from ioprof.converters.job.running import ConversionResult, run_conversion, run_merge, run_relayout
 from ioprof.converters.job.verification import Verification, plan_verification
-from ioprof.converters.options import ConvertOptions, GenerateOptions
+from ioprof.converters.options import ConvertOptions, GenerateOptions, LayoutOptions
 from ioprof.converters.sources.source_kinds import FORMATS, detect
 from ioprof.dataset import Dataset
 from ioprof.reporter import Advance, ignore_progress

@@ -8,17 +8,20 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ioprof.converters.options import ConversionOptions
 from ioprof.instrument.gpu import DEFAULT_WINDOW
+from ioprof.jobs.options import ProbeOptions, RunOptions, StudyOptions
+from ioprof.options import takes_options
 from ioprof.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
     from ioprof.analysis.run import Run as AnalysedRun
     from ioprof.analysis.study import Study
     from ioprof.converters import ConversionResult
-    from ioprof.jobs.options import RunOptions
     from ioprof.jobs.probing import PathProbe
     from ioprof.replay.prediction import Prediction
     from ioprof.replay.proof import Proof
@@ -82,7 +85,7 @@ def record(
     """
     from ioprof.recording.command import default_run_folder, record_command
 
-    variables = os.environ if environment is None else environment
+    variables = _variables(environment)
     words, folder = [os.fspath(word) for word in command], default_run_folder(variables) if out is None else Path(out)
     return _shown(record_command(
         words, folder, variables, force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, keep_arguments=keep_arguments,
@@ -131,96 +134,33 @@ def profile(out: Path | str, force: bool = False) -> AbstractContextManager[None
     return profile_block(Path(out), sys.orig_argv, os.environ, force)
 
 
-def run(
-    dataset: Path | str | None = None,
-    *,
-    loader: str | None = None,
-    device: str | None = None,
-    ranks: int | None = None,
-    batch_size: int | None = None,
-    workers: int | None = None,
-    steps: int | None = None,
-    epochs: int | None = None,
-    seed: int = 0,
-    lmdb_read: str | None = None,
-    dataset_scale: str | None = None,
-    cache: str | None = None,
-    memory_limit: str | None = None,
-    stage_to: Path | str | None = None,
-    stage_mode: str | None = None,
-    keep_staged: bool = False,
-    out: Path | str | None = None,
-    force: bool = False,
-    stacks: bool = True,
-    preset: str | None = None,
-    model: str | None = None,
-    copy: str | None = None,
-    exchange: str | None = None,
-    ranks_per_node: int | None = None,
-    bf16: bool | None = None,
-    channels_last: bool | None = None,
-    eval_every: str | int | None = None,
-    eval_data: Path | str | None = None,
-    checkpoint_every: str | int | None = None,
-    checkpoints: Path | str | None = None,
-    resume: bool = False,
-    global_batch_size: int | None = None,
-    probe_network: bool = False,
-    predict_epochs: int | None = None,
-    parallel: str | None = None,
-    microbatches: int | None = None,
-    lmdb_readahead: str | None = None,
-    decode: str | None = None,
-    on_corrupt: str | None = None,
-    command: Sequence[str] | None = None,
-    environment: Mapping[str, str] | None = None,
-    reporter: Reporter = SILENT,
-) -> "Run":
+@dataclass(frozen=True, kw_only=True)
+class _Run(RunOptions):
+    command: Sequence[str] | None = None
+    environment: Mapping[str, str] | None = None
+    reporter: Reporter = SILENT
+
+
+@takes_options(_Run)
+def run(options: _Run) -> "Run":
     """Train with the built-in job, record it, and return the run; `ioprof run --help` explains every option.
 
         run = ioprof.run("data", device="emulated:h100", ranks=2, steps=50, cache="cold", out="runs/cold")
 
     A job that fails is no error (`run.trace.run.status`). Raises `CommandError` or `DatasetError` before it starts.
     """
-    from ioprof.jobs.options import RunOptions
+    from ioprof.jobs.training_run import run_attempt
 
-    options = RunOptions(
-        _path(dataset), loader, device, ranks, batch_size, workers, steps, epochs, seed, lmdb_read, dataset_scale, cache,
-        memory_limit, _text(stage_to), stage_mode, keep_staged, _path(out), force, stacks, preset, model, copy, exchange,
-        ranks_per_node, bf16, channels_last, _text(eval_every), _path(eval_data), _text(checkpoint_every), _path(checkpoints),
-        resume, global_batch_size, probe_network, predict_epochs, parallel, microbatches, lmdb_readahead, decode, on_corrupt,
-    )  # fmt: skip
-    return _run(options, command, environment, reporter)
+    return _shown(run_attempt(options, options.command or sys.orig_argv, _variables(options.environment), options.reporter))
 
 
-def convert(
-    source: Path | str,
-    destination: Path | str,
-    *,
-    layout: str = "files",
-    image: str = "original",
-    encoding: str | None = None,
-    quality: int | None = None,
-    size: int | None = None,
-    resize: str | None = None,
-    split: str = "train",
-    workers: int | None = None,
-    shuffle_seed: int = 0,
-    on_error: str = "fail",
-    limit: int | None = None,
-    part: str | None = None,
-    engine: str = "local",
-    scheduler: str | None = None,
-    labels: str | None = None,
-    shards: int | None = None,
-    shard_bytes: int | None = None,
-    stripe: bool = False,
-    crop: str | None = None,
-    check_md5: bool = False,
-    force: bool = False,
-    on_corrupt: str | None = None,
-    reporter: Reporter = SILENT,
-) -> "ConversionResult":
+@dataclass(frozen=True, kw_only=True)
+class _Conversion(ConversionOptions):
+    reporter: Reporter = SILENT
+
+
+@takes_options(_Conversion)
+def convert(options: _Conversion) -> "ConversionResult":
     """Make a dataset of ImageNet, or of any folder of class folders; `ioprof convert imagenet --help` explains every option.
 
         made = ioprof.convert("ILSVRC2012_img_train.tar", "data", layout="lmdb", image="rgb256")
@@ -231,29 +171,20 @@ def convert(
 
     Raises `CommandError` for options, places or images that cannot be used, and `DatasetError` for a damaged source.
     """
-    from ioprof.converters import ConvertOptions, Part, engine_for, run_conversion
+    from ioprof.converters import Part, engine_for, run_conversion
 
-    options = ConvertOptions(
-        layout, image, encoding, quality, split, workers, shuffle_seed, on_error, limit, force,
-        size=size, resize=resize, labels=labels, shards=shards, shard_bytes=shard_bytes, stripe=stripe, crop=crop,
-        check_md5=check_md5, on_corrupt=on_corrupt,
-    )  # fmt: skip
-    only = Part.parse(part) if part else None
-    return run_conversion(Path(source), Path(destination), options, only, engine_for(engine, workers, scheduler), reporter)
+    only = Part.parse(options.part) if options.part else None
+    engine = engine_for(options.engine, options.workers, options.scheduler)
+    return run_conversion(Path(options.source), Path(options.destination), options.how, only, engine, options.reporter)
 
 
-def probe(
-    path: Path | str,
-    *,
-    dataset: Path | str | None = None,
-    clients: int = 16,
-    seconds: float = 30.0,
-    max_bytes: str = "2G",
-    record_bytes: str | None = None,
-    scratch: str | None = None,
-    readahead: bool = False,
-    reporter: Reporter = SILENT,
-) -> "PathProbe":
+@dataclass(frozen=True, kw_only=True)
+class _Probe(ProbeOptions):
+    reporter: Reporter = SILENT
+
+
+@takes_options(_Probe)
+def probe(options: _Probe) -> "PathProbe":
     """Measure what a path delivers, cold: opening, sequential reads and random record reads, by 1 to `clients` clients.
 
         found = ioprof.probe("/lustre/me/data", seconds=10)
@@ -263,25 +194,16 @@ def probe(
     Only reads, unless `scratch` is given (bytes of files to write in `path`, read, and remove). The files that are read are dropped
     from this machine's page cache.
 
-    Args:
-        path: a dataset, a folder with any files, or one large file.
-        dataset: read ranges as long as this dataset's records; its own files where it lies at `path`.
-        clients: the largest number of concurrent clients: 1, 2, 4, ... up to it.
-        seconds: wall time of all levels together.
-        max_bytes: most bytes that all levels together read, such as `2G`; units are powers of 1024.
-        record_bytes: length of a record where there is no dataset, such as `112K`.
-        scratch: bytes of scratch files, such as `1G`.
-        readahead: let the kernel read ahead of random ranges.
-        reporter: where messages and progress go (default: nowhere).
+    `ioprof probe --help` explains every option; sizes are texts such as `2G`, in powers of 1024, and `seconds` is the time of all
+    levels together.
 
     Raises `CommandError` for options that do not fit together and files that cannot be opened, `DatasetError` for a dataset that is
     damaged.
 
     """
-    from ioprof.jobs.probing import ProbeOptions, plan_probe
+    from ioprof.jobs.probing import plan_probe
 
-    options = ProbeOptions(Path(path), _path(dataset), clients, seconds, max_bytes, record_bytes, scratch, readahead)
-    return plan_probe(options).run(reporter)
+    return plan_probe(options).run(options.reporter)
 
 
 def compare(*runs: "Run | Trace | Path | str") -> "Comparison":
@@ -416,14 +338,12 @@ def prove(
     if first.folder is None and out is None:
         raise CommandError("prove: the run has no folder; name one for the new runs: out=FOLDER")
     folder = Path(out) if out is not None else Path(f"{Path(first.folder or '').resolve()}-proof")
-    own = os.environ if environment is None else environment
+    own = _variables(environment)
     return prove_advice(first, advice, pairs, folder, force, own, reporter, command)
 
 
-def _run(options: "RunOptions", command: Sequence[str] | None, environment: Mapping[str, str] | None, reporter: Reporter) -> "Run":
-    from ioprof.jobs.training_run import run_attempt
-
-    return _shown(run_attempt(options, command or sys.orig_argv, os.environ if environment is None else environment, reporter))
+def _variables(given: Mapping[str, str] | None) -> Mapping[str, str]:
+    return os.environ if given is None else given
 
 
 def _shown(run: "AnalysedRun") -> "Run":
@@ -446,55 +366,26 @@ def _analysed(run: "Run | AnalysedRun | Trace | Path | str") -> "AnalysedRun":
     return run if isinstance(run, AnalysedRun) else AnalysedRun.load(run)
 
 
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+@dataclass(frozen=True, kw_only=True)
+class _Study(StudyOptions):  # type: ignore[misc]  # as there
+    environment: Mapping[str, str] | None = None
+    reporter: Reporter = SILENT
 
 
-def _path(path: Path | str | None) -> Path | None:
-    return None if path is None else Path(path)
-
-
-def study(
-    preset: str,
-    dataset: Path | str | None = None,
-    *,
-    values: Sequence[str | int] = (),
-    loader: str | None = None,
-    model: str | None = None,
-    device: str | None = None,
-    ranks: int | None = None,
-    batch_size: int | None = None,
-    workers: int | None = None,
-    steps: int | None = None,
-    epochs: int | None = None,
-    predict_epochs: int | None = None,
-    cache: str | None = None,
-    memory_limit: str | None = None,
-    stacks: bool = False,
-    out: Path | str | None = None,
-    force: bool = False,
-    environment: Mapping[str, str] | None = None,
-    reporter: Reporter = SILENT,
-) -> "Study":
+@takes_options(_Study)
+def study(options: _Study) -> "Study":
     """Make a published study again; as `ioprof study`: the job of a preset once for each value of the setting that it varies.
 
         found = ioprof.study("rannc-mlp", steps=50)
         [(row.value, row.speedup, row.iteration.straggler_s) for row in found.rows]
 
-    `values` replaces those of the preset; `stacks` and the settings are those of `ioprof.run`. `out` (default: `study-PRESET`) gets
+    `values` replaces those of the preset; the other options are those of `ioprof.run`. `out` (default: `study-PRESET`) gets
     a folder for each run, `study.json` and `study.html`. Raises `CommandError` and `DatasetError`, the former also if a job fails.
     """
-    from ioprof.jobs.options import RunOptions
     from ioprof.jobs.studying import make_study
     from ioprof.report.study import write_study
 
-    folder = Path(out) if out is not None else Path(f"study-{Path(preset).stem}")
-    options = RunOptions(
-        dataset=_path(dataset), loader=loader, model=model, device=device, ranks=ranks, batch_size=batch_size, workers=workers,
-        steps=steps, epochs=epochs, predict_epochs=predict_epochs, cache=cache, memory_limit=memory_limit, stacks=stacks,
-        force=force, preset=preset,
-    )  # fmt: skip
-    own = os.environ if environment is None else environment
-    found = make_study(options, [str(value) for value in values], folder, own, reporter)
+    folder = Path(options.out or f"study-{Path(options.preset).stem}")
+    found = make_study(options, folder, _variables(options.environment), options.reporter)
     write_study(found, folder)
     return found

@@ -17,11 +17,12 @@ tests/test_loader_contract.py, which states what a loader must do, runs on it.
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
-from ioprof.loaders.base import DECODES, LMDB_READS, ON_CORRUPT, READAHEADS, Backend, Loader, LoaderOptions
+from ioprof.loaders.base import Backend, Loader, LoaderOptions
+from ioprof.options import check_options
 
 if TYPE_CHECKING:
+    from ioprof.dataset import Dataset
     from ioprof.loaders.records import Records
 
 LOADERS: Final = {
@@ -47,20 +48,16 @@ def backend_kind(name: str) -> type[Backend]:
     return found
 
 
-def check_loader(name: str, dataset: Dataset | None, options: LoaderOptions) -> None:
+def check_loader(name: str, dataset: "Dataset | None", options: LoaderOptions) -> None:
     """Raise the error that a job with this loader would end with, before the job is started; reads next to nothing."""
     kind = backend_kind(name)
-    values = (options.lmdb_read, options.lmdb_readahead, options.decode, options.on_corrupt)
-    names = ("lmdb-read", "lmdb-readahead", "decode", "on-corrupt")
-    for option, value, choices in zip(names, values, (LMDB_READS, READAHEADS, DECODES, ON_CORRUPT), strict=True):
-        if value not in choices:
-            raise CommandError(f"--{option} {value}: unknown; choose one of {', '.join(choices)}")
+    check_options(options)
     if kind.layouts:
         _check_dataset(name, kind, dataset, options)
     kind(dataset, options).check()
 
 
-def open_records(name: str, dataset: Dataset, options: LoaderOptions | None = None) -> "Records":
+def open_records(name: str, dataset: "Dataset", options: LoaderOptions | None = None) -> "Records":
     """The records of `dataset`, for a loader that reads them one by one; opens nothing until it is used."""
     from ioprof.loaders.records import Records
 
@@ -69,7 +66,7 @@ def open_records(name: str, dataset: Dataset, options: LoaderOptions | None = No
     return found
 
 
-def make_loader(name: str, dataset: Dataset | None, options: LoaderOptions) -> Loader:
+def make_loader(name: str, dataset: "Dataset | None", options: LoaderOptions) -> Loader:
     """A loader that yields the batches of one rank; imports torch."""
     from ioprof.loaders.filling import FillingOptions, filling
 
@@ -78,7 +75,7 @@ def make_loader(name: str, dataset: Dataset | None, options: LoaderOptions) -> L
     return backend_kind(name)(dataset, options).loader()
 
 
-def _check_dataset(name: str, kind: type[Backend], dataset: Dataset | None, options: LoaderOptions) -> None:
+def _check_dataset(name: str, kind: type[Backend], dataset: "Dataset | None", options: LoaderOptions) -> None:
     if dataset is None:
         raise CommandError(f"--loader {name} needs a dataset; make one with: ioprof convert imagenet SOURCE DATASET")
     if dataset.layout not in kind.layouts:

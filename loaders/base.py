@@ -1,13 +1,17 @@
 """What all loaders share: their options, a batch, and the two contracts (a backend that is named, a loader of batches)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, NamedTuple, Protocol
 
-from ioprof.dataset import Dataset
+from ioprof.options import Option
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ioprof.dataset import Dataset
+
+_PANEL: Final = "Loader"
 
 LMDB_READS: Final = ("mmap", "pread")
 """How the `lmdb` loader gets at a value: through the memory map, as LMDB does; or by one read of its bytes."""
@@ -22,8 +26,39 @@ ON_CORRUPT: Final = (FAIL, QUARANTINE, ACCEPT)
 """What happens with an image that cannot be decoded or of which libjpeg warns: an error; it is left out; or the latter is used."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoadingOptions:
+    """Options of `ioprof run` that every loader of the job is given."""
+
+    workers: Annotated[int, Option("Loader processes per rank (of threads: threads); 0: the rank itself.", _PANEL, least=0)] = 2
+    seed: Annotated[int, Option("Seed of the order of the samples and of their crops.", _PANEL, least=0)] = 0
+    lmdb_read: Annotated[
+        str,
+        Option("How --loader lmdb and raw read: mmap, through the memory map; pread, as threads do.", _PANEL, choices=LMDB_READS),
+    ] = LMDB_READS[0]
+    lmdb_readahead: Annotated[
+        str,
+        Option(
+            "Whether the kernel reads ahead in the map of an LMDB: auto, by size, memory and device; on; off.",
+            _PANEL,
+            choices=READAHEADS,
+        ),
+    ] = READAHEADS[0]
+    decode: Annotated[
+        str, Option("Of a JPEG: roi, the crop alone; full, all of it; pillow, all by Pillow.", _PANEL, choices=DECODES)
+    ] = REGION
+    on_corrupt: Annotated[
+        str,
+        Option(
+            "A JPEG that libjpeg warns of, or no image: fail; quarantine, leave it out; accept, as Pillow does.",
+            _PANEL,
+            choices=ON_CORRUPT,
+        ),
+    ] = FAIL
+
+
 @dataclass(frozen=True)
-class LoaderOptions:
+class LoaderOptions(LoadingOptions):
     """How the batches of one rank are made."""
 
     batch_size: int
@@ -32,25 +67,15 @@ class LoaderOptions:
     """The loader ends before this batch; it goes on into further epochs as needed."""
     rank: int = 0
     num_ranks: int = 1
-    workers: int = 2
-    """Worker processes of this rank (of `threads` and `dali`: threads); 0: the batches are made where they are used."""
+    _: KW_ONLY
     prefetch: int = 2
     """Batches that each worker may have under way or ready."""
-    seed: int = 0
     crop: int = 224
     """Side of the square that the random crop is resized to, in pixels."""
     first_batch: int = 0
     """The first batch to yield: a job that goes on gets the very batches that it would have got."""
     shuffle_buffer: int = 1000
     """Samples held back to be shuffled where the data is read in the order in which it lies: by `webdataset`, and by `dali`."""
-    lmdb_read: str = LMDB_READS[0]
-    """One of `LMDB_READS`."""
-    lmdb_readahead: str = READAHEADS[0]
-    """One of `READAHEADS`, of the memory map."""
-    decode: str = REGION
-    """One of `DECODES`; of the loaders that read records."""
-    on_corrupt: str = FAIL
-    """One of `ON_CORRUPT`; of the loaders that read records."""
     device_id: int | None = None
     """Number of the GPU that `dali` may decode on, and then leaves its batches on; None: it works on the CPU."""
 
@@ -123,7 +148,7 @@ class Backend(Protocol):
     layouts: ClassVar[tuple[str, ...]]
     """The layouts that it reads; none: it needs no dataset."""
 
-    def __init__(self, dataset: Dataset | None, options: LoaderOptions) -> None: ...
+    def __init__(self, dataset: "Dataset | None", options: LoaderOptions) -> None: ...
 
     def check(self) -> None:
         """Raise what a job with this loader would end with, as far as that can be seen without reading the data."""

@@ -16,10 +16,8 @@ import ioprof
 from ioprof.cli.convert import imagenet
 from ioprof.cli.probe import probe as probe_command
 from ioprof.cli.record import record as record_command
-from ioprof.cli.run import run as run_command
 from ioprof.converters import ConvertOptions
 from ioprof.errors import CommandError, RunError
-from ioprof.jobs.options import RunOptions
 
 DEMO = [ROOT / "tests" / "data" / "demo" / name for name in ("files", "lmdb")]
 FUNCTIONS = ["compare", "convert", "load", "probe", "profile", "record", "run", "whatif"]
@@ -83,9 +81,8 @@ def test_each_function_is_documented_and_typed(name):
     ("function", "command", "only_function", "only_command"),
     [
         ("record", record_command, {"environment", "reporter"}, {"quiet"}),
-        ("run", run_command, {"command", "environment", "reporter"}, {"json"}),
-        ("convert", imagenet, {"reporter"}, {"as_json"}),
-        ("probe", probe_command, {"reporter"}, {"html", "json", "force", "network", "ranks", "device"}),
+        ("convert", imagenet, {"reporter"}, {"as_json", "context"}),
+        ("probe", probe_command, {"reporter"}, {"context", "html", "json", "force", "network", "ranks", "device"}),
     ],
 )
 def test_a_function_has_the_options_of_its_command(function, command, only_function, only_command):
@@ -98,9 +95,7 @@ def test_a_function_has_the_options_of_its_command(function, command, only_funct
 
 
 def test_the_options_below_have_the_same_defaults():
-    """`ioprof.run` and `ioprof.convert` pass their options on by position, so their order and defaults must agree."""
-    run_options = {field.name: field.default for field in fields(RunOptions) if field.name != "threads"}  # only studies set it
-    assert list(run_options.items()) == list(defaults(ioprof.run).items())[: len(run_options)]
+    """`ioprof.convert` passes its options on, so their defaults must agree."""
     convert_options = {field.name: field.default for field in fields(ConvertOptions)}
     assert convert_options == {name: default for name, default in defaults(ioprof.convert).items() if name in convert_options}
 

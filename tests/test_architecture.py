@@ -18,6 +18,7 @@ EVERYTHING: Final = frozenset({"everything"})
 MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     # The leaves: words, time, errors, bytes, the kernel. They know nothing of the rest.
     "errors": set(),
+    "options": {"errors"},
     "schema": set(),
     "wire_format": set(),
     "layout": {"collective_format", "wire_format"},
@@ -66,6 +67,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "jpeg",
         "foreign",
         "lmdb_format",
+        "options",
         "parquet_rows",
         "record_index",
         "process",  # its workers end with it
@@ -83,6 +85,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "foreign",
         "listed_files",
         "lmdb_format",
+        "options",
         "parquet_rows",
         "process",
         "instrument",
@@ -91,20 +94,28 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "tensorprotos",
     },
     # The whole job, as a user would write it.
-    "train": {"clock", "dataset", "errors", "files", "loaders", "process", "instrument", "schema", "storage"},
+    "train": {"clock", "dataset", "errors", "files", "loaders", "options", "process", "instrument", "schema", "storage"},
     # The reader's side. It never sees the job, only the run folder.
     "ingest": {"_chunks", "_scan", "clock", "collective_format", "errors", "files", "inflate", "layout", "masking"}
     | {"perf", "run_record", "schema", "series", "stack_format", "trace", "wire_format"},
     "native": {"collective_format", "file_systems", "schema", "wire_format"},  # generates C from the tables of Python
     "analysis": {"_intervals", "_read_sums", "errors", "files", "run_files", "run_record", "schema", "span_parts", "trace"},
-    "replay": {"analysis", "errors", "run_record", "schema", "trace", "train"},  # of train what is known of devices and models
+    "replay": {
+        "analysis",
+        "errors",
+        "options",
+        "run_record",
+        "schema",
+        "trace",
+        "train",
+    },  # of train what is known of devices and models
     "report": {"_bins", "analysis", "errors", "files", "replay", "run_record", "schema", "span_parts", "trace"},
     "interchange": {"_scan", "clock", "errors", "files", "inflate", "ingest", "run_record", "schema", "trace"},
     # What can be seen on this machine, found by recording a little and reading it back.
     "doctor": {"errors", "file_systems", "instrument", "ingest", "jpeg"},
     # The two ends.
     "ioprof": {"api", "errors", "instrument", "report", "trace"},  # the public names
-    "api": {"analysis", "converters", "errors", "instrument", "jobs", "recording"}
+    "api": {"analysis", "converters", "errors", "instrument", "jobs", "options", "recording"}
     | {"replay", "report", "reporter", "trace", "watching"},
     # One recording of any job, and the jobs that ioprof itself runs.
     "recording": {
@@ -140,6 +151,7 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
         "masking",
         "process",
         "record_index",
+        "options",
         "recording",
         "replay",  # a job is run again with a change that a replay predicts
         "report",

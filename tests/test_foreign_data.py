@@ -96,7 +96,7 @@ def test_back_and_forth_the_digest_stays(form, forms, tmp_path):
     first = made(folder_of(form, forms), tmp_path / "files")
     source = first.path
     for layout in ("raw", "lmdb", "parquet", "webdataset", "files"):
-        done = run_relayout(source, tmp_path / f"as-{layout}", LayoutOptions(layout, workers=1))
+        done = run_relayout(source, tmp_path / f"as-{layout}", LayoutOptions(layout=layout, workers=1))
         assert first.digest == done.dataset.digest
         assert [] == plan_verification(done.path, workers=1).run().problems
         source = done.path

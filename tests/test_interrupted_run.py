@@ -107,7 +107,7 @@ def test_failures_of_an_interrupted_run_are_those_that_the_end_did_not_cause(tmp
     }
     for rank, outcome in outcomes.items():
         (tmp_path / f"rank-{rank}.json").write_text(f'{{"rank": {rank}, "outcome": "{outcome}"}}')
-    config = JobConfig("null", "cpu", ranks=6, batch_size=1, workers=0, steps=1, seed=0, spool=tmp_path)
+    config = JobConfig(loader="null", device="cpu", ranks=6, batch_size=1, workers=0, steps=1, spool=tmp_path)
 
     assert [2, 1, 4, 5] == [entry.rank for entry in failures(config, {2: "SIGTERM"}, interrupted=False)]
     assert [1] == [entry.rank for entry in failures(config, {2: "SIGTERM"}, interrupted=True)]

@@ -17,6 +17,7 @@ from repository import ROOT
 from ioprof.errors import CommandError
 from ioprof.jobs.options import RunOptions
 from ioprof.jobs.training_run import plan_job
+from ioprof.options import given_options
 from ioprof.reporter import SILENT
 from ioprof.trace import Trace
 from ioprof.train.config import JobConfig
@@ -99,7 +100,10 @@ def test_batches_of_an_evaluation_are_no_batches_of_the_training(learned):
 @pytest.mark.job
 def test_a_job_that_was_not_recorded_has_the_same_losses(learned, coloured, tmp_path):
     """Recording observes only: without it every loss of 12 steps is the same, bit for bit."""
-    config = JobConfig("files", "cpu", 2, 10, 1, 12, 0, tmp_path, dataset=coloured / "train", model="small_cnn", steps_per_epoch=6)
+    config = JobConfig(
+        loader="files", device="cpu", ranks=2, batch_size=10, workers=1, steps=12, spool=tmp_path, dataset=coloured / "train",
+        model="small_cnn", steps_per_epoch=6,
+    )  # fmt: skip
     config.save(tmp_path / "config.json")
     job = [sys.executable, "-m", "ioprof.train.job", str(tmp_path / "config.json"), str(os.getpid())]
     variables = [{"OMP_NUM_THREADS": "1", **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
@@ -159,7 +163,7 @@ def one_thread():
 @pytest.mark.parametrize("name", ["mlp", "transformer", "small_cnn"])
 def test_a_model_trains_and_is_restored(name, one_thread, tmp_path):
     """A step changes its weights; what a checkpoint has of it makes the next step the same as it would have been."""
-    config = JobConfig("null", "cpu", 1, 2, 0, 4, 0, tmp_path, model=name)
+    config = JobConfig(loader="null", device="cpu", batch_size=2, workers=0, steps=4, spool=tmp_path, model=name)
     samples = torch.randint(0, 256, (2, *config.model_facts.sample_shape), dtype=torch.uint8)
     labels = torch.tensor([0, 1])
 
@@ -177,7 +181,7 @@ def test_a_model_trains_and_is_restored(name, one_thread, tmp_path):
 
 def test_bfloat16_and_channels_last_change_how_it_computes(tmp_path):
     """Both options act on a CPU: one changes the loss a little, the other the memory order of the weights."""
-    plain = JobConfig("null", "cpu", 1, 4, 0, 1, 0, tmp_path, model="small_cnn")
+    plain = JobConfig(loader="null", device="cpu", batch_size=4, workers=0, steps=1, spool=tmp_path, model="small_cnn")
     samples, labels = torch.full((4, 3, 224, 224), 77, dtype=torch.uint8), torch.arange(4)
     losses, formats = [], []
     for options in ({}, {"bf16": True}, {"channels_last": True}):
@@ -205,7 +209,7 @@ def test_bfloat16_and_channels_last_change_how_it_computes(tmp_path):
 def test_an_option_without_effect_is_refused(options, message, tmp_path):
     """No option of `run` is ignored."""
     with pytest.raises(CommandError, match=message):
-        plan_job(RunOptions(loader="null", steps=2, out=tmp_path / "run", **options), {}, SILENT)
+        plan_job(given_options(RunOptions, {"loader": "null", "steps": 2, "out": tmp_path / "run", **options}), {}, SILENT)
 
 
 def test_tokens_come_from_the_null_loader_alone(coloured, tmp_path):

@@ -1,6 +1,5 @@
 """Options of `ioprof run` that are about some loaders only: each loader honours what it is given, or refuses it in one line."""
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,12 +9,16 @@ from PIL import Image
 
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
-from ioprof.jobs.loader_options import CHOICES, IGNORED, check_loader_options
+from ioprof.jobs.loader_options import IGNORED, check_loader_options
 from ioprof.jobs.options import RunOptions
 from ioprof.jobs.training_run import plan_job
 from ioprof.loaders import LOADERS, backend_kind
+from ioprof.loaders.base import LoadingOptions
 from ioprof.loaders.dali_pipelines import is_installed
+from ioprof.options import declarations, given_options
 from ioprof.reporter import SILENT
+
+CHOICES: Final = {each.name: each.option.choices for each in declarations(LoadingOptions) if each.option and each.option.choices}
 
 FORMS: Final[dict[str, dict[str, Any]]] = {
     "files": {"layout": "files"},
@@ -69,7 +72,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
 
 def test_each_option_is_in_the_table() -> None:
     """A new option of `run` has a place: it depends on the loader, or it does not."""
-    assert {field.name for field in fields(RunOptions)} == set(IGNORED) | OF_THE_JOB
+    assert {each.name for each in declarations(RunOptions)} == set(IGNORED) | OF_THE_JOB
     assert set(IGNORED) == {option for option, _ in HONOURED}
     assert all({(option, value) for value in values} <= set(HONOURED) for option, values in CHOICES.items())
 
@@ -85,7 +88,8 @@ def test_an_option_is_honoured_or_refused(
     for form, dataset in datasets.items():
         if layouts and dataset.layout not in layouts:
             continue
-        options = RunOptions(dataset.path, loader, steps=1, batch_size=1, out=tmp_path / "run", **{option: value})
+        given = {"loader": loader, "steps": 1, "batch_size": 1, "out": tmp_path / "run", option: value}
+        options = given_options(RunOptions, {"dataset": dataset.path, **given})
         if (loader, form) not in HONOURED[option, value]:
             with pytest.raises(CommandError, match=f"^--{option.replace('_', '-')} {value}") as refused:
                 check_loader_options(options, loader, dataset)
@@ -96,15 +100,15 @@ def test_an_option_is_honoured_or_refused(
         if loader != "dali" or is_installed():
             job = plan_job(options, {}, SILENT)
             if option == "stage_to":
-                assert tmp_path == job.preparation.stage.place.folder.resolve()
+                assert tmp_path == job.stage.place.folder.resolve()
             else:
-                assert value == (job.preparation.cache if option == "cache" else getattr(job.config, option))
+                assert value == (job.cache if option == "cache" else getattr(job.config, option))
 
 
 def test_what_fills_a_copy_reads_by_pread(datasets: dict[str, Dataset]) -> None:
     """So neither the map nor its readahead can be asked for."""
     for chosen, expected in (({"lmdb_read": "mmap"}, "--lmdb-read mmap"), ({"lmdb_readahead": "on"}, "--lmdb-readahead on")):
-        options = RunOptions(stage_to=".", stage_mode="while-training", **chosen)
+        options = given_options(RunOptions, {"stage_to": ".", "stage_mode": "while-training", **chosen})
         with pytest.raises(CommandError, match=f"^{expected}: --stage-mode while-training reads by pread; leave it out"):
             check_loader_options(options, "lmdb", datasets["lmdb"])
 
@@ -112,7 +116,7 @@ def test_what_fills_a_copy_reads_by_pread(datasets: dict[str, Dataset]) -> None:
 def test_threads_say_why_they_do_not_map(datasets: dict[str, Dataset]) -> None:
     """What was ignored once: the reason, and the loader that does."""
     with pytest.raises(CommandError, match=r"reads by pread, since a page fault .* leave it out, or give --loader lmdb"):
-        check_loader_options(RunOptions(lmdb_read="mmap"), "threads", datasets["lmdb"])
+        check_loader_options(given_options(RunOptions, {"lmdb_read": "mmap"}), "threads", datasets["lmdb"])
 
 
 def test_decoding_counts_where_the_model_is_evaluated_on_jpegs(datasets: dict[str, Dataset]) -> None:
@@ -123,6 +127,6 @@ def test_decoding_counts_where_the_model_is_evaluated_on_jpegs(datasets: dict[st
 
 def test_the_null_loader_needs_no_multiple(datasets: dict[str, Dataset], tmp_path: Path) -> None:
     """Where the length of the job is given, nothing depends on it, and none is made."""
-    options = RunOptions(datasets["files"].path, "null", steps=1, dataset_scale="2x", out=tmp_path / "run")
+    options = RunOptions(datasets["files"].path, loader="null", steps=1, dataset_scale="2x", out=tmp_path / "run")
     with pytest.raises(CommandError, match="--loader null reads none; leave it out"):
         plan_job(options, {}, SILENT)

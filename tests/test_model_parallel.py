@@ -25,6 +25,7 @@ from ioprof.errors import CommandError
 from ioprof.jobs.options import RunOptions
 from ioprof.jobs.training_run import plan_job
 from ioprof.loaders import make_loader
+from ioprof.options import given_options
 from ioprof.report.training_statements import network_statements
 from ioprof.reporter import SILENT
 from ioprof.run_record import ConfigRecord, RunRecord
@@ -56,9 +57,9 @@ def staged(tmp_path_factory):
 def expected_losses(num_batches: int) -> list[float]:
     """Of the first of so many constant batches of as many ranks, where one process trains on all of them."""
     torch.set_num_threads(1)
-    config = JobConfig("null", "cpu", 1, BATCH, 0, STEPS, 0, Path(), model="mlp")
+    config = JobConfig(loader="null", device="cpu", batch_size=BATCH, workers=0, steps=STEPS, model="mlp")
     learner = Learner(config, 1000, torch.device("cpu"), lambda model: model, 0)
-    ranks = JobConfig("null", "cpu", 9, BATCH, 0, 1, 0, Path(), model="mlp")
+    ranks = JobConfig(loader="null", device="cpu", ranks=9, batch_size=BATCH, workers=0, steps=1, model="mlp")
     each = [next(iter(make_loader("null", None, ranks.loader_options(rank)))) for rank in range(num_batches)]
     images, labels = torch.cat([batch.images for batch in each]), torch.cat([batch.labels for batch in each])
     losses = []
@@ -196,7 +197,7 @@ def test_what_does_not_combine_is_refused_before_the_job(options, message, tmp_p
     """Nothing is started, and nothing is ignored."""
     usual = {"loader": "null", "device": "cpu", "model": "mlp", "ranks": 2, "steps": 2, "out": tmp_path / "run"}
     with pytest.raises(CommandError, match=message):
-        plan_job(RunOptions(**{**usual, **options}), {}, SILENT)
+        plan_job(given_options(RunOptions, {**usual, **options}), {}, SILENT)
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.data())

@@ -99,7 +99,7 @@ def test_the_studies_on_four_gpus_have_256_samples_per_step():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[job]\nspeed = 1", r"\[job\] speed is unknown; choose one of model"),
+        ("[job]\nspeed = 1", r"\[job\] speed is unknown; choose one of workers, seed"),
         ('[job]\nranks = "two"', r"\[job\] ranks = 'two' is no int"),
         ('[recipe]\noptimizer = "adam"', "optimizer = 'adam' in the preset: unknown; choose one of sgd, lars"),
         ("[job", "is not TOML"),

@@ -179,14 +179,17 @@ def test_an_lmdb_is_read_by_reads_when_asked(datasets, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("DATA", "--cache", "hot"), "--cache 'hot': choose one of cold, warm, as-is"),
+        (("DATA", "--cache", "hot"), "--cache hot: unknown; choose one of cold, warm, as-is"),
         (("DATA", "--memory-limit", "lots"), "--memory-limit 'lots': give bytes with a unit"),
         (("DATA", "--dataset-scale", "2"), "--dataset-scale '2': give a multiple above 0"),
         (("DATA", "--dataset-scale", "0.001x"), "is less than one of the 64 records"),
         (("DATA", "--stage-to", "nowhere"), "--stage-to nowhere: no such folder; make it first"),
         (("DATA", "--stage-mode", "before"), "--stage-mode before says how to stage, and nothing is staged"),
         (("DATA", "--keep-staged"), "--keep-staged says how to stage, and nothing is staged"),
-        (("DATA", "--stage-to", "tmp", "--stage-mode", "later"), "--stage-mode 'later': choose one of before, while-training"),
+        (
+            ("DATA", "--stage-to", "tmp", "--stage-mode", "later"),
+            "--stage-mode later: unknown; choose one of before, while-",
+        ),
         (("DATA", "--lmdb-read", "mmpa"), "--lmdb-read mmpa: unknown; choose one of mmap, pread"),
         (("--loader", "null", "--steps", "1", "--lmdb-read", "pread"), "is about --loader lmdb and raw, and this is null"),
         (("--loader", "null", "--steps", "1", "--cache", "cold"), "--cache cold is about a dataset's files"),

@@ -23,7 +23,7 @@ def order(shards: list[range], job: tuple[int, ...], rank: int, epochs: int, fir
     ranks, batch_size, workers, buffer, seed = job
     records = sum(map(len, shards))
     batches = epochs * batches_per_epoch(records, LoaderOptions(batch_size, 1, rank, ranks))
-    options = LoaderOptions(batch_size, batches, rank, ranks, workers, seed=seed, shuffle_buffer=buffer, first_batch=first)
+    options = LoaderOptions(batch_size, batches, rank, ranks, workers=workers, seed=seed, shuffle_buffer=buffer, first_batch=first)
     return StreamOrder(shards, options)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, tee
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +30,10 @@ from ioprof.converters.job.image_converter import RecordData
 from ioprof.converters.job.partial_output import PartialOutput
 from ioprof.converters.layouts import webdataset_layout
 from ioprof.converters.layouts.stored_records import Piece, StoredRecord, StoredRecords
-from ioprof.converters.options import ConvertOptions
+from ioprof.converters.options import ConvertOptions, LayoutOptions
 from ioprof.dataset import INDEXED_LAYOUTS, MANIFEST_NAME, Dataset, RecordDigest, is_plain_name, quantiles_of, read_index
 from ioprof.errors import CommandError, DatasetError
+from ioprof.options import values_of
 from ioprof.record_index import RecordIndex
 from ioprof.reporter import Advance
 
@@ -318,22 +319,7 @@ def _consecutive_runs(ascending: Sequence[int]) -> Iterator[range]:
 # ------------------------------------------------------------------------------------------------ storage options and sizes
 
 
-class _Stored(Protocol):
-    """How records are to be stored; the names are those of `ConvertOptions`."""
-
-    @property
-    def layout(self) -> str: ...
-    @property
-    def shards(self) -> int | None: ...
-    @property
-    def shard_bytes(self) -> int | None: ...
-    @property
-    def labels(self) -> str | None: ...
-    @property
-    def force(self) -> bool: ...
-
-
-def storage_options(dataset: Dataset, workers: int | None, stored: _Stored | None = None) -> ConvertOptions:
+def storage_options(dataset: Dataset, workers: int | None, stored: LayoutOptions | None = None) -> ConvertOptions:
     """The options of a conversion that stores the records of `dataset` as they are stored now, or as `stored` says."""
     image = dataset.image
     image_options: dict[str, Any] = {"image": "original"}
@@ -342,10 +328,8 @@ def storage_options(dataset: Dataset, workers: int | None, stored: _Stored | Non
         image_options = {"image": image.transform, "encoding": image.encoding, "size": image.size, **resize}
         image_options |= {"quality": image.quality} if image.encoding == "jpeg" else {}
     if stored is not None:
-        return ConvertOptions(
-            layout=stored.layout, split=dataset.split, workers=workers, shuffle_seed=dataset.shuffle_seed, force=stored.force,
-            labels=stored.labels, shards=stored.shards, shard_bytes=stored.shard_bytes, **image_options,
-        )  # fmt: skip
+        own = values_of(LayoutOptions, stored)
+        return ConvertOptions(split=dataset.split, shuffle_seed=dataset.shuffle_seed, **own, **image_options)
     shard_bytes = None
     # The size of the largest tar, so that twice the records make about twice the tars.
     if dataset.layout in ("webdataset", "parquet"):

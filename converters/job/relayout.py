@@ -14,24 +14,12 @@ from ioprof.converters.job.destination import SPACE_MARGIN, check_destination, r
 from ioprof.converters.job.multiples import Multiple, storage_options
 from ioprof.converters.job.partial_output import PartialOutput
 from ioprof.converters.layouts.registry import LAYOUTS
-from ioprof.converters.options import ConvertOptions
+from ioprof.converters.options import ConvertOptions, LayoutOptions
 from ioprof.dataset import MANIFEST_NAME, Dataset
 from ioprof.errors import CommandError, DatasetError
 from ioprof.reporter import Advance
 
 _RECORD_OVERHEAD_BYTES = 4096
-
-
-@dataclass(frozen=True)
-class LayoutOptions:
-    """How to store the records; the names are those of `ConvertOptions`."""
-
-    layout: str
-    shards: int | None = None
-    shard_bytes: int | None = None
-    labels: str | None = None
-    workers: int | None = None
-    force: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +77,7 @@ def plan_relayout(source: Path, destination: Path, options: LayoutOptions) -> Re
     if options.layout not in LAYOUTS:
         raise CommandError(f"--layout {options.layout!r}: choose one of {', '.join(LAYOUTS)}")
     dataset = Dataset.load(source)
-    stored = storage_options(dataset, options.workers, replace(options, force=options.force))
+    stored = storage_options(dataset, options.workers, options)
     target = check_destination(destination, force=True)
     if target == dataset.path.resolve() or target in dataset.path.resolve().parents:
         raise CommandError(f"{destination}: is or holds the dataset {source}; give another place")

@@ -10,10 +10,10 @@ from typing import Final
 from ioprof.converters.job.conversion import Conversion, plan_conversion
 from ioprof.converters.job.engines import Engine
 from ioprof.converters.job.parts import FinishedPart, Merge, Part, WrittenMerge, plan_merge
-from ioprof.converters.job.relayout import LayoutOptions, Relayout, plan_relayout
+from ioprof.converters.job.relayout import Relayout, plan_relayout
 from ioprof.converters.layouts.lustre_striping import is_lustre, recommended_stripes
 from ioprof.converters.manifests import PART_NAME
-from ioprof.converters.options import ConvertOptions
+from ioprof.converters.options import ConvertOptions, LayoutOptions
 from ioprof.dataset import MANIFEST_NAME, Dataset
 from ioprof.reporter import SILENT, Advance, Reporter, note
 

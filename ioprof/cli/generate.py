@@ -4,11 +4,12 @@ import json
 import shlex
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option, Typer
 
 from ioprof.cli.console import next_command, output, progress, say
+from ioprof.cli.options import takes_options
 from ioprof.converters import GenerateOptions, leftovers, plan_generation
 
 app = Typer(no_args_is_help=True)
@@ -20,22 +21,19 @@ def generate() -> None:
 
 
 @app.command()
+@takes_options(GenerateOptions)
 def imagenet(
+    given: dict[str, Any],
     destination: Annotated[Path, Argument(help="Folder to make.")],
-    images: Annotated[int, Option(help="Number of images.")] = 1000,
-    classes: Annotated[int | None, Option(help="Number of classes (default: 10).")] = None,
-    seed: Annotated[int, Option(help="Seed; the same seed makes the same images.")] = 0,
-    form: Annotated[str, Option(help="tree: class folders. tars: ILSVRC2012_img_train.tar.")] = "tree",
-    workers: Annotated[int | None, Option(help="Processes (default: one per core).")] = None,
-    force: Annotated[bool, Option("--force", help="Replace DESTINATION if ioprof made it.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print what was made, path and seconds as JSON.")] = False,
 ) -> None:
     """Make JPEGs with the file sizes and dimensions of ImageNet's training set (ILSVRC2012)."""
     started = time.perf_counter()
-    generation = plan_generation(destination, GenerateOptions(images, classes, seed, form, workers, force))
+    options = GenerateOptions(**given)
+    generation = plan_generation(destination, options)
     for path in leftovers(generation.destination):
         say(f"unfinished: its job was killed, or runs on another host; remove it with: rm -r {shlex.quote(str(path))}")
-    with progress("generate", images) as advance:
+    with progress("generate", options.images) as advance:
         result = generation.run(advance)
     seconds = time.perf_counter() - started
     if as_json:

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
-from typer import Argument, Option
+from typer import Option
 
 import ioprof
 from ioprof.cli.console import next_command, output, reporter, say
+from ioprof.cli.options import takes_options
 from ioprof.jobs.network_probe import probe_network
+from ioprof.jobs.options import ProbeOptions
 from ioprof.recording.interrupts import interrupted_by_any
 from ioprof.report.page_file import check_page_file, write_page_file
 from ioprof.report.probe_text import TABLE_WIDTH, head_lines, network_line, network_table, probe_table
@@ -18,22 +20,9 @@ from ioprof.report.probing import notes
 from ioprof.report.units import visible
 
 
+@takes_options(ProbeOptions)
 def probe(
-    path: Annotated[Path, Argument(help="A dataset, a folder with any files, or one large file.", show_default=False)],
-    dataset: Annotated[
-        Path | None,
-        Option(help="Read ranges as long as this dataset's records; its own files where it lies at PATH.", show_default=False),
-    ] = None,
-    clients: Annotated[int, Option(help="Largest number of concurrent clients: 1, 2, 4, ... up to it.")] = 16,
-    seconds: Annotated[float, Option(help="Time that all levels together may take.")] = 30.0,
-    max_bytes: Annotated[str, Option(help="Bytes that all levels together may read (units are powers of 1024).")] = "2G",
-    record_bytes: Annotated[
-        str | None, Option(help="Length of a record where there is no dataset (default: 112K).", show_default=False)
-    ] = None,
-    scratch: Annotated[
-        str | None, Option(help="Write files of so many bytes in PATH, read those, and remove them.", show_default=False)
-    ] = None,
-    readahead: Annotated[bool, Option("--readahead", help="Let the kernel read ahead of random ranges.")] = False,
+    given: dict[str, Any],
     network: Annotated[
         bool, Option("--network", help="Measure the network between ranks, or tasks of a launcher, which meet in PATH.")
     ] = False,
@@ -47,15 +36,13 @@ def probe(
 
     Only reads, unless --scratch is given. The files that are read are dropped from this machine's page cache.
     """
+    path: Path = given["path"]
     if network:
         return _probe_network(ranks, device, path, json)
     if html:
         check_page_file(html, force)
     with interrupted_by_any():  # a scheduler's or a closing terminal's signal, too, removes the scratch files
-        found = ioprof.probe(
-            path, dataset=dataset, clients=clients, seconds=seconds, max_bytes=max_bytes, record_bytes=record_bytes,
-            scratch=scratch, readahead=readahead, reporter=reporter,
-        )  # fmt: skip
+        found = ioprof.probe(**given, reporter=reporter)
     facts = found.facts()
     if html:
         say(write_page_file(html, found.write_html))

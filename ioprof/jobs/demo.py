@@ -9,7 +9,7 @@ from ioprof.converters import ConvertOptions, convert
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
 from ioprof.files import make_folders
-from ioprof.jobs.recorded_job import record_job
+from ioprof.jobs.recorded_job import PlannedJob, record_job
 from ioprof.jobs.synthetic_dataset import generate_tree
 from ioprof.recording.run_folder import output_exists
 from ioprof.reporter import Reporter
@@ -48,8 +48,8 @@ def make_demo(
     for name, options in _DATASETS.items():
         with reporter.progress(f"convert {name}", images) as advance:
             dataset = convert(out / "images", out / "datasets" / name, replace(options, force=force), advance)
-        config = _job(dataset, steps, device)
-        yield record_job(config, dataset, out / "runs" / name, command, environment, force, reporter=reporter)
+        job = PlannedJob(_job(dataset, steps, device), dataset, out / "runs" / name, force)
+        yield record_job(job, command, environment, reporter)
 
 
 def _job(dataset: Dataset, steps: int, device: str) -> JobConfig:
@@ -60,8 +60,6 @@ def _job(dataset: Dataset, steps: int, device: str) -> JobConfig:
         batch_size=16,
         workers=1,
         steps=steps,
-        seed=0,
-        spool=Path(),
         dataset=dataset.path.resolve(),
     )
 

@@ -61,7 +61,7 @@ def _with_evaluations(config: JobConfig, options: RunOptions) -> JobConfig:
         return config
     if not config.model_facts.takes_images:
         raise CommandError(f"--eval-data {options.eval_data}: has images, and {config.model_facts.name} takes none; leave it out")
-    dataset = Dataset.load(options.eval_data)
+    dataset = Dataset.load(Path(options.eval_data))
     if dataset.records < config.ranks:
         raise CommandError(f"--eval-data {options.eval_data}: {dataset.records} records are too few for {config.ranks} ranks")
     trained = config.open_dataset()
@@ -70,7 +70,7 @@ def _with_evaluations(config: JobConfig, options: RunOptions) -> JobConfig:
         raise CommandError(f"--eval-data {options.eval_data}: it has {what}")
     every = config.steps_per_epoch or config.steps
     if options.eval_every is not None:
-        every = parse_interval("--eval-every", options.eval_every, config.steps_per_epoch)
+        every = parse_interval("--eval-every", str(options.eval_every), config.steps_per_epoch)
     return replace(config, evaluation_dataset=dataset.path.resolve(), evaluate_every=every)
 
 
@@ -81,8 +81,8 @@ def _with_checkpoints(config: JobConfig, options: RunOptions, out: Path, reporte
         return config
     every = config.steps_per_epoch or config.steps
     if options.checkpoint_every is not None:
-        every = parse_interval("--checkpoint-every", options.checkpoint_every, config.steps_per_epoch)
-    folder = (options.checkpoints or out.with_name(f"{out.resolve().name}-checkpoints")).resolve()
+        every = parse_interval("--checkpoint-every", str(options.checkpoint_every), config.steps_per_epoch)
+    folder = Path(options.checkpoints or out.with_name(f"{out.resolve().name}-checkpoints")).resolve()
     config = replace(config, checkpoints=folder, checkpoint_every=every)
     _check_place(folder)
     saved = steps_saved(folder)

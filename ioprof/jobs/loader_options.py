@@ -5,13 +5,10 @@ from typing import Final, NamedTuple
 
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
-from ioprof.jobs.options import RunOptions
-from ioprof.jobs.staging import WHILE_TRAINING
-from ioprof.loaders.base import ACCEPT, DECODES, LMDB_READS, ON_CORRUPT, READAHEADS
+from ioprof.jobs.options import WHILE_TRAINING, RunOptions
+from ioprof.loaders.base import ACCEPT, LMDB_READS
 
 MAP, READ = LMDB_READS
-CHOICES: Final = {"lmdb_read": LMDB_READS, "lmdb_readahead": READAHEADS, "decode": DECODES, "on_corrupt": ON_CORRUPT}
-"""Options of which one value is chosen, and their values."""
 
 
 class _Reading(NamedTuple):
@@ -33,20 +30,14 @@ def check_loader_options(options: RunOptions, loader: str, dataset: Dataset | No
     """Raise `CommandError` for an option that was given, and that this loader on this dataset would ignore."""
     reading = _Reading(options, loader, dataset)
     for name, why in IGNORED.items():
-        value = getattr(options, name)
-        if value is None:
-            continue
-        option = f"--{name.replace('_', '-')} {value}"
-        if name in CHOICES and value not in CHOICES[name]:
-            raise CommandError(f"{option}: unknown; choose one of {', '.join(CHOICES[name])}")
-        reason = why(reading)
+        reason = why(reading) if name in options.given else None
         if reason is not None:
-            raise CommandError(f"{option}{reason}")
+            raise CommandError(f"--{name.replace('_', '-')} {getattr(options, name)}{reason}")
 
 
 def read_of_lmdb(options: RunOptions, loader: str) -> str:
     """How `lmdb` and `raw` are read: one of `LMDB_READS`."""
-    return READ if loader == "threads" else options.lmdb_read or MAP
+    return READ if loader == "threads" else options.lmdb_read
 
 
 def _lmdb_read(reading: _Reading) -> str | None:

@@ -34,7 +34,7 @@ def probe_network(ranks: int | None, device: str, meeting: Path | None, environm
         raise CommandError(f"--device {device}: emulates its links; choose cpu or cuda")
     check_device(device, ranks if part is None else 1)
     with tempfile.TemporaryDirectory(prefix="ioprof-") as folder, count_interrupts() as interrupts:
-        config = JobConfig("null", device, ranks, batch_size=1, workers=0, steps=0, seed=0, spool=Path(folder))
+        config = JobConfig(loader="null", device=device, ranks=ranks, batch_size=1, workers=0, spool=Path(folder))
         out = (meeting or Path()) / (name_of_job(environment) or "ioprof-network")
         config = as_task(config, out, environment)
         log = Path(folder) / "job.log"

@@ -17,7 +17,6 @@ from ioprof.storage import describe
 from ioprof.storage.lower_files import LowerFiles, evict_devices, lower_files
 from ioprof.storage.residency import Residency, evict, mapping_processes, proactive_reclaim, residency, warm
 
-CACHE_STATES: Final = ("cold", "warm", "as-is")
 _STAYED_RATIO: Final = 0.01
 _WARM: Final = "import json, sys; from ioprof.storage.residency import warm; warm(json.load(sys.stdin))"
 _SHOWN: Final = 3
@@ -29,15 +28,13 @@ def _record_of(found: Residency) -> ResidencyRecord:
 
 def check_cache_state(cache: str | None, dataset: Dataset | None, limited: bool) -> str | None:
     """The state of the page cache to start with; raises `CommandError`. A memory limit needs a cold one: see `storage.limits`."""
-    if cache is not None and cache not in CACHE_STATES:
-        raise CommandError(f"--cache {cache!r}: choose one of {', '.join(CACHE_STATES)}")
     if cache is not None and dataset is None:
         raise CommandError(f"--cache {cache} is about a dataset's files, and --loader null reads none; leave it out")
     return cache or ("cold" if limited and dataset else None)
 
 
 class PageCache:
-    """The page cache of a job's dataset; `state` is one of `CACHE_STATES`, or None: not looked at."""
+    """The page cache of a job's dataset; `state` is one of `options.CACHE_STATES`, or None: not looked at."""
 
     def __init__(self, state: str | None, reporter: Reporter, num_interrupts: Callable[[], int]) -> None:
         self._state, self._reporter, self._num_interrupts = state, reporter, num_interrupts

@@ -7,17 +7,15 @@ from ioprof.errors import CommandError
 from ioprof.jobs.options import RunOptions
 from ioprof.loaders.order import Batches
 from ioprof.train.config import JobConfig
-from ioprof.train.parallelism import DATA, PARALLEL, PIPELINE
+from ioprof.train.parallelism import DATA, PIPELINE
 
 _MICROBATCHES_PER_STAGE: Final = 2
 
 
 def with_parallelism(config: JobConfig, options: RunOptions, records: int | None) -> JobConfig:
     """The job with what its ranks divide among them; raises CommandError. `records`: of the dataset, if it reads one."""
-    parallel = options.parallel or DATA
-    if parallel not in PARALLEL:
-        raise CommandError(f"--parallel {parallel}: unknown; choose one of {', '.join(PARALLEL)}")
-    if options.microbatches is not None and parallel != PIPELINE:
+    parallel = options.parallel
+    if "microbatches" in options.given and parallel != PIPELINE:
         raise CommandError(
             f"--microbatches {options.microbatches}: only a pipeline has them; add --parallel pipeline, or leave it out"
         )
@@ -25,7 +23,6 @@ def with_parallelism(config: JobConfig, options: RunOptions, records: int | None
         return config
     if config.device != "cpu":
         raise CommandError(f"--parallel {parallel}: runs on --device cpu alone; {config.device} has --parallel data")
-    config = replace(config, parallel=parallel)
     return _with_stages(config, options, records) if config.is_pipeline else config
 
 

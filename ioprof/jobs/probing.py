@@ -15,6 +15,7 @@ from ioprof.clock import wall_text
 from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
 from ioprof.jobs.byte_sizes import parse_bytes
+from ioprof.jobs.options import ProbeOptions
 from ioprof.jobs.probe_targets import ProbeRequest, check_request, open_target
 from ioprof.report.units import visible
 from ioprof.reporter import Reporter
@@ -26,20 +27,6 @@ from ioprof.storage.wording import lines, plain
 
 _LONGEST_S: Final = 24 * 3600.0
 _MOST_BYTES: Final = 1 << 50
-
-
-@dataclass(frozen=True)
-class ProbeOptions:
-    """What to read, and how much of it; `ioprof probe --help` explains each."""
-
-    path: Path
-    dataset: Path | None
-    clients: int
-    seconds: float
-    max_bytes: str
-    record_bytes: str | None
-    scratch: str | None
-    readahead: bool
 
 
 @dataclass(frozen=True)
@@ -124,5 +111,6 @@ def plan_probe(options: ProbeOptions) -> PlannedProbe:
     record, scratch = options.record_bytes, options.scratch
     record_bytes = parse_bytes("--record-bytes", record, 1, MAX_RECORD_BYTES) if record is not None else None
     scratch_bytes = parse_bytes("--scratch", scratch, LEAST_BYTES, _MOST_BYTES) if scratch is not None else None
-    request = check_request(options.path, options.dataset, record_bytes, scratch_bytes, options.readahead)
+    dataset = Path(options.dataset) if options.dataset else None
+    request = check_request(Path(options.path), dataset, record_bytes, scratch_bytes, options.readahead)
     return PlannedProbe(request, allowance, Plan(clients_up_to(options.clients)))

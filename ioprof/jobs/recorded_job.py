@@ -48,48 +48,42 @@ _FIRST_WINDOW_BYTES: Final = 2 * (HEADER_BYTES + (1 << 18))
 
 
 @dataclass(frozen=True)
-class Preparation:
-    """What is done to storage and memory before the job starts."""
+class PlannedJob:
+    """A job whose options were checked, and what is done to storage and memory before it starts."""
 
+    config: JobConfig
+    manifest: Dataset | None
+    out: Path
+    force: bool = False
+    """Whether an earlier run in `out` is replaced."""
     cache: str | None = None
-    """One of `page_cache.CACHE_STATES`; None: the page cache is not looked at."""
+    """One of `options.CACHE_STATES`; None: the page cache is not looked at."""
     memory_limit_bytes: int | None = None
     stage: StageOptions | None = None
     stacks: bool = True
     """Whether Python stacks are sampled."""
 
 
-_UNPREPARED: Final = Preparation()
-
-
-def record_job(
-    config: JobConfig,
-    manifest: Dataset | None,
-    out: Path,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    force: bool = False,
-    preparation: Preparation = _UNPREPARED,
-    reporter: Reporter = SILENT,
-) -> "Run":
+def record_job(planned: PlannedJob, command: Sequence[str], environment: Mapping[str, str], reporter: Reporter = SILENT) -> "Run":
     """Run the job under recording and make the run folder `out`, whole also when the job failed or was interrupted.
 
     Raises KeyboardInterrupt, with the run folder whole, if an interrupt came after the job's end.
     """
+    config, manifest, out, force = planned.config, planned.manifest, planned.out, planned.force
     _check_spool_space(config)
     # All that can fail does so before the job, whose result would be lost with it.
     run = _initial_record(config, manifest, out, command, environment, reporter)
     check_output(out, force)
     with (
         count_interrupts() as interrupts,
-        limit_memory(preparation.memory_limit_bytes) as limit,
-        Recording(out, force, run, environment, in_parts=config.is_task, stacks=preparation.stacks, reporter=reporter) as recording,
+        limit_memory(planned.memory_limit_bytes) as limit,
+        Recording(out, force, run, environment, in_parts=config.is_task, stacks=planned.stacks, reporter=reporter) as recording,
     ):
-        staged = StagedJob(preparation.stage, reporter, lambda: interrupts.count)
-        page_cache = PageCache(preparation.cache, reporter, lambda: interrupts.count)
+        staged = StagedJob(planned.stage, reporter, lambda: interrupts.count)
+        page_cache = PageCache(planned.cache, reporter, lambda: interrupts.count)
         try:
             with (
-                staged.stage(replace(config, spool=recording.spool), manifest, preparation.cache) as (job, read),
+                staged.stage(replace(config, spool=recording.spool), manifest, planned.cache) as (job, read),
                 page_cache.prepare(read, limit, recording.spool),
                 reporter.progress(f"{job.loader} on {job.device}, {job.ranks} ranks", job.steps - job.first_step) as advance,
                 recording.external_samplers(),

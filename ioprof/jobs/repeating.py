@@ -1,12 +1,16 @@
 """The options of a run of the built-in job, from what it recorded, so that the job can be run again with a change."""
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from ioprof.errors import CommandError
 from ioprof.jobs.options import RunOptions
-from ioprof.loaders.base import DECODES, LMDB_READS, ON_CORRUPT, READAHEADS
+from ioprof.options import declarations
 from ioprof.run_record import JobChange, JobKind, RunRecord
+from ioprof.train.options import JobOptions
+
+_IN_OTHERS: Final = {"dataset_scale", "epochs", "predict_epochs", "eval_every", "checkpoint_every", "probe_network"}
+"""Options that the recorded dataset and number of steps have in them, or that change nothing of what is compared."""
 
 
 def options_of_run(run: RunRecord) -> RunOptions:
@@ -24,33 +28,20 @@ def options_of_run(run: RunRecord) -> RunOptions:
         raise CommandError(f"{config.dataset or 'its dataset'}: is not on this machine, so the job cannot be run again")
     if run.stage is not None:
         raise CommandError("the job copied its dataset to the node first (--stage-to), and such a job is not repeated")
+    ignored = {"bf16", "channels_last"} if str(config.device).startswith("emulated:") else {"ranks_per_node"}
+    ignored |= {"null": {"workers"}, "threads": {"lmdb_read"}}.get(config.loader or "", set())
+    recorded = config.to_dict()
+    values = {
+        each.name: recorded[each.name]
+        for each in declarations(JobOptions)
+        if each.name not in ignored | _IN_OTHERS and isinstance(recorded.get(each.name), each.types)
+    }
     return RunOptions(
         dataset=Path(config.dataset) if config.dataset else None,
-        loader=config.loader,
-        device=config.device,
-        ranks=config.ranks,
-        batch_size=config.batch_size,
-        workers=config.workers,
-        steps=config.steps,
-        seed=config.seed or 0,
-        lmdb_read=None if config.loader == "threads" else _unless_default(config.lmdb_read, LMDB_READS),
-        lmdb_readahead=_unless_default(config.lmdb_readahead, READAHEADS),
-        decode=_unless_default(config.decode, DECODES),
-        on_corrupt=_unless_default(config.on_corrupt, ON_CORRUPT),
         cache=run.cache.asked if run.cache else None,
         memory_limit=str(run.limit.asked_bytes) if run.limit and run.limit.asked_bytes else None,
-        model=config.model,
-        copy=config.copy if config.device != "cpu" else None,
-        exchange=config.exchange,
-        ranks_per_node=config.ranks_per_node,
-        parallel=config.parallel,
-        microbatches=config.microbatches or None,
+        **values,
     )
-
-
-def _unless_default(value: str | None, choices: tuple[str, ...]) -> str | None:
-    """The value, if it was given: a run records defaults, which are refused where a loader ignores them."""
-    return None if value == choices[0] else value
 
 
 def with_change(options: RunOptions, change: JobChange) -> RunOptions:
@@ -58,12 +49,8 @@ def with_change(options: RunOptions, change: JobChange) -> RunOptions:
     is_other = change.prefetch is not None or change.persistent_workers or change.pin_memory or change.speeds
     if is_other or (change.workers is None and change.batch is None and change.cache is None):
         raise CommandError("ioprof run has no option that makes this change; it can change --workers, --batch-size and --cache")
-    new = replace(
-        options,
-        workers=options.workers if change.workers is None else change.workers,
-        batch_size=options.batch_size if change.batch is None else change.batch,
-        cache=change.cache or options.cache,
-    )
-    if change.batch and options.batch_size and options.steps:  # as many samples as before
-        new = replace(new, steps=max(1, round(options.steps * options.batch_size / change.batch)))
+    changed = {"workers": change.workers, "batch_size": change.batch, "cache": change.cache}
+    new = options.changed(**{name: value for name, value in changed.items() if value is not None})
+    if change.batch and options.steps:  # as many samples as before
+        new = new.changed(steps=max(1, round(options.steps * options.batch_size / change.batch)))
     return new

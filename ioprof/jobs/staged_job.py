@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from ioprof import clock
 from ioprof.dataset import Dataset
-from ioprof.errors import CommandError
 from ioprof.instrument import recorder
 from ioprof.instrument.span import emit, intern
 from ioprof.jobs.filling import LocalCopy
-from ioprof.jobs.staging import BEFORE, MODES, WHILE_TRAINING, StageOptions, Staging, remove_staged
+from ioprof.jobs.options import WHILE_TRAINING
+from ioprof.jobs.staging import StageOptions, Staging, remove_staged
 from ioprof.loaders.order import batches_per_epoch
 from ioprof.reporter import Reporter, ignore_progress, in_megabytes, megabytes, stoppable
 from ioprof.run_record import ResidencyRecord, SharedRead, StageRecord
@@ -26,16 +26,6 @@ _SAMPLED_RECORDS: Final = 64
 _SAMPLED_SHARE: Final = 50  # at most one record of so many
 _LARGEST_SAMPLE_BYTES: Final = 1 << 24
 _PAGE_BYTES: Final = 4096
-
-
-def check_stage_mode(mode: str | None, stage_to: str | None, keep: bool) -> str:
-    """The staging mode, by default the first of `MODES`; raises `CommandError` for options that do not fit together."""
-    if stage_to is None and (mode is not None or keep):
-        option = "--keep-staged" if mode is None else f"--stage-mode {mode}"
-        raise CommandError(f"{option} says how to stage, and nothing is staged; give --stage-to DIR, or leave it out")
-    if mode is not None and mode not in MODES:
-        raise CommandError(f"--stage-mode {mode!r}: choose one of {', '.join(MODES)}")
-    return mode or BEFORE
 
 
 class StagedJob:

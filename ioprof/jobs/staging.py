@@ -19,6 +19,7 @@ from ioprof.converters.job.partial_output import PartialOutput, open_partial_out
 from ioprof.dataset import MANIFEST_NAME, Dataset, RecordDigest, read_index, write_json_atomically
 from ioprof.errors import CommandError, DatasetError, IoprofError
 from ioprof.files import read_regular_file, remove_own
+from ioprof.jobs.options import BEFORE
 from ioprof.reporter import Advance, ignore_progress
 from ioprof.run_record import StageRecord
 from ioprof.storage.copying import PART_BYTES, TASK_PARTS, THREADS, Part, Task, copy, make_folders, part_matches, parts_of
@@ -26,8 +27,6 @@ from ioprof.storage.node_local import NodeLocal
 
 STAGED_NAME: Final = "staged.json"
 VERIFY: Final = ("digest", "size")
-BEFORE, WHILE_TRAINING = MODES = ("before", "while-training")
-"""When the copy is made: before the job starts, or by the job's own workers in its first epoch."""
 _SCHEMA: Final = "ioprof.staged/1"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _HALF_WRITTEN: Final = re.compile(r"\.\d+$")
@@ -47,7 +46,7 @@ class StageOptions:
 
     place: NodeLocal
     mode: str
-    """One of `MODES`."""
+    """One of `options.STAGE_MODES`."""
     keep: bool
 
 

@@ -1,13 +1,13 @@
 """Makes a published study again: the runs of its preset one after the other, each with another value of one setting."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from ioprof.analysis.study import Study, StudyRow, study_row
 from ioprof.errors import CommandError
-from ioprof.jobs.options import RunOptions
+from ioprof.jobs.options import RunOptions, StudyOptions
 from ioprof.jobs.training_run import plan_job, run_job
 from ioprof.reporter import SILENT, Reporter
 from ioprof.train.parallelism import DATA
@@ -17,27 +17,25 @@ RANKS: Final = "ranks"
 SCALES: Final = "dataset_scale"
 
 
-def make_study(
-    options: RunOptions, values: Sequence[str], folder: Path, environment: Mapping[str, str], reporter: Reporter
-) -> Study:
-    """All runs of the study of `options.preset`, in folders of `folder`; `values` instead of those of the preset, if there are any.
+def make_study(options: StudyOptions, folder: Path, environment: Mapping[str, str], reporter: Reporter) -> Study:
+    """All runs of the study of `options.preset`, in folders of `folder`, of the values of the options or else of the preset.
 
     Raises CommandError and DatasetError before the first run for what any of them cannot do, and CommandError if one fails.
     """
-    assert options.preset is not None
     preset = load_preset(options.preset)
     if preset.study is None:
         raise CommandError(f"{preset.name}: names no study; one that does has a table [study] with a list of {RANKS} or {SCALES}")
     varied, usual = preset.study
-    if getattr(options, varied) is not None:
+    if varied in options.given:
         raise CommandError(f"--{varied.replace('_', '-')}: this study varies it; give --values, such as --values {','.join(usual)}")
-    if varied == SCALES and options.steps is None and options.epochs is None and options.predict_epochs is None:
+    if varied == SCALES and not options.given & {"steps", "epochs", "predict_epochs"}:
         options = replace(options, predict_epochs=int(preset.job.get("epochs", 0)) or None)
     if varied == SCALES:
         options = replace(options, cache=options.cache or "cold")
     if varied == RANKS:
         options = replace(options, threads=1)  # each rank is a device of the same speed
-    chosen = tuple(values) or usual
+    asked = options.values.split(",") if isinstance(options.values, str) else options.values
+    chosen = tuple(str(value) for value in asked if value != "") or usual
     jobs = {value: _with_value(options, varied, value, folder / f"{varied}-{value}") for value in chosen}
     if varied == RANKS:  # datasets of other scales are made, and the checks of the jobs would make them
         for job in jobs.values():
@@ -57,7 +55,7 @@ def make_study(
 
 def _with_value(options: RunOptions, varied: str, value: str, out: Path) -> RunOptions:
     if varied == SCALES:
-        return replace(options, dataset_scale=value, out=out)
+        return options.changed(dataset_scale=value, out=out)
     if not value.isdigit() or not int(value):
         raise CommandError(f"--values {value}: give numbers of ranks, such as 1,2,4")
-    return replace(options, ranks=int(value), out=out)
+    return options.changed(ranks=int(value), out=out)

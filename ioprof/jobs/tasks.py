@@ -28,7 +28,7 @@ def with_task(options: RunOptions, environment: Mapping[str, str]) -> RunOptions
     part = own_part(environment)
     if part is None:
         return options
-    if options.ranks not in (None, part.of):
+    if "ranks" in options.given and options.ranks != part.of:
         raise CommandError(f"--ranks {options.ranks}: the launcher started {part.of} tasks, each a rank; leave --ranks out")
     if options.out is None:
         name = name_of_job(environment)
@@ -37,7 +37,7 @@ def with_task(options: RunOptions, environment: Mapping[str, str]) -> RunOptions
         options = replace(options, out=Path("runs") / name)
     if options.stage_to is not None and local_variables(environment).get("LOCAL_WORLD_SIZE") != "1":
         raise CommandError(f"--stage-to {options.stage_to}: tasks of one host would copy at the same time; start one per host")
-    return replace(options, ranks=part.of)
+    return options.changed(ranks=part.of)
 
 
 def check_shared_dataset(options: RunOptions, scale: Scale, environment: Mapping[str, str]) -> None:
@@ -46,7 +46,7 @@ def check_shared_dataset(options: RunOptions, scale: Scale, environment: Mapping
         return
     if options.dataset is None:
         raise CommandError("no dataset was given, and several tasks cannot make one; make it first: ioprof convert --help")
-    if not scale.is_one and not scale.beside(options.dataset.resolve()).exists():
+    if not scale.is_one and not scale.beside(Path(options.dataset).resolve()).exists():
         what = f"--dataset-scale {scale}: several tasks cannot make it at the same time"
         raise CommandError(f"{what}; make it with one: ioprof run {options.dataset} --dataset-scale {scale} --steps 1")
 

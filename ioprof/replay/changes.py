@@ -3,9 +3,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 from ioprof.errors import CommandError
+from ioprof.options import Option, check_options
 from ioprof.run_record import JobChange
 from ioprof.train.copies import COPIES
 
@@ -14,53 +15,39 @@ SPEEDS: Final = ("storage", "page_cache", "decode", "transform", "collate", "loa
 """Causes whose cost a change may divide."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Change:
     """A change of a recorded run. The default is none.
 
     >>> Change(workers=4, speeds={"decode": 2.0})
     """
 
-    workers: int | None = None
-    """Loader workers of each rank; 0: the loop fetches its batches itself."""
-    prefetch: int | None = None
-    """Batches per worker that are prepared ahead."""
-    cores: float | None = None
-    """Cores that the job may use, on each host."""
-    batch: int | None = None
-    """Samples per batch."""
-    ranks: int | None = None
-    """Ranks, each with its own loader, on the hosts of the recorded ones in turn."""
-    persistent_workers: bool = False
-    """Workers stay from one epoch to the next."""
-    cache: str | None = None
-    """`warm`: every read is served from the page cache. `cold`: every batch is read from storage."""
-    layout: str | None = None
-    """Layout of the dataset, which the run of `like` read."""
-    image: str | None = None
-    """Form of its images, `original` or `rgb256`, which the run of `like` read."""
-    like: str | None = None
-    """Name of another run: batches cost what they cost there."""
-    device: str | None = None
-    """An emulated device, by its name as `emulated:NAME`."""
-    copy: str | None = None
-    """How batches get to the device: `overlapped`, `pinned` or `pageable`."""
-    speeds: Mapping[str, float] = field(default_factory=dict)
+    workers: Annotated[int | None, Option("Loader workers per rank; 0: the rank loads its batches itself.", least=0)] = None
+    prefetch: Annotated[int | None, Option("Batches per worker that are prepared ahead.", least=1)] = None
+    cores: Annotated[float | None, Option("CPU cores per host that the job may use.", least=1)] = None
+    batch: Annotated[int | None, Option("Samples per batch and rank.", least=1)] = None
+    ranks: Annotated[int | None, Option("Ranks, each with its own loader, on the hosts of the recorded ones in turn.", least=1)] = (
+        None
+    )
+    persistent_workers: Annotated[bool, Option("Keep workers from epoch to epoch.")] = False
+    cache: Annotated[
+        str | None, Option("Page cache: warm (holds all data) or cold (every batch is read from storage).", choices=CACHES)
+    ] = None
+    layout: Annotated[str | None, Option("Layout of the dataset, which the run of --like read.")] = None
+    image: Annotated[str | None, Option("Form of the images, original or rgb256, which the run of --like read.")] = None
+    like: Annotated[str | None, Option("A short run of a converted sample: batches cost what they cost there.")] = None
+    device: Annotated[str | None, Option("Another emulated device, e.g. emulated:h100.")] = None
+    copy: Annotated[str | None, Option(f"How batches get to the device: {', '.join(COPIES)}.", choices=COPIES)] = None
+    speeds: Mapping[str, float] = field(default_factory=dict, metadata={"internal": True})
     """Cause to by how many times it becomes faster; infinite: it costs nothing."""
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 0), ("prefetch", 1), ("cores", 1), ("batch", 1), ("ranks", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise CommandError(f"--{name} {value}: must be at least {least}")
+        check_options(self)
         for cause, speed in self.speeds.items():
             if cause not in SPEEDS:
                 raise CommandError(f"{cause}: its speed cannot be changed; choose from {', '.join(SPEEDS)}")
             if not speed > 0:
                 raise CommandError(f"--{cause} {speed}: must be greater than 0")
-        for name, choices in (("cache", CACHES), ("copy", COPIES)):
-            if getattr(self, name) not in (None, *choices):
-                raise CommandError(f"--{name} {getattr(self, name)}: choose one of {', '.join(choices)}")
 
     def factor(self, cause: str) -> float:
         """What its time is multiplied by."""

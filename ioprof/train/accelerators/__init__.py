@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from ioprof.errors import CommandError
-from ioprof.train.config import JobConfig
 from ioprof.train.devices import check_device_name, emulated_device
 
 if TYPE_CHECKING:
     from ioprof.train.accelerators.interface import Accelerator
+    from ioprof.train.config import JobConfig
 
 
 def check_device(device: str, ranks: int) -> None:
@@ -25,7 +25,7 @@ def check_device(device: str, ranks: int) -> None:
         raise CommandError(f"--ranks {ranks}: each rank needs a GPU of its own, and torch finds {found} here; use --ranks {found}")
 
 
-def make_accelerator(config: JobConfig, num_classes: int, rank: int, local_rank: int, clock_offset_ns: int = 0) -> "Accelerator":
+def make_accelerator(config: "JobConfig", num_classes: int, rank: int, local_rank: int, clock_offset_ns: int = 0) -> "Accelerator":
     """The accelerator that `config.device` names, for the rank with that place on its host; needs the process group.
 
     `clock_offset_ns` is what a time of rank 0's clock has more than one of this rank's.

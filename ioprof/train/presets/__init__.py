@@ -1,28 +1,28 @@
 """Published trainings as TOML files: where each is from, the settings of the job, and how its weights change.
 
-A file has `about`, `source` and `year`, or `undated`: why there is no year; a table `[job]` of options of `ioprof run` (with
-underscores); a table `[recipe]` of the fields of `ioprof.train.recipe.Recipe`; and perhaps a table `[study]` with the values of the
-setting that the study varied.
+A file has `about`, `source` and `year`, or `undated`: why there is no year; a table `[job]` of the options of `ioprof run` in
+`ioprof.train.options` (with underscores); a table `[recipe]` of the fields of `ioprof.train.recipe.Recipe`; and perhaps a table
+`[study]` with the values of the setting that the study varied.
 `ioprof run --preset` takes a name, or the path of a file of the user's own.
 """
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 from ioprof.errors import CommandError
+from ioprof.options import declarations
+from ioprof.train.options import JobOptions
 from ioprof.train.recipe import Recipe
 
-JOB_SETTINGS: Final = {
-    "model": str, "device": str, "loader": str, "ranks": int, "ranks_per_node": int, "batch_size": int, "workers": int,
-    "steps": int, "epochs": int, "copy": str, "exchange": str, "dataset_scale": str, "bf16": bool,
-    "channels_last": bool, "parallel": str, "microbatches": int, "eval_every": str, "checkpoint_every": str,
-}  # fmt: skip
-"""What `[job]` may have, and of which type."""
+JOB_SETTINGS: Final = {each.name: each.types for each in declarations(JobOptions)}
+"""What `[job]` may have, and of which types."""
 _VARIED: Final = ("ranks", "dataset_scale")
-_RECIPE_TYPES: Final = {"optimizer": str, "schedule": str, "epochs": int, "decay_epochs": int}
+_NUMBER: Final = (float, int)
+_RECIPE_TYPES: Final = {"optimizer": (str,), "schedule": (str,), "epochs": (int,), "decay_epochs": (int,)}
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def parse_preset(name: str, text: str) -> Preset:
     except tomllib.TOMLDecodeError as error:
         raise CommandError(f"--preset {name}: is not TOML ({error})") from None
     job, recipe, study = table.pop("job", {}), table.pop("recipe", {}), table.pop("study", None)
-    known = {field.name: _RECIPE_TYPES.get(field.name, float) for field in fields(Recipe)}
-    _check(name, "", table, {"about": str, "source": str, "year": int, "undated": str})
+    known = {field.name: _RECIPE_TYPES.get(field.name, _NUMBER) for field in fields(Recipe)}
+    _check(name, "", table, {"about": (str,), "source": (str,), "year": (int,), "undated": (str,)})
     if "year" in table and "undated" in table:
         raise CommandError(f"--preset {name}: give year or undated (why there is no year), not both")
     _check(name, "[job] ", job, JOB_SETTINGS)
@@ -79,18 +79,16 @@ def parse_preset(name: str, text: str) -> Preset:
 
 
 def _study(name: str, table: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    _check(name, "[study] ", table, dict.fromkeys(_VARIED, list))
+    _check(name, "[study] ", table, dict.fromkeys(_VARIED, (list,)))
     if len(table) != 1 or not all(table.values()):
         raise CommandError(f"--preset {name}: [study] has one list, of {' or '.join(_VARIED)}")
     ((varied, values),) = table.items()
     return varied, tuple(map(str, values))
 
 
-def _check(name: str, where: str, table: dict[str, Any], known: dict[str, type]) -> None:
+def _check(name: str, where: str, table: dict[str, Any], known: Mapping[str, tuple[type, ...]]) -> None:
     for key, value in table.items():
         if key not in known:
             raise CommandError(f"--preset {name}: {where}{key} is unknown; choose one of {', '.join(known)}")
-        if not isinstance(value, (int, float) if known[key] is float else known[key]) or (
-            isinstance(value, bool) and known[key] is not bool
-        ):
-            raise CommandError(f"--preset {name}: {where}{key} = {value!r} is no {known[key].__name__}")
+        if not isinstance(value, known[key]) or (isinstance(value, bool) and bool not in known[key]):
+            raise CommandError(f"--preset {name}: {where}{key} = {value!r} is no {known[key][0].__name__}")
