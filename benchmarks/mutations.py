@@ -198,10 +198,10 @@ MUTATIONS: Final = (
         "samples / self._device.samples_per_s",
     ),
     Mutation(
-        "the option --decode is ignored",
-        "ioprof/cli/run.py",
-        "decode=decode, on_corrupt=on_corrupt",
-        "decode=None, on_corrupt=on_corrupt",
+        "the least value that an option may have is refused",
+        "ioprof/options.py",
+        "least is not None and value < least",
+        "least is not None and value <= least",
     ),
     # ------------------------------------------------------------------ reading capture files
     Mutation(

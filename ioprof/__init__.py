@@ -21,7 +21,7 @@ whose interpreter cannot load the C extension; all else needs it.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from ioprof.instrument.span import has_extension, span
+from ioprof.instrument.span import span
 
 if TYPE_CHECKING:
     from ioprof.api import compare as compare
@@ -75,21 +75,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'ioprof' has no attribute {name!r}")
     module, attribute = _LAZY[name]
     if name != "batches":
-        require_extension()
+        import_module("ioprof.extension").require_extension()
     return getattr(import_module(module), attribute)
-
-
-def require_extension() -> None:
-    """Raise `CommandError` where ioprof was installed without its C extension, or for another kind of interpreter."""
-    if not has_extension:
-        import sys
-
-        from ioprof.errors import CommandError
-
-        raise CommandError(
-            f"{__path__[0]} has no C extension that {sys.executable} can load; pip install a wheel of ioprof (`make wheel` on a "
-            "machine with a C compiler), or install a compiler (apt-get install gcc python3-dev) and then ioprof anew"
-        )
 
 
 def __dir__() -> list[str]:

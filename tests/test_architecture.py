@@ -114,7 +114,8 @@ MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
     # What can be seen on this machine, found by recording a little and reading it back.
     "doctor": {"errors", "file_systems", "instrument", "ingest", "jpeg"},
     # The two ends.
-    "ioprof": {"api", "errors", "instrument", "report", "trace"},  # the public names
+    "extension": {"errors", "instrument"},
+    "ioprof": {"api", "extension", "instrument", "report", "trace"},  # the public names
     "api": {"analysis", "converters", "errors", "instrument", "jobs", "options", "recording"}
     | {"replay", "report", "reporter", "trace", "watching"},
     # One recording of any job, and the jobs that ioprof itself runs.

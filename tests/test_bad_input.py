@@ -70,6 +70,7 @@ def test_a_run_refuses_options_that_make_no_sense(capsys, dataset, tmp_path, arg
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.job
 def test_a_run_on_a_device_that_is_not_there_is_refused_before_it_starts(capsys, dataset, tmp_path):
     """If torch finds no GPU, `--device cuda` is refused with the available devices; the demo refuses it too."""
     if torch.cuda.is_available():
@@ -80,6 +81,7 @@ def test_a_run_on_a_device_that_is_not_there_is_refused_before_it_starts(capsys,
     assert [] == [path.name for path in tmp_path.iterdir()]
 
 
+@pytest.mark.job
 def test_a_run_never_overwrites(capsys, dataset, tmp_path):
     """An existing output is refused; one that is not a run is refused even with --force."""
     (tmp_path / "run").mkdir()
@@ -95,6 +97,7 @@ def test_a_run_never_overwrites(capsys, dataset, tmp_path):
     assert "42" == (tmp_path / "precious" / "thesis.tex").read_text()
 
 
+@pytest.mark.job
 def test_a_run_refuses_a_corrupt_lmdb(capsys, spoiled, tmp_path):
     """An environment that is not LMDB, or is truncated, is refused before a rank starts: missing pages would cause SIGBUS."""
     data = next(spoiled.rglob("data.mdb"))

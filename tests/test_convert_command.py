@@ -49,6 +49,7 @@ def test_convert_prints_the_manifest_as_json(capsys, small_tree, tmp_path):
     assert ("rgb256", "jpeg", 256, 90, "square") == tuple(keys["image"].values())
 
 
+@pytest.mark.job
 def test_every_option_does_what_it_says(capsys, small_tree, tmp_path):
     """Each leaves its mark in the manifest."""
     options = "--layout files --image rgb256 --encoding jpeg --quality 50 --split val --shuffle-seed 7 --limit 9 --workers 2"
@@ -144,6 +145,7 @@ def test_the_stripes_are_those_of_what_is_written(capsys, small_tree, tmp_path, 
     assert str(tmp_path) not in line
 
 
+@pytest.mark.job
 def test_generate_says_what_it_made_and_what_comes_next(capsys, tmp_path):
     """And the next command works."""
     out, lines = ran(capsys, "generate", "imagenet", tmp_path / "g", "--images", 4, "--classes", 2, "--workers", 1)

@@ -185,6 +185,7 @@ def test_a_library_that_records_nothing_is_limited(here: Surroundings, tmp_path:
     assert ("limited", "0 of 1,048,576 bytes") == (found.state, found.seen[:20])
 
 
+@pytest.mark.job
 def test_a_library_that_breaks_programs_is_missing(here: Surroundings, tmp_path: Path) -> None:
     """One built for another machine is refused by the linker, which says so; programs go on, and nothing is recorded."""
     (tmp_path / "_capture.so").write_bytes(b"\x7fELF no library")
@@ -193,6 +194,7 @@ def test_a_library_that_breaks_programs_is_missing(here: Surroundings, tmp_path:
     assert "_capture.so" in found.seen
 
 
+@pytest.mark.job
 @pytest.mark.skipif(not any(PACKAGE.glob("_capture*.so")), reason="the capture library is not built")
 @pytest.mark.parametrize("path", [os.environ.get("PATH", ""), "/nonexistent"], ids=["cat", "no cat"])
 def test_the_capture_library_is_tried_for_real(here: Surroundings, path: str) -> None:
@@ -201,6 +203,7 @@ def test_the_capture_library_is_tried_for_real(here: Surroundings, path: str) ->
     assert ("ok", "1,048,576 of 1,048,576 bytes") == (found.state, found.seen[:28])
 
 
+@pytest.mark.job
 def test_hooks_that_do_not_record_are_missing(here: Surroundings, tmp_path: Path) -> None:
     """The finding is what a trial gave: a sitecustomize.py that starts nothing is not called ok."""
     (tmp_path / "instrument" / "site").mkdir(parents=True)

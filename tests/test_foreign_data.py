@@ -220,6 +220,7 @@ def test_damaged_files_raise_our_own_errors(form, forms, tmp_path):
     assert FUZZ_CASES == found.cases
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("form", OWN)
 def test_damages_of_our_own_files_raise_our_own_errors(form, tmp_path):
     """Datasets, parts and what an interrupted conversion leaves, with quarantined images in their manifests and journals."""
@@ -332,6 +333,7 @@ def test_the_strict_square_does_not_look_outside(tmp_path):
     assert np.abs(np.asarray(square).astype(int) - np.frombuffer(found["strict", 0], np.uint8).reshape(256, 256, 3)).max() <= 1
 
 
+@pytest.mark.job
 def test_tars_have_dalis_index(small_tree, tmp_path):
     """The same bytes as NVIDIA's wds2idx writes; also where a conversion was interrupted within a tar."""
     wds2idx = pytest.importorskip("wds2idx", reason="DALI is not installed (pip install ioprof[dali])")

@@ -35,6 +35,7 @@ def lengths(folder: Path) -> np.ndarray:
     return np.array([path.stat().st_size for path in folder.glob("*/*.JPEG")])
 
 
+@pytest.mark.job
 def test_files_are_as_large_as_those_of_imagenet(generated):
     """Median and mean within 3 %, every quartile within 5 %."""
     sizes = lengths(generated)
@@ -67,6 +68,7 @@ def test_an_image_has_the_size_that_was_asked_for(size, seed):
     assert (("JPEG", "RGB"), {"APP0"}) == ((image.format, image.mode), {name for name, _ in image.applist})
 
 
+@pytest.mark.job
 def test_dimensions_are_those_of_imagenet(generated):
     """473 × 406 on average, within 6 %; most have a longer side of 500; larger files are larger images."""
     random = np.random.default_rng(0)
@@ -78,6 +80,7 @@ def test_dimensions_are_those_of_imagenet(generated):
     assert pixels[sizes < 30_000].mean() < pixels[(sizes > 80_000) & (sizes < 200_000)].mean() < pixels[sizes > 400_000].mean()
 
 
+@pytest.mark.job
 def test_images_are_encoded_as_imagenets_are(generated):
     """Standard tables between quality 60 and 96, with and without chroma subsampling, as in the real ones."""
     images = [Image.open(path) for path in generated.glob("*/*.JPEG")]
@@ -87,6 +90,7 @@ def test_images_are_encoded_as_imagenets_are(generated):
         image.close()
 
 
+@pytest.mark.job
 def test_the_seed_decides_the_bytes_and_the_workers_do_not(tmp_path):
     """One process or three; another seed gives other images."""
     options = {"images": 30, "classes": 3}

@@ -413,6 +413,7 @@ def dataset(tmp_path: Path, small_tree: Path) -> Dataset:
     return convert(small_tree, tmp_path / "dataset", ConvertOptions(layout="files", image="original"))
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset", "parquet", "raw"])
 def test_a_dataset_is_replaced_by_force_unless_it_holds_something_else(layout: Any, tmp_path: Path, small_tree: Path) -> None:
     """What a user put beside its files is named, and all stays as it is."""
@@ -439,6 +440,7 @@ def test_generated_images_are_replaced_by_force_unless_they_hold_something_else(
     assert before == photograph(tmp_path)
 
 
+@pytest.mark.job
 def test_a_staged_copy_of_before_a_crash_is_removed_file_by_file(dataset: Dataset, tmp_path: Path) -> None:
     """What a user put into it stays, and is named; without that it is made anew."""
     (stage := tmp_path / "stage").mkdir()
@@ -459,6 +461,7 @@ def test_a_staged_copy_of_before_a_crash_is_removed_file_by_file(dataset: Datase
     assert ["notes.txt"] == os.listdir(staging.destination)
 
 
+@pytest.mark.job
 def test_a_staged_copy_that_is_not_kept_leaves_nothing(dataset: Dataset, tmp_path: Path) -> None:
     """Its files are those of the dataset, and all go."""
     (stage := tmp_path / "stage").mkdir()

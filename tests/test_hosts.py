@@ -271,6 +271,7 @@ def test_two_recordings_into_one_folder_do_not_mix(tmp_path: Path) -> None:
     assert [] == list((tmp_path / "spools").glob("ioprof-*"))
 
 
+@pytest.mark.job
 def test_who_comes_late_to_a_folder_leaves_the_run_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it is delayed after finding the folder free while another one records into it, it is refused and removes nothing."""
     claim, out = pending_run._claim, tmp_path / "run"

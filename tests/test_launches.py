@@ -134,7 +134,7 @@ def found_in(trace: Trace) -> tuple[Launches | None, dict[str, int], dict[str, i
     return charged.launches, {name: took for name, took in named.items() if name == LAUNCHES}, charged.details.explained_ns
 
 
-@settings(max_examples=examples(15, 5), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(traces(max_ranks=2, max_workers=1, max_steps=3), st.integers(1, 9), st.data())
 def test_neither_order_nor_shift_nor_pieces_change_launches(trace: Trace, rows_at_once: int, data: st.DataObject) -> None:
     """And they are what counting instants one by one finds."""

@@ -279,6 +279,7 @@ def test_names_with_spaces_are_refused_for_ssv_lists(tmp_path):
 # ------------------------------------------------------------------------------------------------ stripes
 
 
+@pytest.mark.job
 def test_stripes_are_set_before_anything_is_written(small_tree, tmp_path, monkeypatch):
     """By Lustre's own command, on an empty folder; what it says is passed on."""
     calls = tmp_path / "calls"

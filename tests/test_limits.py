@@ -63,6 +63,7 @@ def test_the_limit_holds_the_page_cache(limited, tmp_path):
     assert limited.facts()["peak_bytes"] <= 64 << 20
 
 
+@pytest.mark.job
 def test_nothing_is_left_of_a_limit(tmp_path):
     """The group is removed at the end of the block, also after an exception."""
     try:
@@ -122,6 +123,7 @@ def test_hostile_descriptions_are_passed_over(tmp_path, text):
     assert [] == list(group_parents(cgroups(tmp_path, text, text)))
 
 
+@pytest.mark.job
 def test_where_nothing_is_permitted_the_error_says_why_and_what_to_type(tmp_path, monkeypatch):
     """Every way that was tried with its reason, in one line."""
     monkeypatch.setenv("PATH", str(tmp_path))  # no systemctl

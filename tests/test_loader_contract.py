@@ -118,6 +118,7 @@ def per_epoch(ranks: int, batch_size: int) -> int:
     return batches_per_epoch(RECORDS, LoaderOptions(batch_size, 1, 0, ranks))
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(("ranks", "batch_size", "workers"), [*((*job, 0) for job in JOBS), (*JOBS[1], 2)])
 @every_loader
 def test_every_sample_comes_once_per_epoch(datasets, name, layout, read, ranks, batch_size, workers):
@@ -160,6 +161,7 @@ def test_one_seed_is_one_order_and_one_augmentation(datasets, name, layout, read
     assert records[: len(records) // 2] != records[len(records) // 2 :]
 
 
+@pytest.mark.job
 def test_loaders_of_one_order_agree_on_it(datasets):
     """`files` and `lmdb`, however read and with however many workers; `dali` on files has the same records in the same batches."""
     chosen = {"num_ranks": 2, "rank": 1, "num_batches": 9, "seed": 5}

@@ -22,8 +22,9 @@ import pytest
 from captures import WRITERS, recorded, trace_of
 from hypothesis import given
 from hypothesis import strategies as st
-from pictures import Picture, native_module, observing, spans, spin
+from pictures import Picture, observing, spans, spin
 
+from ioprof import _native as native_module
 from ioprof.clock import monotonic_ns
 from ioprof.instrument import recorder
 from ioprof.instrument.hooks import python_observers

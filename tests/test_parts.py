@@ -76,6 +76,7 @@ def test_merged_parts_are_what_one_machine_makes(source_with_bad_images, tmp_pat
         assert ["dataset"] == [path.name for path in destination.parent.iterdir()]
 
 
+@pytest.mark.job
 def test_seven_workers_make_what_one_makes(small_tree, tmp_path):
     """To the byte, in parts and as a whole."""
     options = LAYOUTS["lmdb"]

@@ -60,6 +60,7 @@ def test_a_busy_machine_changes_the_stated_cost_by_less_than_a_factor_of_two(wha
         assert 0.5 * quiet <= busy <= 2 * quiet
 
 
+@pytest.mark.job
 @needs_library
 def test_too_few_trials_give_no_cost() -> None:
     """None, and not a number that nothing supports."""
@@ -67,6 +68,7 @@ def test_too_few_trials_give_no_cost() -> None:
     assert cost_per_call_ns(dict(os.environ), trials=FEWEST_TRIALS - 1) is None
 
 
+@pytest.mark.job
 @needs_library
 def test_of_several_measurements_the_lowest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other programs only add to a cost; a measurement that they interrupted does not count."""
@@ -76,6 +78,7 @@ def test_of_several_measurements_the_lowest_counts(monkeypatch: pytest.MonkeyPat
     assert (300.0, 20.0) == (costs["ns_per_span"], costs["ns_per_cold_span"])
 
 
+@pytest.mark.job
 @needs_library
 def test_a_span_after_other_work_costs_more_than_one_among_spans() -> None:
     """Its code and data are not in the processor's caches."""
@@ -84,6 +87,7 @@ def test_a_span_after_other_work_costs_more_than_one_among_spans() -> None:
     assert 0 < (costs["ns_per_call"] or 0) < (costs["ns_per_cold_call"] or 0)
 
 
+@pytest.mark.job
 @needs_library
 def test_costs_are_measured_once_per_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Further runs have those that were kept; a recording of calls without the library has none of calls."""
@@ -96,6 +100,7 @@ def test_costs_are_measured_once_per_machine(tmp_path: Path, monkeypatch: pytest
     assert (first.ns_per_span, None, None, None) == (*_known(without), without.ns_per_call, without.ns_per_cold_call)
 
 
+@pytest.mark.job
 @needs_library
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"ns_per_span": 1}', "null", *(
     json.dumps(dict.fromkeys(("ns_per_span", "ns_per_cold_span", "ns_per_call", "ns_per_cold_call"), wrong))
@@ -111,6 +116,7 @@ def test_damaged_costs_are_measured_anew(tmp_path: Path, content: str) -> None:
     assert set(json.loads(file.read_text())) == {"ns_per_span", "ns_per_cold_span", "ns_per_call", "ns_per_cold_call"}
 
 
+@pytest.mark.job
 @needs_library
 def test_a_cache_folder_that_cannot_be_made_costs_only_time(tmp_path: Path) -> None:
     """The costs are measured for each run then."""

@@ -141,6 +141,7 @@ def test_each_byte_of_a_record_is_told_once_in_each_epoch(datasets, two_epochs):
     assert reads.select((pl.col("offset") + pl.col("bytes")).max()).item() <= 2 * 4096
 
 
+@pytest.mark.job
 def test_both_layouts_deliver_the_same_samples_in_the_same_order(datasets):
     """One seed gives one order and one augmentation, whatever the layout and the number of workers."""
     from ioprof.dataset import Dataset

@@ -176,6 +176,7 @@ def test_an_lmdb_is_read_by_reads_when_asked(datasets, tmp_path):
 # ------------------------------------------------------------------------------------------------ bad usage
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -188,6 +188,7 @@ def shards(
     return folder
 
 
+@pytest.mark.job
 def test_parquet_shards_hold_the_images_of_the_tree(small_tree, tmp_path):
     """Same names, labels and bytes; the wnids are found at the end of the names."""
     wnids = sorted(path.name for path in small_tree.iterdir())

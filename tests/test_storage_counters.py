@@ -94,6 +94,7 @@ def test_any_user_reads_bounds_in_2_15(tree: Path) -> None:
     assert 130 == seen["lustre.scratch.metadata.intent_lock"]
 
 
+@pytest.mark.job
 def test_lctl_shows_2_17_to_any_user(tmp_path: Path) -> None:
     """If only lctl can read the counters, it is used; what it does not show either is noted."""
     program = tmp_path / "lctl"
@@ -110,6 +111,7 @@ def test_lctl_shows_2_17_to_any_user(tmp_path: Path) -> None:
     assert ["llite/read_ahead_stats"] == [note.split()[1] for note in found.notes]
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho 'error: get_param: not found' >&2; echo junk\n", "junk"])
 def test_an_lctl_that_shows_nothing_is_not_called_again(tmp_path: Path, text: str) -> None:
     """That of 2.15 reads the same files, which this user may not read."""

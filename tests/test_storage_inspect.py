@@ -60,6 +60,7 @@ def test_a_path_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str],
     assert f"ioprof: {tmp_path / 'absent'}: No such file or directory" in capsys.readouterr().err
 
 
+@pytest.mark.job
 def test_a_spool_is_not_taken_for_a_conversion(capsys: pytest.CaptureFixture[str], recording: Recording, tmp_path: Path) -> None:
     """Both keep a job.json. A spool says whose it is, and what makes a run folder of it."""
     facts, following = told(capsys, recording.spool)
@@ -74,6 +75,7 @@ def test_a_spool_is_not_taken_for_a_conversion(capsys: pytest.CaptureFixture[str
     assert "cannot be read" in facts["state"]
 
 
+@pytest.mark.job
 def test_the_folder_of_a_run_that_is_not_whole_names_its_spool(
     capsys: pytest.CaptureFixture[str], recording: Recording, tmp_path: Path
 ) -> None:

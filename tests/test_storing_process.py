@@ -58,6 +58,7 @@ def storing(spool: Path) -> Iterator[StoringProcess]:
     found.close()
 
 
+@pytest.mark.job
 def test_what_the_process_stores_is_what_its_recorder_would_store(spool: Path, storing: StoringProcess, tmp_path: Path) -> None:
     """All files are the same, and what is known of the spans."""
     (out := tmp_path / "out").mkdir()
@@ -75,6 +76,7 @@ def test_what_the_process_stores_is_what_its_recorder_would_store(spool: Path, s
     assert_frame_equal(expected.spans, found.spans)
 
 
+@pytest.mark.job
 def test_a_process_that_is_killed_leaves_nothing(spool: Path, storing: StoringProcess, tmp_path: Path) -> None:
     """Then the recorder stores the run."""
     (out := tmp_path / "out").mkdir()

@@ -51,6 +51,7 @@ def found(name: str, dataset: Dataset, **chosen: Any) -> list[tuple[int, bytes, 
     return [(batch.number, batch.images.numpy().tobytes(), batch.labels.tolist(), batch.left_out) for batch in loader]
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_batches_are_those_of_worker_processes(tree: Path, tmp_path: Path, layout: str) -> None:
     """To the byte: decoded in part or by Pillow, for an evaluation, and from a later batch on."""
@@ -59,6 +60,7 @@ def test_batches_are_those_of_worker_processes(tree: Path, tmp_path: Path, layou
         assert found(layout, dataset, **options) == found("threads", dataset, **options), options
 
 
+@pytest.mark.job
 def test_corrupt_images_are_left_out(tree: Path, tmp_path: Path) -> None:
     """The same ones, with the same words, as by worker processes; a batch is smaller by what is left out."""
     dataset = made(tree, tmp_path / "data", layout="files")

@@ -35,6 +35,7 @@ def problems(path: Path, **options: Any) -> list[str]:
     return plan_verification(path, workers=1, **options).run().problems
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_was_converted_is_good(small_tree, tmp_path, layout):
     """In every layout, to any depth, by any number of workers."""

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 import ioprof
 from ioprof.cli.console import error_line, guarded, output
 from ioprof.errors import CommandError
+from ioprof.extension import require_extension
 from ioprof.process import end_by_signal
 
 PANELS: Final = {
@@ -51,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        ioprof.require_extension()
+        require_extension()
     except CommandError as error:
         if given[:1] == ["record"] and "--" in given:
             raise ImportError(str(error)) from None  # `__main__` then runs the command without a recording
