@@ -44,8 +44,8 @@ LIBRARY_PROCESSES: Final = ("multiprocessing.resource_tracker", "multiprocessing
 
 
 OF_SYSTEM: Final = {
-    *("mount", "umount", "losetup", "fusermount", "fusermount3", "unshare", "ip", "mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "fio"),
-    *("chromium", "chromium-browser", "google-chrome", "mfsmaster", "slurmctld", "numactl"),
+    *("mount", "umount", "losetup", "fusermount", "fusermount3", "unshare", "ip", "mkfs.ext4", "mkfs.xfs", "mkfs.btrfs"),
+    *("chromium", "chromium-browser", "google-chrome", "mfsmaster", "slurmctld"),
 }
 """Programs that only tests of the tier `system` start."""
 

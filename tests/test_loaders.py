@@ -181,7 +181,7 @@ def small_shared_memory(request: pytest.FixtureRequest) -> list[str]:
     return command
 
 
-@pytest.mark.job
+@pytest.mark.system
 def test_shared_memory_that_is_full_says_what_to_do(datasets: dict[str, Dataset], small_shared_memory: list[str]) -> None:
     """Whether a batch finds no room on its way to the rank, or not even the workers' locks do: what it was, and what to type."""
     ended = subprocess.run([*small_shared_memory, *program(datasets["files"], 1)], capture_output=True, text=True, timeout=120)
