@@ -12,7 +12,9 @@ from PIL import Image
 from repository import ROOT
 
 LEAVERS = """
-import os, subprocess, sys, threading, time, types
+import os, pytest, subprocess, sys, threading, time, types
+
+pytestmark = pytest.mark.job
 
 def recorder():
     module = types.ModuleType("ioprof.instrument.recorder")
@@ -37,6 +39,7 @@ def test_what_a_test_leaves_behind_fails_it_and_is_put_right(tmp_path: Path) -> 
         (tmp_path / "conftest.py").read_text().replace("GRACE_S: Final = 5.0", "GRACE_S: Final = 0.1")
     )
     (tmp_path / "test_leavers.py").write_text(LEAVERS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = job: as in the project's own\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir", tmp_path, tmp_path]
     environment = {**os.environ, "COLUMNS": "200"}  # otherwise pytest would truncate its summary lines
     out = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120).stdout
@@ -50,6 +53,43 @@ def test_what_a_test_leaves_behind_fails_it_and_is_put_right(tmp_path: Path) -> 
     }
     assert expected == dict(found), out
     assert re.search(r"\b6 passed, 5 errors\b", out), out
+
+
+TIERS = """
+import pytest, subprocess
+
+@pytest.fixture(scope="module")
+def shared(): return subprocess.run(["true"])
+
+@pytest.fixture(scope="module")
+def mounted(): return subprocess.run(["unshare", "--version"], stdout=subprocess.DEVNULL)
+
+def test_unit(): pass
+def test_starts(): subprocess.run(["true"])
+def test_shares(shared): pass
+
+@pytest.mark.job
+def test_job(shared): subprocess.run(["true"])
+
+@pytest.mark.job
+def test_changes_the_machine(mounted): pass
+
+@pytest.mark.system
+def test_system(shared, mounted): pass
+"""
+
+
+@pytest.mark.job
+def test_a_test_starts_no_more_than_its_tier_allows(tmp_path: Path) -> None:
+    """Neither itself, nor by a fixture that it shares with others: the error names the mark that it needs."""
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "test_tiers.py").write_text(TIERS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    job: as in the project's own\n    system: the same\n")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir", tmp_path, tmp_path]
+    environment = {**os.environ, "COLUMNS": "200"}
+    out = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120).stdout
+    found = dict(re.findall(r"^ERROR test_tiers\.py::test_(\w+) - .*with pytest\.mark\.(\w+)", out, flags=re.MULTILINE))
+    assert {"starts": "job", "shares": "job", "changes_the_machine": "system"} == found, out
 
 
 TURNS = """

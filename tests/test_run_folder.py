@@ -138,7 +138,7 @@ def read_only(tmp_path):
     folder.chmod(0o700)
 
 
-@pytest.mark.job
+@pytest.mark.system
 def test_a_place_that_cannot_be_written_to_is_refused_before_the_job(read_only):
     """The folder itself, and one that would have to be made in it."""
     assert "cannot be written to" in refused(read_only)

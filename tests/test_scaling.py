@@ -256,7 +256,7 @@ def test_copies_never_bear_the_name_of_another_record(small_tree, tmp_path):
     assert (74, 74) == (found.records, sum(1 for path in found.data_path.rglob("*.JPEG") if path.is_file()))
 
 
-@pytest.mark.job
+@pytest.mark.system
 def test_a_folder_that_may_not_be_written_is_one_line(datasets, tmp_path):
     """A dataset on a read-only file system has no room beside it."""
     if os.geteuid() == 0:
