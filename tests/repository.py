@@ -19,7 +19,7 @@ PACKAGES: Final = ("ioprof", "converters", "loaders")
 FOLDERS: Final = (*PACKAGES, "tests", "benchmarks", "notebooks", "docs", ".ci")
 """The links ioprof/converters and ioprof/loaders are not followed, so each file is listed once, at its real path."""
 
-_NOT_TEXT: Final = (".so", ".pyc", ".png", ".jpg", ".JPEG", ".parquet", ".mdb")
+_NOT_TEXT: Final = (".so", ".pyc", ".png", ".jpg", ".JPEG", ".parquet", ".mdb", ".xz")
 
 
 def text_files() -> list[Path]:
