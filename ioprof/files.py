@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -64,6 +64,11 @@ def write_atomically(path: Path, content: str | bytes, *, synced: bool = False) 
     """Write `content` (text as UTF-8) to `path`, whole or not at all; see `replaced_file`."""
     with replaced_file(path, synced=synced) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Ioprof's folder in the user's cache folder (XDG_CACHE_HOME, else ~/.cache); it need not be there. RuntimeError: no home."""
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ioprof"
 
 
 def make_folders(path: Path) -> None:

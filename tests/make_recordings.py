@@ -5,6 +5,7 @@
 Each case of the fault suite is recorded until its report is right, while other programs used less than `MOST_OTHERS` of a
 core; at most `ATTEMPTS` times. In FOLDER, by default `build/recordings`, are the recordings themselves: what is there is not
 recorded again, so that this goes on where it was interrupted. `--pack` records nothing, and makes the archives of what is there.
+With `--only` the other recordings stay in the archives.
 """
 
 import argparse
@@ -112,9 +113,12 @@ def main() -> None:
     for subject in sorted({subject for subject, _ in cases}):
         folders = sorted((options.keep / subject).iterdir()) if (options.keep / subject).is_dir() else []
         if folders:
-            size = stored.write_archive(subject, {each.name: stored.spool_files(each) for each in folders})
-            print(f"{subject}: {len(folders)} recordings, {size / 1000:,.0f} kB")
-    stored.write_about()
+            known = {name: stored.recording(subject, name) for name in stored.names(subject)} if options.only else {}
+            recordings = known | {each.name: stored.spool_files(each) for each in folders}
+            size = stored.write_archive(subject, recordings)
+            print(f"{subject}: {len(recordings)} recordings, {size / 1000:,.0f} kB")
+    if not options.only:
+        stored.write_about()
 
 
 if __name__ == "__main__":

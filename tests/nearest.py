@@ -44,7 +44,7 @@ def nearest_tests(changed: Iterable[Path]) -> list[Path]:
                 waiting.append(user)
     tests = [path for path in python_files("tests") if path.name.startswith("test_") and path.parent.name == "tests"]
     reached = [path for path in tests if path in distance] or tests
-    return sorted(reached, key=lambda path: (distance.get(path, 0), len(path.name)))[:MOST_FILES]
+    return sorted(reached, key=lambda path: (distance.get(path, 0), path))[:MOST_FILES]
 
 
 def _users() -> dict[Path, set[Path]]:

@@ -16,8 +16,6 @@ from quiet_machine import comparing_times, on_a_quiet_machine
 
 ALL: Final = {f"{subject}: {case.name}": (subject, case) for subject, case in all_cases()}
 SETTLED: Final = [pytest.param(*each, id=name) for name, each in ALL.items() if not (each[1].like or each[1].unsettled)]
-NOT_RECORDED: Final = frozenset[str]()
-"""Settled cases without a recording, and why."""
 _PERIOD: Final = 7 if stored.recorder_has_changed() else 14
 _DAY: Final = int(os.environ["IOPROF_TESTS_DAY"])
 
@@ -35,13 +33,13 @@ def test_recordings_are_of_the_format_of_today() -> None:
 
 def test_every_case_has_a_recording() -> None:
     """And there are no others."""
-    expected = {(param.values[0], stored.slug(param.values[1].name)) for param in SETTLED if param.id not in NOT_RECORDED}
+    expected = {(param.values[0], stored.slug(param.values[1].name)) for param in SETTLED}
     recorded = {(subject, name) for subject in stored.subjects() for name in stored.names(subject)}
     assert set() == expected - recorded
     assert set() == recorded - {(subject, stored.slug(case.name)) for subject, case in ALL.values()}
 
 
-@pytest.mark.parametrize(("subject", "case"), [param for param in SETTLED if param.id not in NOT_RECORDED])
+@pytest.mark.parametrize(("subject", "case"), SETTLED)
 def test_the_report_names_the_fault(subject: str, case: Case, tmp_path: Path) -> None:
     """Verdict, culprit in the first three lines, first advice; and little time without a name."""
     assert [] == outcome_of(*stored.replayed(subject, stored.slug(case.name), tmp_path / "spool")).faults_of(case)

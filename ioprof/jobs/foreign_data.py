@@ -25,7 +25,7 @@ from ioprof.dataset import (
     quantiles_of,
 )
 from ioprof.errors import CommandError, DatasetError
-from ioprof.files import remove_own
+from ioprof.files import cache_folder, remove_own
 from ioprof.listed_files import KINDS, Stamp
 from ioprof.record_index import ENTRY
 from ioprof.reporter import Reporter
@@ -81,7 +81,7 @@ def open_data(path: Path, environment: Mapping[str, str], reporter: Reporter) ->
 
 
 def _cache_folder(path: Path, environment: Mapping[str, str]) -> Path:
-    base = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ioprof"
+    base = cache_folder(environment)
     real = os.path.realpath(path)
     return base / f"index-{hashlib.sha256(os.fsencode(real)).hexdigest()[:16]}"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.dataset import MANIFEST_NAME
+from ioprof.files import cache_folder
 from ioprof.reporter import Reporter
 
 NUM_IMAGES: Final = 1000
@@ -13,7 +14,7 @@ NUM_IMAGES: Final = 1000
 
 def cached_dataset(environment: Mapping[str, str], reporter: Reporter) -> Path:
     """A synthetic dataset in the user's cache folder (XDG_CACHE_HOME, else ~/.cache); made at first use."""
-    base = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ioprof"
+    base = cache_folder(environment)
     folder = base / f"synthetic-{NUM_IMAGES}-files"
     if (folder / MANIFEST_NAME).is_file():
         reporter.say(f"no dataset given: using the synthetic one in {folder}")

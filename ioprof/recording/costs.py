@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ioprof.files import read_regular_file, write_atomically
+from ioprof.files import cache_folder, read_regular_file, write_atomically
 from ioprof.instrument import preload, recorder
 from ioprof.instrument.call_cost import cost_per_call_ns
 from ioprof.instrument.kernel_clocks import boot_id
@@ -85,8 +85,7 @@ def _file(environment: Mapping[str, str]) -> Path:
         *((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in libraries),
     ]
     key = hashlib.sha256(repr(depends_on).encode()).hexdigest()[:16]
-    base = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ioprof"
-    return base / f"costs-{key}.json"
+    return cache_folder(environment) / f"costs-{key}.json"
 
 
 def _kept(environment: Mapping[str, str]) -> Costs | None:

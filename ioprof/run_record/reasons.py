@@ -93,7 +93,7 @@ _TEXTS: Final = {
     Reason.NO_GAIN: "an epoch on the copy is no faster: the job does not wait for storage",
     Reason.NOT_OF_THIS_PROFILER: "the profiler whose files were imported does not record it; its time is in the other causes",
     Reason.COST_OF_OTHER_PROFILER: "another profiler recorded the run",
-    Reason.COST_UNRESOLVED: "other programs interrupted the trials that measure it, after the job",
+    Reason.COST_UNRESOLVED: "it is measured after the first recording on a machine, unless other programs interrupt that",
     Reason.NO_DEVICE_RATE: "the devices' rate is not known, since no computation was recorded",
     Reason.NO_BATCH_SIZE: "the devices' rate in samples is not known, since no loader told how many samples a step takes",
     Reason.TOO_FEW_READS: "too few reads made batches to say what others would need",
