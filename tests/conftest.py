@@ -132,11 +132,17 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.
         return (yield)
     finally:
         if fixturedef.scope != "function":
-            _started_by[fixturedef.argname] = _started[before:]
+            _started_by[fixturedef.baseid, fixturedef.argname] = _started[before:]
 
 
-_started_by: Final[dict[str, list[str]]] = {}
-"""By the name of a fixture that tests share."""
+_started_by: Final[dict[tuple[str, str], list[str]]] = {}
+"""By the file and the name of a fixture that tests share."""
+
+
+def _shared_fixtures(item: pytest.Function) -> Iterator[tuple[str, str]]:
+    """The keys of `_started_by`. Two files may have fixtures of one name, and a parameter of a third may be called like them."""
+    for definitions in item._fixtureinfo.name2fixturedefs.values():
+        yield from ((definition.baseid, definition.argname) for definition in definitions[-1:])
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +151,7 @@ def tier_fits(request: pytest.FixtureRequest) -> Iterator[None]:
     _started.clear()
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
     yield
-    started = [*_started, *chain.from_iterable(_started_by.get(name, ()) for name in request.fixturenames)]
+    started = [*_started, *chain.from_iterable(_started_by.get(key, ()) for key in _shared_fixtures(request.node))]
     if resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt != before:
         started.append("a process of multiprocessing")  # which no audit event tells
     marks = {mark.name for mark in request.node.iter_markers()} & {"job", "system"}

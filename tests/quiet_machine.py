@@ -18,9 +18,15 @@ class WrongTimeError(AssertionError):
     """An assertion about times that does not hold."""
 
 
+_inside: Final[list[str]] = []
+"""The test `on_a_quiet_machine` that runs."""
+
+
 @contextmanager
 def comparing_times() -> Iterator[None]:
     """Mark assertions that compare how long something took, or of what share of the time something is known."""
+    if not _inside:
+        raise RuntimeError("only a test on_a_quiet_machine may compare times")
     try:
         yield
     except AssertionError as error:
@@ -34,6 +40,7 @@ def on_a_quiet_machine(test: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(test)
     def made(*arguments: Any, **fixtures: Any) -> None:
         meter = CpuMeter()
+        _inside.append(test.__name__)
         try:
             test(*arguments, **fixtures)
         except WrongTimeError as error:
@@ -41,5 +48,7 @@ def on_a_quiet_machine(test: Callable[..., None]) -> Callable[..., None]:
             if others <= MOST_OTHERS:
                 raise
             pytest.skip(f"other programs used {others:.1f} cores; a machine that does nothing else is needed for: {error}")
+        finally:
+            _inside.pop()
 
     return pytest.mark.system(pytest.mark.alone(made))

@@ -151,6 +151,22 @@ def test_processes_have_their_executable_and_parent(data: Path) -> None:
 
 @pytest.mark.job
 @needs_library
+@pytest.mark.job
+def test_each_program_is_recorded_whichever_comes_first(tmp_path: Path) -> None:
+    """The kernel may exchange the events of a thread and of a program that it has just started; later ones are recorded as well."""
+    missing = []
+    for number in range(40):
+        spool = tmp_path / str(number)
+        spool.mkdir()
+        recorder = faults.FaultRecorder(spool)
+        started = [os.posix_spawn("/bin/true", ["true"], {}) for _ in range(4)]
+        for pid in started:
+            os.waitpid(pid, 0)
+        found = read(Path(recorder.stop()["path"]), {}).processes
+        missing += sorted(set(started) - set(found["pid"]))
+    assert [] == missing
+
+
 def test_processes_without_the_capture_library_are_known(tmp_path: Path) -> None:
     """A shell with the library, and a program that the shell starts without it."""
     script = "env -u LD_PRELOAD sleep 0; sleep 0; true"

@@ -36,6 +36,11 @@ def test_wrong_times_count_on_a_quiet_machine_alone(
         on_a_quiet_machine(test)()
 
 
+def test_no_other_test_compares_times() -> None:
+    with pytest.raises(RuntimeError, match="only a test on_a_quiet_machine"):
+        wrong_time()
+
+
 def test_the_marks_are_set() -> None:
     """No other test may run beside it."""
     assert {"system", "alone"} == {mark.name for mark in on_a_quiet_machine(wrong_time).pytestmark}  # type: ignore[attr-defined]

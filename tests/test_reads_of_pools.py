@@ -204,7 +204,8 @@ def test_reads_of_pyarrows_threads_are_those_that_the_program_counts(parquet: Pa
         assert found.demand.bytes_per_s is None
         return
     assert counted == pytest.approx(of_batch, rel=0.02)
-    assert found.storage.bytes == pytest.approx(counted, rel=0.05)
+    code_bytes = int(of_kind(run.trace.spans, "fault")["bytes"].sum())  # of libraries, where their pages are not cached
+    assert 0.95 * counted <= found.storage.bytes <= 1.05 * counted + code_bytes
     if how == "fetch":
         assert 0 == found.storage.thread_bytes
         assert found.demand.bytes_per_s == pytest.approx(counted / 120 * found.demand.at_samples_per_s, rel=0.05)

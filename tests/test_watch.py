@@ -20,7 +20,7 @@ from jobs import ioprof as run_ioprof
 from jobs import start, wait_until
 from perfetto_files import Decoded, of_slices, rows
 from preload import needs_library
-from quiet_machine import comparing_times
+from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import PROGRAMS, ROOT
 from rich.console import Console
 
@@ -66,7 +66,10 @@ def follow(live: Live, spool: LiveSpool) -> None:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
-    folder = tmp_path_factory.mktemp("watched")
+    return watch_a_job(tmp_path_factory.mktemp("watched"))
+
+
+def watch_a_job(folder: Path) -> Watched:
     generate(folder / "tree", GenerateOptions(images=80, classes=4))
     job = [sys.executable, PROGRAMS / "train_on_files.py", folder / "tree", 2, 80]
     live, metrics, before_end = Live(), [], 0
@@ -126,10 +129,11 @@ def _length(steps: pl.DataFrame) -> int:
     return int((steps["end_ns"] - steps["start_ns"]).sum())
 
 
-@pytest.mark.job
 @needs_library
-def test_causes_so_far_are_near_those_of_the_report(watched: Watched) -> None:
+@on_a_quiet_machine
+def test_causes_so_far_are_near_those_of_the_report(tmp_path: Path) -> None:
     """The estimate of each cause is within 5 points of its share in the report, if waiting for ranks counts as exchange."""
+    watched = watch_a_job(tmp_path)
     sums, causes = watched.live.ranks[0], {entry.cause: entry.share or 0.0 for entry in watched.run.summary.steps.causes}
     assert sum(sums.cause_ns.values()) == sums.step_ns
     causes["exchange"] += causes.pop("straggler")

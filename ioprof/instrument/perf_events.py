@@ -54,12 +54,14 @@ class RefusedError(CaptureError):
 class Events:
     """One event per CPU, all with the same attributes."""
 
-    def __init__(self, found: list[tuple[int, int]], attributes: bytes, kernel: bool, counts_lost: bool) -> None:
+    def __init__(self, found: list[tuple[int, int]], attributes: bytes, kernel: bool, counts_lost: bool, guard: int = -1) -> None:
+        """`found`: each CPU with the descriptor of its event; `guard`: one more descriptor to close with them."""
         self.cpus = [cpu for cpu, _ in found]
         self.descriptors = [descriptor for _, descriptor in found]
         self.attributes = attributes
         self.kernel = kernel
         self._counts_lost = counts_lost
+        self._guard = guard
 
     def counts(self) -> tuple[int, int]:
         """Numbers of major faults and lost records counted by the kernel, over all CPUs and processes; -1: unknown."""
@@ -77,8 +79,9 @@ class Events:
 
     def close(self) -> None:
         """Close the descriptors. The events end when the last one is closed."""
-        for descriptor in self.descriptors:
+        for descriptor in (*self.descriptors, *([self._guard] if self._guard >= 0 else [])):
             os.close(descriptor)
+        self._guard = -1
 
 
 def open_events(cpus: list[int], ring_bytes: int, *, switches: bool = False) -> Events:
@@ -100,7 +103,7 @@ def open_events(cpus: list[int], ring_bytes: int, *, switches: bool = False) -> 
                 break
         else:
             if found:
-                return Events(found, attributes, kernel, counts_lost)
+                return Events(found, attributes, kernel, counts_lost, _keep_context())
         for _, descriptor in found:
             os.close(descriptor)
     try:
@@ -109,6 +112,18 @@ def open_events(cpus: list[int], ring_bytes: int, *, switches: bool = False) -> 
     except (OSError, ValueError):
         raise explain_refusal(refused, None) from None
     raise explain_refusal(refused, paranoid)
+
+
+def _keep_context() -> int:
+    """Open an event of the calling thread that its children do not inherit. Returns its descriptor; -1: the kernel opens none.
+
+    Where all events of two tasks are alike and the kernel switches directly from one to the other, it exchanges the lists of events
+    (`context_equiv` in kernel/events/core.c). The first program that the thread starts would take over the thread's own events, its
+    execve would enable these, and no execve would enable what later programs inherit: with other programs on the cores, jobs had
+    no page faults. With this event the lists are never alike.
+    """
+    attributes = _pack_attributes(_DUMMY, 0, 0, {"disabled", "exclude_kernel", "exclude_hv"}, kernel=False, watermark=0)
+    return open_event(attributes, -1)[0]
 
 
 def switch_attributes(kernel: bool) -> bytes:

@@ -136,9 +136,9 @@ def recorded_command(
         forwarder = signals.enter_context(forwarded_signals())
         try:
             with ExitStack() as samplers, _streams(None if is_first else recording.out) as streams:
+                forwarder.start()  # a program that is not the job's: before page faults are recorded
                 with signals_blocked():  # in their threads: Python handles a signal when the main thread does not wait
                     samplers.enter_context(recording.external_samplers())
-                forwarder.start()
                 job_environment = {**recording.environment, preload.GPU_WINDOW_VARIABLE: gpu_window}
                 process = _start(command, job_environment, ignored, streams)
                 forwarder.forward_to(process)

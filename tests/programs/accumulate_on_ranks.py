@@ -54,7 +54,7 @@ def main() -> None:
             gc.collect()
             collecting += time.perf_counter() - started_s
     found = {"rank": rank, "collecting_s": collecting, "seconds": time.perf_counter() - began, "passes": passes, "kept": len(kept)}
-    print(json.dumps(found), flush=True)  # one write, so that the lines of the ranks are whole
+    sys.stdout.write(json.dumps(found) + "\n")  # under torchrun's `python -u`, print() would write the end of the line by itself
     dist.destroy_process_group()
 
 
