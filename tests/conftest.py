@@ -67,9 +67,7 @@ sys.addaudithook(_note_start)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--whole`, and `--budget` for `make quick`."""
-    parser.addoption(
-        "--whole", action="store_true", help="run all tests, also those of the tier `system` whose turn is another day"
-    )
+    parser.addoption("--whole", action="store_true", help="run all tests, also those whose turn is another day")
     parser.addoption("--budget", type=float, metavar="S", help="leave out the tests that would begin later than so many seconds")
 
 
@@ -100,7 +98,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out those whose turn is another day: of `pytest.mark.system(every=3)` each test runs on one day in three."""
+    """Leave out those whose turn is another day: of `pytest.mark.job(every=4)` each test runs on one day in four."""
     if config.getoption("--whole"):
         return
     day = int(os.environ["IOPROF_TESTS_DAY"])
@@ -111,7 +109,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _every(item: pytest.Item) -> int:
-    return max((mark.kwargs.get("every", 1) for mark in item.iter_markers("system")), default=1)
+    marks = chain(item.iter_markers("job"), item.iter_markers("system"))
+    return max((mark.kwargs.get("every", 1) for mark in marks), default=1)
 
 
 _BEGAN_S: Final = time.monotonic()

@@ -13,6 +13,9 @@ from ioprof.recording.host_facts import CpuMeter
 MOST_OTHERS: Final = 0.2
 """How many cores other programs may use, on average of the test's time."""
 
+EVERY: Final = 4
+"""Each of these tests runs on one day in so many: meanwhile, all cores but one have nothing to do."""
+
 
 class WrongTimeError(AssertionError):
     """An assertion about times that does not hold."""
@@ -51,4 +54,4 @@ def on_a_quiet_machine(test: Callable[..., None]) -> Callable[..., None]:
         finally:
             _inside.pop()
 
-    return pytest.mark.system(pytest.mark.alone(made))
+    return pytest.mark.system(every=EVERY)(pytest.mark.alone(made))

@@ -103,7 +103,7 @@ def test_the_options_below_have_the_same_defaults():
 # ------------------------------------------------------------------------------------------------ they do what the commands do
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_compare_is_the_command(tmp_path):
     """Folders, traces and runs give the table and the JSON that the command prints; the first is the baseline."""
     comparison = ioprof.compare(DEMO[0], ioprof.load(DEMO[1]))
@@ -175,7 +175,7 @@ def test_record_is_the_command(tmp_path):
         ioprof.record(["no-such-program"], out=tmp_path / "other")
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_run_is_the_command(tmp_path):
     """The same configuration, device and steps."""
     messages = Messages()

@@ -131,7 +131,7 @@ def full(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_a_job_trains_where_its_folder_cannot_be_made(full, tmp_path):
     """On a full file system, and where a file is in the way: its run goes to the working directory."""
     (tmp_path / "file").write_text("mine")
@@ -154,7 +154,7 @@ def test_the_last_place_is_that_of_temporary_files(full, tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------ ways into it
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_the_built_in_job_and_a_profiled_block_start_again_too(tmp_path):
     """Both attempts of each train."""
     job = ["run", "--loader", "null", "--device", "emulated:h100", "--batch-size", "64", "--steps", "4", "--no-stacks"]
@@ -170,7 +170,7 @@ def test_the_built_in_job_and_a_profiled_block_start_again_too(tmp_path):
     assert "complete" == Trace.load(tmp_path / "9-attempt2-2").run.status
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_tasks_of_a_later_attempt_make_one_run(tmp_path):
     """The first of them gathers it under the name of the attempt."""
     for attempt in (0, 1):

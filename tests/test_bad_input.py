@@ -112,7 +112,7 @@ def test_a_run_refuses_a_corrupt_lmdb(capsys, spoiled, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_run_on_a_damaged_record_fails_in_one_line_that_names_it(small_tree, tmp_path):
     """An image damaged after conversion fails the job, names its file, and leaves a run that says `failed`."""
     convert(small_tree, tmp_path / "data", ConvertOptions(layout="files", image="original"))
@@ -126,7 +126,7 @@ def test_a_run_on_a_damaged_record_fails_in_one_line_that_names_it(small_tree, t
     assert "Traceback" not in finished.out + finished.err
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @pytest.mark.parametrize(("room", "is_recorded"), [(1 << 14, False), (1 << 17, True)])
 def test_a_run_on_a_full_disk_leaves_nothing_that_looks_whole(dataset, tmp_path, small_disk, room, is_recorded):
     """If the disk is too full for the run folder, the job ends with one line, and the capture files are kept.
@@ -157,7 +157,7 @@ def test_a_run_without_room_for_its_recording_does_not_begin(capsys, dataset, tm
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_a_temporary_folder_that_fills_up_costs_no_run(dataset, tmp_path, small_disk):
     """After its start the job needs no more disk space: spans that do not fit are counted as lost, and the run is complete."""
     disk = small_disk(64 << 20)

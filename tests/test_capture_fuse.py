@@ -61,6 +61,7 @@ def assert_all_is_seen(trace: Trace) -> None:
         assert 0 <= missing <= max((1 - LEAST) * reads.io_rchar, LINKER_BYTES), process
 
 
+@pytest.mark.system(every=4)
 @pytest.mark.parametrize("direct_io", [False, True], ids=["cached", "direct"])
 def test_all_bytes_are_seen_and_their_source_is_unknown(direct_io: bool, folder: Path, tmp_path: Path) -> None:
     """Twice, and the second time from the page cache where there is one: FUSE counts no blocks, and the report says so."""
@@ -74,6 +75,7 @@ def test_all_bytes_are_seen_and_their_source_is_unknown(direct_io: bool, folder:
     assert_it_is_reported(tmp_path / "run")
 
 
+@pytest.mark.system(every=4)
 def test_workers_of_a_loader_are_no_exception(folder: Path, tmp_path: Path) -> None:
     """Two epochs of two processes that torch's DataLoader keeps."""
     with fuse_server(folder, direct_io=True) as mounted:

@@ -134,6 +134,7 @@ def read_in_state(state: str, disk: LoopDisk, path: Path, reader: str, spool: Pa
     pytest.fail(f"the file was never in the state that was asked for: {found}")
 
 
+@pytest.mark.system(every=4)
 @pytest.mark.alone
 @pytest.mark.parametrize("way", WAYS)
 @kinds

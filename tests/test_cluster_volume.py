@@ -57,6 +57,7 @@ def test_it_is_a_file_system_over_a_network(volume: Volume) -> None:
     assert ["fuse", r"mfs\04310.77.0.1:9421"] == line.split(" - ")[1].split()[:2]
 
 
+@pytest.mark.system(every=4)
 def test_the_network_passes_no_more_than_its_rate(volume: Volume) -> None:
     """An uncached file takes at least its size divided by the rate, and is transferred for each read."""
     path = volume.path / "data"

@@ -88,7 +88,7 @@ def test_waiting_for_a_late_rank_is_told_from_transfer(version: int, calls: Path
             assert (table.filter(pl.col("rank") == rank)["exchange_ns"] - transferred).abs().median() < EXACT_NS
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_plugin
 @needs_library
 def test_without_the_devices_computation_exchange_may_be_hidden(calls: Path, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_without_the_devices_computation_exchange_may_be_hidden(calls: Path, tmp
     assert "how much of it was hidden is not known" in run.summary.verdict.text
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_plugin
 @needs_library
 def test_what_the_job_records_itself_counts_once(calls: Path, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_progress_says_what_the_work_is_doing(capsys):
     assert expected == capsys.readouterr().err.splitlines()
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_completion_knows_commands_verbs_and_options():
     """Of all commands, although one that is asked for is loaded alone."""
     assert ["run", "record", "report"] == complete("ioprof r")
@@ -120,7 +120,7 @@ for command in COMMANDS:
 """
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_command_loads_no_other():
     """Naming one command imports its module, and none of the others."""
     ended = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, cwd=ROOT, check=True)

@@ -98,7 +98,7 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*.JPEG"))
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize(
     ("how", "epochs"), [("spawn", 1), ("persistent", 2), ("dali", 1), ("webdataset", 1), ("h5py", 1), ("parquet", 1)]
 )
@@ -149,7 +149,7 @@ def test_a_library_that_maps_is_seen_by_its_faults(tree: Path, tmp_path: Path) -
     assert bytes_of(trace, path, "read") < size / 10
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @needs_faults
 def test_fio_maps_and_every_page_is_told(tmp_path: Path) -> None:
     """fio's mmap engine accesses each page of a cold file once, in random order: the recorded bytes equal those it reports."""

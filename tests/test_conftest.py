@@ -110,7 +110,7 @@ def test_alone(number): spend("alone")
 """
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_who_wants_to_be_alone_is(tmp_path: Path) -> None:
     """With two processes: while a test with the mark runs, no other test does; the others overlap."""
     for name in ("conftest.py", "repository.py"):

@@ -309,7 +309,7 @@ def test_named_pipes_are_not_opened(tmp_path):
 # ------------------------------------------------------------------------------------------------ real images
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_real_images_survive(sample, tmp_path):
     """A hundred of ImageNet: both layouts alike, JPEGs that decode, and within two decibels of what raw pixels hold."""
     options: dict[str, Any] = {"limit": 100, "image": "rgb256", "workers": 2}

@@ -13,6 +13,7 @@ from ioprof.schema import CORE_WAIT
 pytestmark = pytest.mark.job
 
 
+@pytest.mark.job(every=4)
 def test_python_without_a_core_is_a_named_part_of_host(tmp_path: Path) -> None:
     """Wall time less CPU time of Python that never waits is the time without a core. Sleeping is none, and is not named so."""
     command = (sys.executable, PROGRAMS / "share_core.py", 40, 6)

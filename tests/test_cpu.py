@@ -420,7 +420,7 @@ def test_storage_is_not_excused_by_a_little_throttling(throttled: float, is_name
 # ------------------------------------------------------------------------------------------------ a whole job
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_a_recorded_job_has_the_threads_that_it_has_alone(tmp_path: Path) -> None:
     """Asking libraries for the sizes of their pools starts no thread and changes no setting; the sizes are in the run."""

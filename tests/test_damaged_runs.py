@@ -129,7 +129,7 @@ def test_writing_stops_anywhere_and_no_whole_file_mismatches(folder: Path) -> No
     assert ("another", ()) == ((loaded := Trace.load(folder).run).name, loaded.kept.damaged)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("is_again", [False, True])
 def test_a_kill_at_any_rename_leaves_no_file_that_mismatches(folder: Path, tmp_path: Path, is_again: bool) -> None:
     """Neither while a run folder is written first, nor while the same run is written there again."""
@@ -198,7 +198,7 @@ def test_a_table_is_not_loaded_that_does_not_fit_in_memory(folder: Path) -> None
     assert f"files.parquet: cannot be loaded (its {rows:,} rows take more than" in refusal(folder)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("is_checked", [True, False])
 def test_any_damage_gives_an_error_the_same_numbers_or_a_note(folder: Path, tmp_path: Path, is_checked: bool) -> None:
     """Of report, compare, inspect, whatif, export and watch; `IOPROF_DAMAGED_RUNS=300` tries more.

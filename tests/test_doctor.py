@@ -79,7 +79,7 @@ def as_it_is(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
     return found
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_every_finding_says_what_to_type(as_it_is: dict[str, dict[str, str]]) -> None:
     """Each row has a state, what was seen and what it means; what is not ok says what to type, and what is ok does not."""
     for row in as_it_is.values():
@@ -122,7 +122,7 @@ def test_a_path_that_is_not_there_is_bad_usage(capsys: pytest.CaptureFixture[str
     assert "/nonexistent/data: no such file or folder" in capsys.readouterr().err
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_poor_environment_is_no_error(tmp_path: Path) -> None:
     """No PATH, another tracer preloaded that is not there, a TMPDIR that cannot be used: findings, and exit code 0."""
     ended = doctor("--json", tmp_path, PATH=None, LD_PRELOAD="/opt/darshan/libdarshan.so", TMPDIR="/nonexistent")

@@ -82,6 +82,7 @@ def test_zip_applications(tmp_path: Path) -> None:
         assert "hooked\n" == record(tmp_path / str(place), *command)[0]
 
 
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("tool", ["pex", "shiv"])
 def test_archives_with_their_libraries(tool: str, tmp_path: Path) -> None:
     """A PEX file and one of shiv, which start Python once more, in an environment of their own."""
@@ -115,6 +116,7 @@ def test_archives_with_their_libraries(tool: str, tmp_path: Path) -> None:
     assert "none of the decoders" in (trace.run.capture.unobserved[0].why or "")
 
 
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("form", ["onedir", "onefile"])
 def test_frozen_programs_are_named(form: str, tmp_path: Path) -> None:
     """PyInstaller's programs load an interpreter that reads neither PYTHONPATH nor site: their reads are recorded."""

@@ -74,7 +74,7 @@ SLICE_COLUMNS = ("kind", "start", "end", "name", "step", "batch", "bytes", "offs
 TROUBLES = "SELECT name, value FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')"
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_perfettos_own_trace_processor_finds_the_same_slices_counters_and_arrows(tmp_path: Path) -> None:
     """Its slices are the spans of the run, one by one; their counts and sums per kind, those of summary.json; arrows are between
     the kinds that they should be; it reports no error in the file."""

@@ -237,7 +237,7 @@ def read_slowly(
     return spans, reader
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @pytest.mark.alone
 def test_a_fault_lasts_as_long_as_the_thread_waited(tmp_path: Path) -> None:
     """On a disk that reads one page in 10 ms the faults add up to the time of the loop."""

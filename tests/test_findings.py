@@ -77,7 +77,7 @@ def in_ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[fl
     return told
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_rates_are_those_of_the_program(in_ways: dict[str, tuple[list[float], dict[str, Any]]]) -> None:
     """With accumulation, of an iterable dataset with a short last batch, and of two loaders, by the counters of the program."""

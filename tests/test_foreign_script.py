@@ -64,6 +64,7 @@ def drawn(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*.png")}
 
 
+@pytest.mark.system(every=4)
 def test_its_report_shows_what_its_workers_read_and_what_it_waited_for(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

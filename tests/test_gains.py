@@ -301,7 +301,7 @@ def test_changes_in_summary_json_are_those_that_are_replayed() -> None:
 # ------------------------------------------------------------------------------------------------ removal
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_gain_of_storage(tmp_path: Path) -> None:
     """The differential method: a job on files behind 40 ms per read, cold, and again with all of them in memory."""
     tree = made_datasets.tree(
@@ -420,7 +420,7 @@ def test_only_jobs_of_ioprof_can_be_made_again() -> None:
         options_of_run(Trace.load(FILES).run)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_prove_runs_the_job_without_and_with_the_change(tmp_path: Path) -> None:
     """Both runs differ in the change alone, and the result has what was predicted, or why not, and what was measured."""
     image = images.jpeg(900, 700)

@@ -35,7 +35,7 @@ def lengths(folder: Path) -> np.ndarray:
     return np.array([path.stat().st_size for path in folder.glob("*/*.JPEG")])
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_files_are_as_large_as_those_of_imagenet(generated):
     """Median and mean within 3 %, every quartile within 5 %."""
     sizes = lengths(generated)
@@ -90,7 +90,7 @@ def test_images_are_encoded_as_imagenets_are(generated):
         image.close()
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_the_seed_decides_the_bytes_and_the_workers_do_not(tmp_path):
     """One process or three; another seed gives other images."""
     options = {"images": 30, "classes": 3}

@@ -119,7 +119,7 @@ def test_c_files_stay_short() -> None:
     assert {} == {path.name: length for path in c_files() if (length := len(path.read_text().splitlines())) > C_LINES}
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_every_header_can_be_included_first() -> None:
     """A header includes what it uses; hooks.h is a list for macros of real.h."""
     headers = [path for path in c_files() if path.suffix == ".h" and path.name != "hooks.h"]

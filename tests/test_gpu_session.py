@@ -386,7 +386,7 @@ def test_torch_is_never_imported(tmp_path: Path) -> None:
     assert "False\n" == _run(program, tmp_path).stdout
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_killed_process_and_one_that_just_ends(tmp_path: Path) -> None:
     """The first leaves only the metadata of the open window, the second all of it; with `QUIET`, Kineto writes nothing."""
     program = """

@@ -579,7 +579,7 @@ FOLDERS: Final = int(os.environ.get("IOPROF_STRANGE_FOLDERS", "60"))
 """How many random folders are tried; 10,000 take some minutes."""
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_no_command_changes_what_was_there(
     genuine: strange_folders.Parts, spools: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def test_losses_that_are_no_modules(what: str, computes: bool, tmp_path: Path) -
         assert all((time_ns < MILLISECOND) is computes for time_ns in found), found
 
 
+@pytest.mark.job(every=4)
 def test_names_of_threads(tmp_path: Path) -> None:
     """Of all threads that were started, by the kernel's numbers."""
     beside_training("lock", 3, tmp_path)
@@ -63,6 +64,7 @@ def test_batches_of_processes(place: str, name: str, tmp_path: Path) -> None:
         assert tied.select(length).item() >= 0.9 * waits.select(length).item() > 0
 
 
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("what", ["pool", "executor", "pool_arrays", "map_arrays", "executor_arrays"])
 def test_processes_that_make_no_batches(what: str, tmp_path: Path) -> None:
     """A metric of each step has no wait and no fetch."""

@@ -1,6 +1,7 @@
 """When a loop on the CPU computes: what its modules say themselves is the truth."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -20,6 +21,10 @@ pytestmark = pytest.mark.job
 PROGRAM = PROGRAMS / "hooked_modules.py"
 STEPS = 5
 MILLISECOND = 1_000_000
+
+
+def of_name(trace: Trace, name: str) -> pl.DataFrame:
+    return trace.spans.filter(pl.col("name").cast(str) == name)
 
 
 def took_ns(trace: Trace, *names: str) -> int:
@@ -45,6 +50,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return recorded(spool)
 
 
+@pytest.mark.job(every=4)
 def test_the_forward_pass_is_the_modules(trained: Trace) -> None:
     """All of the time in the model and the loss is compute."""
     inside = "in the model", "in the loss"
@@ -67,6 +73,7 @@ def test_computation_has_its_step(trained: Trace) -> None:
     assert later.select(((pl.col("start_ns") >= pl.col("begin")) & (pl.col("end_ns") <= pl.col("end"))).all()).item()
 
 
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("how", ["watched", "closure"])
 def test_what_the_loop_does_with_gradients_itself_is_not_computed(how: str, tmp_path: Path) -> None:
     """Neither after the backward pass nor in a closure of the optimizer's step; the model, the loss and the step are computed."""
@@ -82,6 +89,7 @@ def test_what_the_loop_does_with_gradients_itself_is_not_computed(how: str, tmp_
     assert (computed["start_ns"][1:] >= computed["end_ns"][:-1]).all()
 
 
+@pytest.mark.job(every=4)
 def test_gradients_that_are_asked_for_are_computed(tmp_path: Path) -> None:
     """As for a penalty on them; what the loop does itself before is not."""
     run([PROGRAM, "penalty"], tmp_path / "spool")
@@ -91,13 +99,17 @@ def test_gradients_that_are_asked_for_are_computed(tmp_path: Path) -> None:
     assert 0 == common_ns(trace, "compute", "prepare")
 
 
+@pytest.mark.job(every=4)
 def test_clipping_is_computed(tmp_path: Path) -> None:
     """Once it was seen that torch computes it."""
     run([PROGRAM, "clipped"], tmp_path / "spool")
     trace = recorded(tmp_path / "spool")
+    later = pl.col("start_ns") >= of_name(trace, "clip")["start_ns"].median()  # the first loads code
+    trace = replace(trace, spans=trace.spans.filter(later))
     assert common_ns(trace, "compute", "clip") >= 0.5 * took_ns(trace, "clip") > 0
 
 
+@pytest.mark.job(every=4)
 def test_inference_is_computed(tmp_path: Path) -> None:
     """A model that is only called computes; the transform before it does not."""
     run([PROGRAM, "inference"], tmp_path / "spool")
@@ -108,12 +120,14 @@ def test_inference_is_computed(tmp_path: Path) -> None:
     assert STEPS == len(computed)
 
 
+@pytest.mark.job(every=4)
 def test_modules_without_parameters_compute_nothing(tmp_path: Path) -> None:
     """Transforms of data."""
     run([PROGRAM, "transforms"], tmp_path / "spool")
     assert 0 == len(recorded(tmp_path / "spool").spans.filter(pl.col("kind") == "compute"))
 
 
+@pytest.mark.job(every=4)
 def test_nothing_notices_how_modules_are_called(tmp_path: Path) -> None:
     """The compiler, TorchScript, FX, export, pickle, inspect, hooks and tracebacks find what they find without the hooks."""
     with start(["-W", "ignore", PROGRAM, "ways"], None) as beside:
@@ -137,11 +151,13 @@ print(torch.nn.Module.__call__ is torch.nn.Module._wrapped_call_impl is call)
 """
 
 
+@pytest.mark.job(every=4)
 def test_a_late_recording_and_its_end(tmp_path: Path) -> None:
     """The compiler was loaded before the hooks: it reads through the observer; afterwards the class is as it was."""
     assert ["True"] * 3 == run(["-W", "ignore", "-c", f"import os; os.chdir({str(tmp_path)!r})\n{LATE}"], None).splitlines()[-3:]
 
 
+@pytest.mark.job(every=4)
 def test_what_the_compiler_takes_is_no_computation(tmp_path: Path) -> None:
     """It has spans of its own, in the steps in which it works, and is charged to the loop, with its name."""
     if not job_has("torch._dynamo.callback"):

@@ -25,6 +25,7 @@ def traced(how: str, tmp_path: Path) -> Trace:
     return recorded(tmp_path / "spool")
 
 
+@pytest.mark.job(every=4)
 def test_an_evaluation_without_a_loader_is_one(tmp_path: Path) -> None:
     """Each is one span: from its first pass to the next training, also the last one of the job. Nothing else is."""
     trace = traced("evaluation", tmp_path)
@@ -37,6 +38,7 @@ def test_an_evaluation_without_a_loader_is_one(tmp_path: Path) -> None:
     assert total(union(intervals(found))) <= 1.3 * common
 
 
+@pytest.mark.job(every=4)
 def test_its_time_is_a_validation_by_derivation(tmp_path: Path) -> None:
     """And says so."""
     causes = {entry.cause: entry for entry in summarise(traced("evaluation", tmp_path)).steps.causes}
@@ -46,12 +48,14 @@ def test_its_time_is_a_validation_by_derivation(tmp_path: Path) -> None:
     assert found.seconds >= (EVALUATIONS - 1) * (PASSES - 1) * 0.01
 
 
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("how", ["targets", "playing"])
 def test_other_passes_without_gradients_are_no_evaluation(how: str, tmp_path: Path) -> None:
     """Neither those of a teacher in every step nor those on batches of one sample."""
     assert of_kind(traced(how, tmp_path), "validate").is_empty()
 
 
+@pytest.mark.job(every=4)
 def test_a_loader_in_evaluation_mode_gives_batches_to_validate_on(tmp_path: Path) -> None:
     """Though gradients are wanted where the loop takes them; the training's batches are not of those."""
     trace = traced("loader", tmp_path)

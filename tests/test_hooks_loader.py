@@ -34,6 +34,7 @@ def compared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Compared(hooked, bare, recorded(folder / "spool"))
 
 
+@pytest.mark.job(every=4)
 def test_nothing_changes_in_the_job(compared: Compared) -> None:
     """Data, order, errors, and random numbers in workers and in the consumer are the same to the bit with and without the hooks."""
     assert compared.bare == compared.hooked

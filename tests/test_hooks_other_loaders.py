@@ -36,6 +36,7 @@ LOADERS = {
 """What the run says of each, None: nothing."""
 
 
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("name", LOADERS)
 def test_waits_lead_to_the_work_for_their_batch(name: str, images: Path, tmp_path: Path) -> None:
     """Batches, order, loss and random numbers are those of the job alone; at least 99 % of the time of the waits has a `fetch`."""
@@ -91,6 +92,7 @@ except TypeError as error:
 """
 
 
+@pytest.mark.job(every=4)
 def test_own_batches(tmp_path: Path) -> None:
     """Each batch that is taken has one wait, also where a known loader makes it; not recorded, the iterable itself is returned."""
     with start(["-c", OWN], None) as beside:

@@ -53,6 +53,7 @@ def parallel(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return job(tmp_path_factory.mktemp("parallel"), "parallel", launcher=TWO_RANKS)
 
 
+@pytest.mark.job(every=4)
 def test_ranks_of_a_parallel_job(parallel: Trace) -> None:
     """Each rank has its steps, one batch for each; the launcher is none of them."""
     assert [0, 1] == parallel.ranks
@@ -94,6 +95,7 @@ def test_computation_of_a_parallel_job(parallel: Trace) -> None:
         assert [] == busy.filter(pl.col("start_ns").shift(-1) < pl.col("end_ns")).rows()
 
 
+@pytest.mark.job(every=4)
 def test_gradients_of_several_batches_are_exchanged_once(tmp_path: Path) -> None:
     """Within `no_sync()` DDP exchanges nothing, and its forward pass leaves its log as it was: the exchange before it is seen."""
     spool = tmp_path / "spool"
@@ -118,6 +120,7 @@ def test_analysis_of_a_parallel_job(parallel: Trace) -> None:
     assert all(causes[cause] for cause in ("compute", "exchange", "delivery"))
 
 
+@pytest.mark.job(every=4)
 def test_slow_decoding_is_named(tmp_path: Path) -> None:
     """Large images through Pillow in a worker: the analysis says decode."""
     folder = tmp_path / "images"
@@ -133,6 +136,7 @@ def test_slow_decoding_is_named(tmp_path: Path) -> None:
     assert "decode" == found.summary.verdict.bound_by
 
 
+@pytest.mark.job(every=4)
 def test_without_an_optimizer_batches_are_steps(tmp_path: Path) -> None:
     """Inference over two epochs: a step for each batch, and none for the change of epoch."""
     trace = job(tmp_path, "inference")
@@ -141,6 +145,7 @@ def test_without_an_optimizer_batches_are_steps(tmp_path: Path) -> None:
     assert_sums_are_exact(Run.of(trace))
 
 
+@pytest.mark.job(every=4)
 def test_the_first_optimizer_counts(tmp_path: Path) -> None:
     """Two optimizers and accumulated gradients: a step for each step of the first; other data's batches are told apart."""
     trace = job(tmp_path, "adversarial")
@@ -151,6 +156,7 @@ def test_the_first_optimizer_counts(tmp_path: Path) -> None:
     assert len(waited) == waited["batch"].n_unique()
 
 
+@pytest.mark.job(every=4)
 def test_an_interrupt_arrives_as_it_does(tmp_path: Path) -> None:
     """Ctrl-C while the job waits ends it by KeyboardInterrupt, with the capture file closed."""
     text = run([PROGRAM, "interrupted"], tmp_path / "spool", code=-2)
@@ -169,6 +175,7 @@ def test_dali_shows_its_waits(tmp_path: Path) -> None:
     assert 0 == len(of_kind(trace, "fetch"))
 
 
+@pytest.mark.job(every=4)
 def test_the_compiler_finds_nothing_of_the_hooks(tmp_path: Path) -> None:
     """A compiled function breaks where it did, and nowhere else: collectives and backward passes within it are read through."""
     program = """
@@ -194,6 +201,7 @@ dist.destroy_process_group()
         assert finish(beside).splitlines()[-2:] == hooked
 
 
+@pytest.mark.job(every=4)
 def test_profile_makes_a_run_of_a_block(tmp_path: Path) -> None:
     """Without `ioprof record`: a run folder that says that reads were not captured, and a process that is as it was before."""
     program = f"""

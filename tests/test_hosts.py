@@ -110,7 +110,7 @@ def _record_node(folder: Path, number: int, name: str) -> "subprocess.Popen[str]
     return subprocess.Popen(line, **how)
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_each_host_makes_a_part_and_says_what_to_type(two_hosts: TwoHosts) -> None:
     """With the same --out, no host writes into the folder of another; the first merges the run when all have ended."""
     assert ["0-node-a", "1-node-b"] == sorted(path.name for path in (two_hosts.folder / "run.parts").iterdir())
@@ -195,7 +195,7 @@ def test_page_faults_are_on_the_hosts_clock(two_hosts: TwoHosts) -> None:
         assert spans["end_ns"].max() <= others["end_ns"].max() + 60 * SECOND  # type: ignore[operator]
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_a_part_that_is_missing_is_waited_for(two_hosts: TwoHosts, tmp_path: Path) -> None:
     """The launcher sets their number; to merge without the missing ones, the existing ones must be given."""
     shutil.copytree(two_hosts.folder / "run.parts" / "0-node-a", tmp_path / "run.parts" / "0-node-a")
@@ -256,7 +256,7 @@ def test_no_two_tasks_share_a_folder(one: int, two: int, out: str) -> None:
     assert Path(out).resolve() == whole_of(folders[0].parent) == whole_of(parts_folder(Path(out)))
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_two_recordings_into_one_folder_do_not_mix(tmp_path: Path) -> None:
     """Hosts without a launcher and with the same --out at the same time: one records, the other is refused with the command to
@@ -318,7 +318,7 @@ def recording(folder: Path, number: int, of: int) -> Iterator["subprocess.Popen[
             process.communicate("\n", timeout=60)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_a_part_whose_ioprof_was_killed_is_completed(tmp_path: Path) -> None:
     """While it is recorded, gather refuses, and --force does not take its folder; afterwards gather completes and merges it."""

@@ -370,7 +370,7 @@ def test_a_region_that_inflates_to_gigabytes_is_refused(tmp_path: Path, monkeypa
         darshan.read_darshan([tmp_path / "x"])
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_the_command_makes_a_run_folder_with_its_page(tmp_path: Path) -> None:
     """The run folder has all files of a run; it is reported as any other; a second import needs --force."""
     write_kineto(tmp_path / "trace.json", kineto_events(), distributedInfo={"rank": 0})

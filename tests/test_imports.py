@@ -66,6 +66,7 @@ def test_import_ioprof_changes_nothing(tmp_path: Path) -> None:
     assert found["before"] == found["after"]
 
 
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["report", "--help"], ["convert", "--help"]])
 def test_help_loads_no_torch(arguments: list[str], tmp_path: Path) -> None:
     """Help is fast: torch is loaded by the job, not by the command that starts it."""

@@ -149,7 +149,7 @@ def test_a_launcher_is_named_with_what_to_type(tmp_path: Path) -> None:
     assert [f"{launcher} was started, a launcher: {does} {launcher} ... ioprof record -- COMMAND"] == said
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_processes_that_do_not_see_the_folder_of_the_recording(tmp_path: Path) -> None:
     """As in a container with a /tmp of its own: they are named, with what to type."""
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:

@@ -72,7 +72,7 @@ def test_an_interrupt_keeps_what_is_done(small_tree, tmp_path, number):
     assert plan_conversion(small_tree, tmp_path / "dataset", OPTIONS).done() > 0
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_kill_leaves_no_dataset(small_tree, tmp_path):
     """SIGKILL leaves a hidden folder without a manifest; the workers exit; the same conversion resumes from there."""
     with half_way(small_tree, tmp_path / "dataset") as process:
@@ -167,7 +167,7 @@ def test_a_killed_worker_is_an_error_and_not_a_hang(tmp_path):
     assert 200 == convert(source, tmp_path / "dataset", OPTIONS).records
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset", "shards", "two workers", "raw", "parquet"])
 def test_killed_at_any_instant_it_ends_with_the_same_digest(tmp_path, layout):
     """Random instants, the same command after each; `IOPROF_KILLS` of them per layout, with the real images where there are some.

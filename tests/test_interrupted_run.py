@@ -37,7 +37,7 @@ def started_by(process):
     return [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_scheduler_or_a_closing_terminal_ends_a_run_as_ctrl_c_does(tmp_path, number):
     """SIGTERM and SIGHUP: exit code 130, no process left, a report of the steps that were made."""
@@ -53,7 +53,7 @@ def test_a_scheduler_or_a_closing_terminal_ends_a_run_as_ctrl_c_does(tmp_path, n
     assert len(trace.spans.filter(kind="step")) >= 8
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_terminal_that_is_gone_costs_nothing_but_its_output(tmp_path):
     """The terminal closes: SIGHUP comes, and every write fails from then on; no process is left, and the run is there."""
     master, terminal = pty.openpty()
@@ -72,7 +72,7 @@ def test_a_terminal_that_is_gone_costs_nothing_but_its_output(tmp_path):
     assert "interrupted" == Trace.load(tmp_path / "run").run.status
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_reader_that_goes_away_costs_nothing_but_its_lines(tmp_path):
     """`ioprof run 2>&1 | head -1`: a line of progress that nobody reads is no reason to end a job, or to lose its run."""
     with jobs.started(*SHORT, cwd=tmp_path) as process:
@@ -82,7 +82,7 @@ def test_a_reader_that_goes_away_costs_nothing_but_its_lines(tmp_path):
     assert (0, "complete") == (process.returncode, Trace.load(tmp_path / "run").run.status)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("moment", ["config.json", "*-*.ring", "progress"])
 def test_ctrl_c_while_a_run_starts_is_no_failure(tmp_path, moment):
     """Whenever it comes (launcher starting, ranks starting, first step), no rank is said to have failed."""
@@ -121,7 +121,7 @@ def in_the_report(cwd):
         yield process
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_ctrl_c_while_the_run_folder_is_made_waits_until_it_is(tmp_path):
     """The job is done: one signal ends ioprof after the run folder is whole, and says so by its exit code."""
     with in_the_report(tmp_path) as process:
@@ -133,7 +133,7 @@ def test_ctrl_c_while_the_run_folder_is_made_waits_until_it_is(tmp_path):
     assert [] == list(tmp_path.glob("tmp/ioprof-*"))
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_two_signals_while_the_run_folder_is_made_leave_the_capture_files(tmp_path):
     """Whoever insists is obeyed, and told where the recording lies; the run folder has all that was recorded already."""
     with in_the_report(tmp_path) as process:
@@ -149,7 +149,7 @@ def test_two_signals_while_the_run_folder_is_made_leave_the_capture_files(tmp_pa
     assert "Traceback" not in err
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_recording_whose_analysis_was_killed_is_analysed_when_it_is_reported(tmp_path):
     """As by a scheduler that waits only seconds: the host and its capture files may be gone, and the run folder is enough."""
     with in_the_report(tmp_path) as process:
@@ -246,7 +246,7 @@ def dataset(small_tree, tmp_path_factory):
     return folder
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("end", ["complete", "failed"])
 def test_a_run_leaves_no_temporary_file(dataset, end):
     """What torch, its launcher and multiprocessing put into TMPDIR goes away with the spool, however the job ends."""
@@ -280,7 +280,7 @@ def test_the_jobs_temporary_folder_leaves_room_for_its_sockets():
     assert not places[-1]
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_run_in_a_deep_folder_comes_to_its_end(dataset, tmp_path):
     """TMPDIR may have a path as long as schedulers make them: too long for sockets, without which no worker's batch arrives."""
     deep = tmp_path / "local-scratch-of-the-job" / "user.12345678.node1234.cluster"

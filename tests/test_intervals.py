@@ -210,7 +210,7 @@ def test_many_pieces_in_any_order_are_found(edges: list[int], pieces: list[tuple
     assert parts[:, 0].tolist() == [max(asked[number, 0], normal[place, 0]) for number, place in expected]
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     """No access outside of a buffer and no undefined behaviour, also of sets that are not normal and of too little room."""
     built, variables = sanitized("_intervals", [str(NATIVE / "intervals.c")], tmp_path)

@@ -233,7 +233,7 @@ def test_a_copy_while_a_process_writes_is_whole(tmp_path: Path) -> None:
             writer.kill()
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_job_of_some_seconds(tmp_path: Path) -> None:
     """A snapshot has the last seconds so far; the launcher is killed, and `gather` makes the run; its sums are of all steps."""
     job = [sys.executable, PROGRAMS / "step_until.py", "enough"]
@@ -271,7 +271,7 @@ def test_a_job_of_some_seconds(tmp_path: Path) -> None:
     assert int(made) == sum(each["spans"] for each in summary["whole_job"]["kinds"] if each["kind"] == "step")
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_shorter_job_is_kept_whole(tmp_path: Path) -> None:
     """Its figures are of all of it, and nothing says otherwise; there is nothing to take a snapshot of any more."""
     ended = run_ioprof(

@@ -76,7 +76,7 @@ def profiled(disk: Path, spools: Path, last: str) -> Iterator[str]:
         process.communicate(timeout=60)
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @pytest.mark.parametrize(("last", "status"), [("pass", "complete"), ("raise LookupError('mine')", "failed")])
 def test_a_profile_whose_run_folder_cannot_be_made_is_kept(
     last: str, status: str, small_disk: Callable[..., Path], tmp_path: Path
@@ -104,7 +104,7 @@ def test_a_profile_whose_run_folder_cannot_be_made_is_kept(
     assert [] == list(spools.glob("ioprof-*"))
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_second_profile_is_as_the_first(tmp_path: Path) -> None:
     """However often a notebook records: nothing piles up in the process, and each run has its own steps, all of them."""
     program = f"""

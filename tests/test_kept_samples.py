@@ -219,7 +219,7 @@ def _read(path: Path) -> Faults:
     return read_faults(path, lambda name: ids.get(name, 9))
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.usefixtures("small_parts")
 @settings(max_examples=examples(300))
 @given(history=histories(), places=cuts)
@@ -320,7 +320,7 @@ def test_files_take_what_the_window_takes(tmp_path: Path) -> None:
     assert last_ns - first_ns >= keep_ns - 1_000_000_000
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_samples_of_a_real_job_are_dropped_while_it_is_watched_and_killed(tmp_path: Path) -> None:
     """Series and stacks are dropped while `watch` looks; a snapshot and, after a kill of ioprof, the run have the window."""
     job = [sys.executable, PROGRAMS / "step_until.py", "enough"]

@@ -85,7 +85,7 @@ def test_names_that_collide_cost_no_more() -> None:
     assert seconds[1] < 0.1 + 5 * seconds[0]
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     """No access outside of a buffer and no undefined behaviour, of damaged files; and the tables and counts of Python's parsers.
     All scanners, of Kineto, DFTracer and Darshan, are in the library.

@@ -62,7 +62,7 @@ def learned(coloured, tmp_path_factory):
     return folder, finished
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_small_network_learns_four_colours_in_two_ranks(learned):
     """What separates the classes is found: at least 95 % of images that it has not seen are right."""
     folder, _ = learned
@@ -97,7 +97,7 @@ def test_batches_of_an_evaluation_are_no_batches_of_the_training(learned):
     assert 60 == steps["batch"].n_unique()
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_job_that_was_not_recorded_has_the_same_losses(learned, coloured, tmp_path):
     """Recording observes only: without it every loss of 12 steps is the same, bit for bit."""
     config = JobConfig(
@@ -116,7 +116,7 @@ def test_a_job_that_was_not_recorded_has_the_same_losses(learned, coloured, tmp_
     assert tuple(read_curve(tmp_path)["losses"]) == Trace.load(tmp_path / "run").run.learning.losses
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_job_that_was_killed_ends_with_the_same_weights(coloured, tmp_path):
     """Killed twice at random instants and resumed, two ranks have the weights, momenta and random states of an undisturbed job."""
     arguments = map(str, (PROGRAM, coloured / "train", tmp_path, 2, 0, 2, 15))
@@ -218,7 +218,7 @@ def test_tokens_come_from_the_null_loader_alone(coloured, tmp_path):
         plan_job(RunOptions(dataset=coloured / "train", model="transformer", steps=2, out=tmp_path / "run"), {}, SILENT)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_an_emulated_device_reads_for_evaluations_and_writes_checkpoints(coloured, tmp_path):
     """It learns nothing and says so; the images are read, and the checkpoint has the model's weights and momenta in bytes."""
     device = f"emulated:{device_names()[0]}"

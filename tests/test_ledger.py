@@ -63,7 +63,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> "tuple[Run, dict[str, flo
     return Run.load(folder / "run"), json.loads(ended.stdout)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_the_parts_are_as_long_as_the_jobs_own_clock_says(whole: "tuple[Run, dict[str, float]]") -> None:
     """Imports, index, epochs, validation, checkpoints and end, each within 5 % or 0.1 s."""
     run, took = whole

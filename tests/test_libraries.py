@@ -121,6 +121,7 @@ def assert_library_is_named(found: Job, name: str) -> None:
     assert [name] == [text.split()[0] for text in found.run.summary.run.libraries]
 
 
+@pytest.mark.job(every=4)
 def test_webdataset(images: Path, tmp_path: Path) -> None:
     """A pipeline in workers: its stages are transforms, its own batches are collated, and each sample has its shard."""
     need("webdataset")
@@ -140,6 +141,7 @@ def test_webdataset(images: Path, tmp_path: Path) -> None:
     assert 72 == samples["offset"].sum()
 
 
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize(
     ("stages", "ranks", "shards"),
     [
@@ -198,6 +200,7 @@ def test_datasets_formatting(arrow: Path, tmp_path: Path) -> None:
         assert covered > 0.85 * seconds(of_kind(steady, "fetch"))
 
 
+@pytest.mark.job(every=4)
 def test_litdata(images: Path, tmp_path: Path) -> None:
     """Chunks in a local folder."""
     need("litdata")
@@ -221,6 +224,7 @@ def test_tfrecord(images: Path, tmp_path: Path) -> None:
     assert "extract_feature_dict" in names(of_kind(found.trace, "transform"))
 
 
+@pytest.mark.job(every=4)
 def test_streaming(images: Path, tmp_path: Path) -> None:
     """MDS shards in a local folder; the `__getitem__` of the user's class is the transform."""
     need("streaming")
@@ -316,6 +320,7 @@ def test_an_unknown_version_is_left_alone(file: str, name: str, place: str, tmp_
     assert [place] == [entry.unobserved.split(": ")[1] for entry in found]
 
 
+@pytest.mark.job(every=4)
 def test_no_library_is_imported(tmp_path: Path) -> None:
     """A job that uses none of these libraries loads none of them."""
     program = "import sys, torch.utils.data; print(*sorted({name.partition('.')[0] for name in sys.modules}))"

@@ -130,7 +130,7 @@ def dataset(small_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Datas
     return made(small_tree, folder, layout="lmdb", image="rgb256", encoding="raw", size=64)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_each_value_is_one_read_of_its_own_bytes(dataset, tmp_path):
     """A read per record and no fault; besides them only pages of the tree, each once."""

@@ -181,7 +181,7 @@ def small_shared_memory(request: pytest.FixtureRequest) -> list[str]:
     return command
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_shared_memory_that_is_full_says_what_to_do(datasets: dict[str, Dataset], small_shared_memory: list[str]) -> None:
     """Whether a batch finds no room on its way to the rank, or not even the workers' locks do: what it was, and what to type."""
     ended = subprocess.run([*small_shared_memory, *program(datasets["files"], 1)], capture_output=True, text=True, timeout=120)
@@ -191,7 +191,7 @@ def test_shared_memory_that_is_full_says_what_to_do(datasets: dict[str, Dataset]
     assert {"--workers", "--batch-size", "--shm-size=16g)"} <= set(said.replace(",", " ").split())
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_file_cut_short_under_a_worker_is_a_bus_error_with_its_causes(datasets: dict[str, Dataset], tmp_path: Path) -> None:
     """A page that is no longer there kills the worker, and nobody can say which mapping it was: both are named."""
     dataset = Dataset.load(shutil.copytree(datasets["lmdb"].path, tmp_path / "lmdb"))

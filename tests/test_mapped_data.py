@@ -68,7 +68,7 @@ def test_faults_of_the_training_process_last_as_long_as_it_waited(way: str, tmp_
     assert str(path) in {read.path for read in run.summary.storage.slowest}
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @needs_library
 @needs_faults
 def test_workers_that_are_never_major_are_timed(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_workers_that_are_never_major_are_timed(tmp_path: Path) -> None:
     assert line["device"] / RATE * 0.8 <= (faults["end_ns"] - faults["start_ns"]).sum() / 1e9
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @needs_library
 def test_without_page_faults_the_report_says_how_much_was_not_timed(tmp_path: Path) -> None:
     """Where perf events are forbidden: in the capture's facts, a caveat, and the verdict; not the reads' own ratio."""

@@ -216,7 +216,7 @@ def all_forms() -> tuple[list[str], Words]:
     return made, words
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_no_secret_is_in_what_a_recording_writes_and_prints(tmp_path):
     """In no file of the run folder, none of the spool that describes the run, no export, and on no stream but the job's own."""
@@ -314,7 +314,7 @@ def test_a_profiled_block_that_fails_keeps_no_secret(tmp_path):
 # ------------------------------------------------------------------------------------------------ who can read it
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_a_run_folder_is_the_users_alone(tmp_path):
     """Also the folder of parts; folders above and a folder that is there have the mode that they would have, and so has the job."""

@@ -76,7 +76,7 @@ def test_a_pipeline_learns_what_one_process_learns(staged):
     assert pytest.approx(expected_losses(1), rel=1e-5) == list(staged.trace.run.learning.losses)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_each_message_has_one_name_on_both_ranks(staged):
     """Activations forward and gradients back, one of each per microbatch and border, and the labels."""
     messages = staged.trace.spans.filter(kind="comm", step=STEPS - 1).with_columns(pl.col("name").cast(pl.String))

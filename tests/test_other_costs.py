@@ -139,7 +139,7 @@ def test_copies_on_the_stream_of_the_computation_are_added(mode: str, copy_ms: f
     assert replayed(found).step_s * 1e3 == pytest.approx(expected_ms, rel=0.02)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_the_command_takes_them(tmp_path: Path) -> None:
     """Layout and image are checked against what the other run read."""
     run, like = DEMO / "files", DEMO / "lmdb-rgb256"

@@ -49,6 +49,7 @@ def recorded(python: Path, folder: Path) -> Run:
     return Run.load(folder / "run")
 
 
+@pytest.mark.system(every=4)
 @needs_library
 def test_newer_versions_are_recorded_by_the_same_extension(tmp_path: Path) -> None:
     """Spans and reads; `_native` is one library for all versions."""

@@ -111,7 +111,7 @@ def test_the_code_of_a_duration_is_its_logarithm(duration_ns: int) -> None:
     assert module.duration_code(np.array([duration_ns])).tolist() == [expected]
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     """No access outside of a buffer and no undefined behaviour, also of numbers that have no place."""
     built, variables = sanitized("_bins", [str(NATIVE / "bins.c")], tmp_path)

@@ -58,6 +58,7 @@ def test_the_links_are_links_in_git() -> None:
     assert [Path("..", name) for name in LINKS] == [(ROOT / "ioprof" / name).readlink() for name in LINKS]
 
 
+@pytest.mark.system(every=4)
 def test_the_wheel_holds_one_package(built: Path) -> None:
     """The user's own `loaders.py` is never shadowed; both linked folders and the package's data are inside."""
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
@@ -93,6 +94,7 @@ def test_the_sdist_holds_the_c_sources(built: Path) -> None:
     assert set() == sources - names
 
 
+@pytest.mark.system(every=4)
 def test_the_installed_package_works_outside_of_the_checkout(installed: Path, tmp_path: Path) -> None:
     """Everything is imported from the wheel, the linked folders only by their package names."""
     program = "import ioprof, ioprof.converters as c, ioprof.loaders as l\nprint(ioprof.__file__, c.__file__, l.__file__)"
@@ -141,6 +143,7 @@ def test_the_wheel_records_at_full_speed_where_there_is_no_compiler(installed: P
         assert costs[0] < 1.5 * costs[1]
 
 
+@pytest.mark.system(every=4)
 def test_without_a_compiler_the_install_says_what_to_do(built: Path, tmp_path: Path) -> None:
     """In its last line; no wheel is left."""
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:

@@ -93,7 +93,7 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
         made.context.close()
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_the_page_opens_offline_with_title_lanes_and_numbers(opened: Visit) -> None:
     assert (
         opened.page.title()
@@ -144,7 +144,7 @@ def shown_seconds(opened: Visit) -> tuple[float, float]:
     return 0.0, max(sample().steps["end_ns"]) / 1e9
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_the_timeline_is_moved_and_zoomed_by_keys_and_the_hash_leads_back(opened: Visit) -> None:
     opened.page.focus("#timeline-view")
     opened.page.keyboard.press("0")
@@ -208,7 +208,7 @@ def test_search_leads_to_a_step_and_to_a_file(opened: Visit) -> None:
     opened.page.keyboard.press("0")
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_a_step_in_a_table_or_a_chart_leads_to_the_timeline(opened: Visit) -> None:
     for place in ("#steps table a", "#steps svg a"):
         link = opened.page.locator(place).first
@@ -245,7 +245,7 @@ def test_a_stretch_that_is_selected_says_causes_bytes_reads_and_files(opened: Vi
     opened.page.keyboard.press("Escape")
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_a_page_of_a_comparison_is_accessible_and_fits_a_phone(browser: Any, tmp_path: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe()
     ioprof.compare(*(ROOT / "tests" / "data" / "demo" / name for name in ("files", "lmdb"))).write_html(tmp_path / "compare.html")
@@ -257,7 +257,7 @@ def test_a_page_of_a_comparison_is_accessible_and_fits_a_phone(browser: Any, tmp
     page.close()
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_the_picture_of_the_readme_is_made_by_a_command(browser: Any, tmp_path: Path) -> None:
     """As large as the one that is committed, and small."""
     screenshot.take(browser, ROOT / "tests" / "data" / "demo" / "files", tmp_path / "timeline.png")
@@ -283,7 +283,7 @@ def test_a_click_names_the_span_under_it_and_lanes_unfold(opened: Visit) -> None
     opened.page.keyboard.press("Escape")
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_the_page_is_accessible(visit: Any) -> None:
     """axe-core finds nothing serious in either theme: contrast of texts, names of what can be pressed, tables, landmarks, ..."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe()
@@ -325,7 +325,7 @@ def test_without_a_wide_screen_nothing_sticks_out(opened: Visit) -> None:
     opened.until("document.getElementById('canvas').getBoundingClientRect().width > 900")
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_the_page_prints_on_white_with_everything_open(visit: Any) -> None:
     opened = visit(sample(), color_scheme="dark")
     printed = opened.context.new_cdp_session(opened.page).send("Page.printToPDF", {"printBackground": True})
@@ -339,7 +339,7 @@ def test_the_page_prints_on_white_with_everything_open(visit: Any) -> None:
     assert opened.incidents == []
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_the_thinned_picture_is_like_that_of_all_spans(visit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Structural similarity (Wang et al. 2004) of the timeline drawn from all spans and from bins of the run."""
     ndimage = pytest.importorskip("scipy.ndimage", reason="scipy is not installed")
@@ -363,7 +363,7 @@ def _picture(opened: Visit) -> Any:
         return np.asarray(picture.convert("L"), dtype=np.float64)
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_one_stall_in_100_000_steps_is_seen_at_once_found_by_one_key_and_its_read_named_by_one_click(visit: Any) -> None:
     run = stalled_run()
     assert run.trace.num_spans > payloads.MOST_SPANS

@@ -84,7 +84,7 @@ def test_seven_workers_make_what_one_makes(small_tree, tmp_path):
     assert folder_bytes(one.path) == folder_bytes(made(small_tree, tmp_path / "seven" / "dataset", workers=7, **options).path)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_cluster_makes_what_one_machine_makes(small_tree, tmp_path):
     """Three Dask workers of two threads each: the same bytes."""
     if importlib.util.find_spec("distributed") is None:

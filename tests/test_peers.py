@@ -127,7 +127,7 @@ def test_a_program_that_sends_slowly(way: str, tmp_path: Path) -> None:
     assert of_files["bytes"].sum() == found.bytes  # what was received is no part of it
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_messages_within_the_job_are_no_data(tmp_path: Path) -> None:
     """DDP on gloo, its store, and loaders whose batches go through pipes and through shared memory: not one span."""
     run_captured(tmp_path / "spool", sys.executable, PROGRAMS / "exchange_within_job.py", "fork")
@@ -199,7 +199,7 @@ def test_a_file_that_was_downloaded_names_its_peer(tmp_path: Path) -> None:
     assert names == sorted(written["path"])
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_what_a_program_reads_for_a_pipe_is_counted_once(tmp_path: Path) -> None:
     """`cat FILE |`, as webdataset opens shards: the file's bytes are those of the program, the pipe's are counted apart."""
     shard, program = tmp_path / "shard", tmp_path / "program.py"

@@ -258,7 +258,7 @@ def peak_bytes(folder: Path, num_chunks: int) -> tuple[int, int]:
     return number, peak_kb * 1024
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_memory_does_not_grow_with_the_number_of_reads(tmp_path: Path) -> None:
     """Four times as many reads take at most 40 bytes for each further one, and 9 beyond that (measured); it was 375."""
     few, few_bytes = peak_bytes(tmp_path / "few", 500)

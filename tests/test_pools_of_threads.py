@@ -21,7 +21,7 @@ def test_a_job_of_another_backend_is_of_no_pool() -> None:
     assert product_of_job(SimpleNamespace(), 0) is None
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("kind", ["threads", "batches", "pool", "loky", "generator"])
 def test_waits_are_those_of_the_stopwatch_and_know_their_tasks(images: Path, tmp_path: Path, kind: str) -> None:
     """Those after the first step. Each has the number of a batch, and a task made that."""

@@ -350,7 +350,7 @@ def test_clients_double(most):
 # ------------------------------------------------------------------------------------------------ whole probes
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @settings(max_examples=15)
 @given(num_bytes=st.integers(1, 30 << 20), most=st.integers(1, 5), whole=st.booleans())
 def test_the_budget_of_bytes_is_kept(large, small, num_bytes, most, whole):
@@ -407,7 +407,7 @@ def test_memory_is_said_to_be_memory(small_disk):
     assert one.cached_operations == one.operations > 0
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_a_throttled_disk_gives_no_more_than_its_rule(tmp_path):
     """The rate stays below the rule, except for the first time slice of the throttle; and the device's counters agree."""
     rate, slice_s = 8_000_000, 0.1  # Linux, block/blk-throttle.c: DFL_THROTL_SLICE_HD

@@ -344,7 +344,7 @@ def test_an_interrupt_ends_a_series_of_runs(tmp_path: Path) -> None:
 _LIBRARIES = {"stateful": "torchdata", "accelerate": "accelerate", "lightning": "lightning", "trainer": "transformers"}
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("how", ["positional", "helper", "each_epoch", "own", "careless", *_LIBRARIES])
 def test_one_loader_is_changed_and_the_others_stay(how: str, tmp_path: Path) -> None:
     """Whoever makes it: the one to train from gets two workers, and the one to validate, of the same dataset, keeps its own."""
@@ -369,7 +369,7 @@ def test_one_loader_is_changed_and_the_others_stay(how: str, tmp_path: Path) -> 
     assert "num_workers=2 instead of 1" in (changes_text(after.loaders) or "")
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_every_rank_makes_the_change(tmp_path: Path) -> None:
     """Under torchrun too."""
     words = ["-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", 0, PROGRAM, "plain"]
@@ -384,7 +384,7 @@ def _workers(trace: Trace, rank: int) -> set[int]:
     return {each.worker for each in trace.run.processes if each.rank == rank and each.role == "worker" and each.worker is not None}
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.alone  # beside other tests no core is idle, and no workers are advised
 @needs_library
 def test_prove_records_a_script_again_without_and_with_the_change(tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ def test_prove_records_a_script_again_without_and_with_the_change(tmp_path: Path
     assert (2, True) == (again.code, "replace it with --force" in again.err)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_a_script_that_fails_with_the_change_proves_nothing(tmp_path: Path) -> None:
     """The error says in which run, and the script's own last line; the run folder says that the run failed."""
@@ -428,7 +428,7 @@ def test_a_script_that_fails_with_the_change_proves_nothing(tmp_path: Path) -> N
     assert "failed" == Trace.load(tmp_path / "after").run.status
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_a_loader_without_workers_gets_some(tmp_path: Path) -> None:
     """0 -> 2, and the other way; a class that never has more than one is named."""

@@ -180,7 +180,7 @@ def parquet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 @pytest.mark.parametrize("how", ["fetch", "both", "step"])
 def test_reads_of_pyarrows_threads_are_those_that_the_program_counts(parquet: Path, tmp_path: Path, how: str) -> None:

@@ -52,6 +52,7 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> "tuple[Trac
 # ------------------------------------------------------------------------------------------------ the command is as it was
 
 
+@pytest.mark.job(every=4)
 def test_output_input_and_exit_code_are_the_commands(tmp_path: Path) -> None:
     """What it prints, on either stream, what it reads, and how it ends."""
     program = "import sys; data = sys.stdin.read(); print(data.upper()); print('oh', file=sys.stderr); sys.exit(7)"
@@ -79,6 +80,7 @@ def test_a_command_that_is_killed_ends_as_in_a_shell(tmp_path: Path) -> None:
     assert "was killed by SIGKILL" in json.loads((tmp_path / "run/run.json").read_text())["failures"][0]["what"]
 
 
+@pytest.mark.job(every=4)
 def test_options_after_the_command_are_its_own(tmp_path: Path) -> None:
     """With and without `--`."""
     for dashes in (["--"], []):
@@ -97,6 +99,7 @@ def test_options_after_the_command_are_its_own(tmp_path: Path) -> None:
         assert "--out -n --help\n" == subprocess.run(line, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.job(every=4)
 def test_signals_reach_the_command(tmp_path: Path) -> None:
     """A scheduler's SIGUSR1 and SIGTERM are for the job; ioprof waits for what the job makes of them."""
     program = (
@@ -130,6 +133,7 @@ def test_what_cannot_be_run_is_said_in_one_line(command: list[str], code: int, s
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.job(every=4)
 def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
     """Unless that is asked for; and the command is not even started."""
     assert 0 == record(tmp_path / "run", "true").returncode
@@ -141,6 +145,7 @@ def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ what is seen of a training script
 
 
+@pytest.mark.job(every=4)
 def test_a_recorded_script_computes_the_same(trained: "tuple[Trace, str]", tree: Path) -> None:
     """Its samples, their order and its losses are those of the script alone, to the last digit."""
     alone = subprocess.run(
@@ -219,6 +224,7 @@ def orphaned(tmp_path: Path) -> Iterator[Path]:
         shutil.rmtree(spool, ignore_errors=True)
 
 
+@pytest.mark.job(every=4)
 def test_gather_completes_a_run_whose_ioprof_was_killed(orphaned: Path) -> None:
     """The job went on, all that it read is there, and the run says what is not known; then there is nothing left to gather."""
     ended = subprocess.run([*IOPROF, "gather", str(orphaned), "--json"], capture_output=True, text=True, timeout=60)

@@ -89,7 +89,7 @@ def test_another_job_is_no_recording_of_this_one() -> None:
     assert "recordings" in {each.code for each in ioprof.whatif(trace, other, decode=2.0).assumptions}
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_the_command_takes_several_runs(tmp_path: Path) -> None:
     """It says how many there are, and `--json` is the result of the function."""
     folders = [DEMO / "files"] * 2

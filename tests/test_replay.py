@@ -328,7 +328,7 @@ def test_a_run_that_cannot_be_replayed_says_so_in_its_summary() -> None:
     assert all(entry.gain is None for entry in summary.steps.causes)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_the_command_prints_the_baseline_first(tmp_path: Path) -> None:
     """Then the prediction; `--json` is the result of the function."""
     run = ROOT / "tests" / "data" / "demo" / "files"

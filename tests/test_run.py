@@ -61,7 +61,7 @@ def two_epochs(datasets, tmp_path_factory):
     return run
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
 def test_causes_of_every_step_sum_to_its_wall_time(datasets, two_epochs, layout):
     """Law 1 on a real run: integer nanoseconds, every rank, every step; and every batch can be followed from read to step."""
@@ -82,7 +82,7 @@ def test_causes_of_every_step_sum_to_its_wall_time(datasets, two_epochs, layout)
         assert [(rank, batch) for rank in range(2) for batch in range(10)] == found, kind
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
 def test_batches_of_threads_are_followed_from_read_to_step(datasets, layout, tmp_path):
     """Two threads of the rank make all batches, each read, decoded and transformed in the thread that fetches it."""
@@ -175,7 +175,7 @@ def test_the_null_loader_needs_no_dataset_and_waits_for_nothing(tmp_path):
     assert 0 <= run.hosts[0].others_cpu_ratio <= 1
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_real_model_on_the_cpu_exchanges_gradients(datasets, tmp_path):
     """`--device cpu` computes and exchanges for real: nothing is copied, nothing is emulated."""
     arguments = ("--device", "cpu", "--ranks", 2, "--steps", 4, "--batch-size", 4, "--out", "run", "--json")
@@ -245,7 +245,7 @@ def test_storage_held_to_a_crawl_is_named(photos, tmp_path, layout, from_storage
     assert read.filter(source="storage")["bytes"].sum() > from_storage * read["bytes"].sum() > 0
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_killed_worker_leaves_what_it_recorded(datasets, tmp_path):
     """SIGKILL of a worker: the job fails in one line, the spans before the kill are there, the report names the worker."""
     arguments = ("run", datasets / "files", "--ranks", 2, "--steps", 2000, "--batch-size", 4, "--out", "run")
@@ -267,7 +267,7 @@ def test_a_killed_worker_leaves_what_it_recorded(datasets, tmp_path):
     assert (None, True) == (host.others_cpu_ratio, "killed" in host.others_cpu_reason)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_killed_rank_leaves_what_it_recorded(datasets, tmp_path):
     """SIGKILL of a rank: all other processes end, the rank's spans before the kill are there, the report says what is missing."""
     arguments = ("run", datasets / "lmdb", "--ranks", 2, "--steps", 2000, "--batch-size", 4, "--out", "run")
@@ -287,7 +287,7 @@ def test_a_killed_rank_leaves_what_it_recorded(datasets, tmp_path):
     assert (steps["end_ns"] - steps["start_ns"]).to_list() == total.to_list()
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_no_process_outlives_a_killed_ioprof(datasets, tmp_path):
     """SIGKILL of ioprof itself: launcher, ranks and workers end, and the folder is no run."""
     arguments = ("run", datasets / "lmdb", "--ranks", 2, "--steps", 2000, "--batch-size", 4, "--out", "run")
@@ -300,7 +300,7 @@ def test_no_process_outlives_a_killed_ioprof(datasets, tmp_path):
     assert not (tmp_path / "run" / "run.json").exists()
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_ctrl_c_ends_all_ranks_and_leaves_a_readable_run(datasets, tmp_path):
     """SIGINT: exit code 130, no process left, a report of the steps that were made."""
     arguments = ("run", datasets / "files", "--ranks", 2, "--steps", 2000, "--batch-size", 4, "--out", "run")

@@ -71,7 +71,7 @@ def read_by_epoch(trace, dataset, steps):
 # ------------------------------------------------------------------------------------------------ page cache
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
 def test_a_cold_run_reads_storage_and_a_warm_one_does_not(datasets, tmp_path, layout):
     """The state that is asked for is there at the start, by residency, and the job's own reads agree with it."""
@@ -98,7 +98,7 @@ def test_a_cold_run_reads_storage_and_a_warm_one_does_not(datasets, tmp_path, la
     assert from_storage[1] <= 0.02 * dataset.bytes
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_as_is_changes_nothing(datasets, tmp_path):
     """What was resident before is resident at the start, half of it or all."""
     paths = datasets["files"].data_files()
@@ -111,7 +111,7 @@ def test_as_is_changes_nothing(datasets, tmp_path):
     assert [pytest.approx(before, abs=0.01)] * 2 == found
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_a_cold_run_on_a_file_system_in_memory_says_that_it_is_not(datasets, tmp_path, small_disk):
     """tmpfs holds its files in memory: the run goes on, and neither its output nor its report call it cold."""
     disk = small_disk(1 << 24)
@@ -139,7 +139,7 @@ def on_loop_device(image, place):
         subprocess.run(["umount", place], check=True)
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_cold_is_cold_below_a_loop_device(datasets, tmp_path, small_disk):
     """The backing file is evicted too, and looked at; where it lies in memory the report calls that no storage."""
     with on_loop_device(tmp_path / "disk.img", tmp_path / "loop") as disk:
@@ -162,7 +162,7 @@ def test_cold_is_cold_below_a_loop_device(datasets, tmp_path, small_disk):
         assert "storage in memory" in jobs.report_of(tmp_path / "run")
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_an_lmdb_is_read_by_reads_when_asked(datasets, tmp_path):
     """All values come by reads of the file, where through the map they come by faults of its pages."""
     dataset = datasets["lmdb"]
@@ -228,7 +228,7 @@ def large_disk(tmp_path_factory):
         yield disk
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
 def test_beyond_memory_the_second_epoch_reads_again(photos, large_disk, tmp_path, layout):
@@ -298,7 +298,7 @@ def test_a_job_that_finds_no_room_says_why(datasets, tmp_path):
     assert not Path(limit.name).exists()
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_killed_ioprof_leaves_no_group_for_long(datasets, tmp_path):
     """SIGKILL leaves the group; the next run that makes one removes it."""
     parents = [parent for _, parent in group_parents()]
@@ -319,7 +319,7 @@ def test_a_killed_ioprof_leaves_no_group_for_long(datasets, tmp_path):
     assert not group.exists()
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_warm_under_a_limit_is_charged_to_the_job(datasets, tmp_path):
     """Pages belong to who reads them first: they are read under the limit, or it would bound nothing. Again where the kernel takes
     idle pages, and took these before they were counted."""
@@ -339,7 +339,7 @@ def test_warm_under_a_limit_is_charged_to_the_job(datasets, tmp_path):
 # ------------------------------------------------------------------------------------------------ scale
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_run_on_a_multiple_is_a_run_on_that_dataset(datasets, tmp_path):
     """Made beside the dataset, said in run.json and in the report; the epoch has that many steps. The page cache, of which nobody
     asked, is not looked at: a million files are not opened for a report that nobody wants."""
@@ -381,7 +381,7 @@ def where(trace, served, local):
     }
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_staged_before_the_shared_path_is_read_once(datasets, served, tmp_path):
     """By the server's own books: the dataset once, and a sample; every batch comes from the copy, which goes with the run."""
     (tmp_path / "local").mkdir()
@@ -403,7 +403,7 @@ def test_staged_before_the_shared_path_is_read_once(datasets, served, tmp_path):
     assert "break-even" in report
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
 def test_staged_while_training_the_shared_path_is_read_in_the_first_epoch_only(datasets, served, tmp_path, layout):
     """By the server's own books each byte is asked for about once, in three epochs; later epochs come from the copy alone."""
@@ -425,7 +425,7 @@ def test_staged_while_training_the_shared_path_is_read_in_the_first_epoch_only(d
     assert "written to" in jobs.whole_report(finished, tmp_path)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
 def test_what_was_filled_and_is_kept_is_a_dataset(datasets, tmp_path, layout):
     """Also where the job ended within its first epoch: what no worker has read is copied at the end, and the digest compared."""
@@ -443,7 +443,7 @@ def test_what_was_filled_and_is_kept_is_a_dataset(datasets, tmp_path, layout):
     assert "were in" in jobs.whole_report(finished, tmp_path)
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_an_interrupted_staging_goes_on_with_the_next_run(datasets, served, tmp_path):
     """Ctrl-C while files are copied: exit code 130, no dataset in the folder, and the next run copies the rest."""
     large = multiple_of(datasets["files"], Scale.parse("40x"))
@@ -466,7 +466,7 @@ def test_an_interrupted_staging_goes_on_with_the_next_run(datasets, served, tmp_
     assert 0 < stage.copied_bytes < stage.bytes == sum(os.stat(path).st_size for path in large.data_files())
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_run_does_not_remove_what_somebody_keeps(datasets, tmp_path):
     """A copy that `ioprof stage` made serves a run, and stays."""
     (tmp_path / "local").mkdir()
@@ -479,7 +479,7 @@ def test_a_run_does_not_remove_what_somebody_keeps(datasets, tmp_path):
     )
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_killed_filling_is_no_dataset_and_no_harm(datasets, tmp_path):
     """SIGKILL while workers fill the copy: nothing looks whole, and the next run fills a new one."""
     (tmp_path / "local").mkdir()
@@ -496,7 +496,7 @@ def test_a_killed_filling_is_no_dataset_and_no_harm(datasets, tmp_path):
     assert (True, []) == (trace.run.stage.filled_ratio > 0.9, os.listdir(tmp_path / "local"))
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_auto_takes_the_folder_that_the_scheduler_names(datasets, tmp_path):
     """Found by name, and said."""
     (tmp_path / "job").mkdir()

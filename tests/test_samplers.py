@@ -485,7 +485,7 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> N
         Sampler(str(tmp_path / "absent"))
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_killed_launcher_leaves_its_samples(data: Path, spool: Path) -> None:
     """SIGKILL loses at most the line that was being written."""
     command = [sys.executable, str(LAUNCHER), str(spool), str(data), str(READ_BYTES), str(READS)]

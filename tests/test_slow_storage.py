@@ -31,6 +31,7 @@ def read(path: Path, join: object) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.system(every=4)
 @pytest.mark.parametrize("file_system", ["ext4", "xfs"])
 def test_a_buffered_reader_gets_no_more_than_the_rate(file_system: str, tmp_path: Path) -> None:
     """The time has a lower bound, and by the counters of the kernel each byte was read from the device once."""

@@ -91,7 +91,7 @@ def marked_lines(name: str) -> dict[str, int]:
 # ------------------------------------------------------------------------------------------------ reading
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @pytest.mark.parametrize("minor", MINORS)
 def test_the_stack_of_a_process_is_read(minor: str, tmp_path: Path) -> None:
     """Every frame with file, line and function: those of functions, methods, generators, and those that were called from C."""
@@ -114,7 +114,7 @@ def test_the_stack_of_a_process_is_read(minor: str, tmp_path: Path) -> None:
     assert "TracerPid:\t0\n" in status  # nothing traces it, so nothing stops it
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @pytest.mark.parametrize("minor", MINORS)
 def test_a_stack_that_changes_is_read_as_it_was_or_not_at_all(minor: str, tmp_path: Path) -> None:
     """A thread that calls a function ten million times a second: each sample is a stack that it can have."""
@@ -125,7 +125,7 @@ def test_a_stack_that_changes_is_read_as_it_was_or_not_at_all(minor: str, tmp_pa
     assert state.torn < 0.2 * state.samples
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @pytest.mark.parametrize("minor", MINORS)
 def test_who_holds_the_interpreter_lock_is_sampled(minor: str, tmp_path: Path) -> None:
     """The thread that computes while the main thread waits for the lock after each pause; nobody where none computes."""
@@ -236,7 +236,7 @@ def test_threads_of_a_rank_are_sampled_while_there_are_no_workers(tmp_path: Path
     sampler.stop()
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @pytest.mark.parametrize("minor", MINORS)
 def test_a_thread_is_sampled_until_it_ends(minor: str, tmp_path: Path) -> None:
     """Its samples have its number; what takes the memory of its state later is not taken for it."""
@@ -334,7 +334,7 @@ def test_wrong_offsets_give_no_stack(tmp_path: Path) -> None:
         reader.close()
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @pytest.mark.parametrize("minor", ["3.11", "3.12"])
 def test_fixed_layouts_are_those_of_the_headers(minor: str, tmp_path: Path) -> None:
     """The offsets of a version that does not describe itself, as its own headers have them."""

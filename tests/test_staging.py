@@ -206,7 +206,7 @@ def interrupted(dataset, folder):
     return next(folder.glob(".*"))
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_killed_copy_is_no_dataset_and_goes_on(datasets, tmp_path):
     """SIGKILL at any instant: no manifest under the dataset's name, and the same command makes it whole."""
     large = multiple_of(datasets["files"], Scale.parse("60x"))

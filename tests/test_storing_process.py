@@ -58,7 +58,7 @@ def storing(spool: Path) -> Iterator[StoringProcess]:
     found.close()
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_what_the_process_stores_is_what_its_recorder_would_store(spool: Path, storing: StoringProcess, tmp_path: Path) -> None:
     """All files are the same, and what is known of the spans."""
     (out := tmp_path / "out").mkdir()
@@ -87,7 +87,7 @@ def test_a_process_that_is_killed_leaves_nothing(spool: Path, storing: StoringPr
     assert [] == list(out.iterdir())
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_a_full_disk_is_said_by_the_recorder(
     spool: Path, storing: StoringProcess, small_disk: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -111,7 +111,7 @@ with storing.starting(Path(sys.argv[1])):
 """
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("after_s", [0, 3])
 def test_it_ends_with_its_recorder(spool: Path, after_s: float) -> None:
     """Also if that is killed, while the process loads or waits."""
@@ -137,7 +137,7 @@ def test_little_is_stored_without_it(spool: Path) -> None:
         assert 0 == storing.cpu_s()
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("ends_early", [False, True])
 def test_a_recording_that_has_it_is_whole(ends_early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run folder has all that the command did, with the costs of recording, whether the process lives on or not.

@@ -163,7 +163,7 @@ def test_damage_is_named(dataset, tmp_path):
         list(make_loader("webdataset", copy, options))
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_reads_are_recorded_under_the_batch_that_waited_for_them(dataset, tmp_path):
     """Every byte of the tars once per epoch, and each read for a batch of the job."""

@@ -88,7 +88,7 @@ def test_threads_end_with_the_loop(tree: Path, tmp_path: Path) -> None:
     assert [num_threads] * 2 == [torch.get_num_threads(), *later]
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_each_read_leads_to_its_batch(tree: Path, tmp_path: Path) -> None:
     """Reads lie in the thread and time of their batch's fetch; each file is read once in the epoch and once in the evaluation.

@@ -37,7 +37,7 @@ def test_what_hiding_copies_brings_is_in_the_report(copy, least, most, tmp_path)
     assert "alexnet; 2,987.0 samples/s per device, published: TensorFlow benchmarks" in report
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_preset_makes_its_job_with_the_exchange_that_was_asked_for(tmp_path):
     """Options that are given win over the preset's; buckets take the time of their scheme on two emulated nodes."""
     given = ("--exchange", "hierarchical", "--ranks-per-node", 1, "--ranks", 2, "--batch-size", 8, "--steps", 6, "--out", "run")
@@ -77,7 +77,7 @@ def test_presets_are_listed_with_their_sources(tmp_path):
     assert text.count("year unknown: ") == len([preset for preset in found.values() if not preset["year"]]) == 6
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_study_is_made_again_by_one_command(tmp_path):
     """One run for each number of ranks; its table is what the runs say, and the parts of a step sum to it."""
     words = ("--values", "1,2", "--steps", 8, "--batch-size", 16, "--out", "made", "--json")

@@ -213,6 +213,7 @@ SENT: Final = {
 }  # fmt: skip
 
 
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize(("before", "send"), SENT.values(), ids=SENT.keys())
 def test_signals_are_received_as_without_ioprof(
     before: str, send: Callable[[subprocess.Popen[bytes]], None], tmp_path: Path
@@ -260,6 +261,7 @@ IN_TERMINAL: Final = {
 }  # fmt: skip
 
 
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize(("command", "typed"), IN_TERMINAL.values(), ids=IN_TERMINAL.keys())
 def test_a_terminal_is_the_commands(command: str, typed: dict[str, bytes], tmp_path: Path) -> None:
     """Keys reach it once, it reads and writes there, and it can be stopped and continued."""
@@ -280,6 +282,7 @@ def record(folder: Path, *command: object, **variables: str) -> "subprocess.Comp
     return subprocess.run([str(word) for word in line], env=environment, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.job(every=4)
 def test_a_run_folder_that_cannot_be_made_loses_nothing(tmp_path: Path) -> None:
     """One line says where the recording is and what to type; that makes the run folder, with the command's exit code."""
     out = tmp_path / "out"

@@ -100,7 +100,7 @@ def watch_a_job(folder: Path) -> Watched:
     return Watched(live, Run.load(folder / "run"), printed, messages, command.returncode, metrics, before_end)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_sums_are_those_of_the_run_folder(watched: Watched) -> None:
     """Every span is counted once although chunks are flushed meanwhile; bytes by source, steps and batches are those of the run."""
@@ -183,7 +183,7 @@ def test_metrics_are_parsed_by_the_client_library(watched: Watched) -> None:
     assert buckets == [sums.reads["storage"] + sums.reads["unknown"]]
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_a_killed_recording_is_watched_to_its_end(tmp_path: Path) -> None:
     """ioprof is killed, the job goes on for a while: `watch` ends with the job and names the command that makes the run folder."""

@@ -59,6 +59,7 @@ def print_table(title: str, found: dict[str, tuple[int, StorageBytes]]) -> None:
         print(f"{way:18} {numbers} {error:7.1%}")
 
 
+@pytest.mark.system(every=4)
 def test_storage_bytes_are_those_of_the_device(tmp_path: Path) -> None:
     """What read calls and page faults fetched, by process, for every way whose library is installed; first cold, then warm."""
     with slow_storage.throttled_disk(tmp_path, 700 << 20) as disk:
