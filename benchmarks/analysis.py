@@ -26,9 +26,9 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.summary import summarise
-from ioprof.run_record import RunRecord
-from ioprof.schema import SOURCES, SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import SOURCES, SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 
 RANKS: Final = 8
 WORKERS: Final = 4

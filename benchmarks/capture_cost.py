@@ -27,9 +27,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ioprof.format.run_record import RunRecord
 from ioprof.instrument import preload
 from ioprof.recording.run_writer import make_run_folder
-from ioprof.run_record import RunRecord
 
 PASSES = 40
 LOOP = Path(__file__).with_name("access_loop.c")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.analysis.ceilings import RESIDUALS
-from ioprof.run_record import Summary
+from ioprof.format.run_record import Summary
 
 CLOSE: Final = 0.05
 """Of a step."""

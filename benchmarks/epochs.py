@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import slow_storage
 
 import ioprof
-from ioprof.analysis.epoch_prediction import predicted_epochs
+from ioprof.analysis.answer.epoch_prediction import predicted_epochs
 
 RATE, IMAGE_BYTES, EPOCHS = 30_000_000, 3 * 256 * 256, 10
 SCALES = {"0.5x": "1x", "2x": "4x"}

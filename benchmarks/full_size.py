@@ -130,7 +130,7 @@ def run_size(images: int, layouts: list[str], parent: Path | None) -> dict[str, 
 def measure_scale(dataset: Path) -> Measured:
     """Time and memory of making twice the dataset beside it, in a process of its own."""
     program = (
-        "import sys, pathlib, resource; from ioprof.dataset import Dataset; from ioprof.jobs.dataset_multiple import multiple_of;"
+        "import sys, pathlib, resource; from ioprof.format.dataset import Dataset; from ioprof.jobs.dataset_multiple import multiple_of;"
         "from ioprof.loaders.scaling import Scale; multiple_of(Dataset.load(pathlib.Path(sys.argv[1])), Scale.parse('2x'))"
     )
     began_s = time.perf_counter()

@@ -20,11 +20,11 @@ import torch
 
 from ioprof.analysis.run import Run
 from ioprof.converters import GenerateOptions, generate
-from ioprof.replay.changes import Change
-from ioprof.replay.pace import measured
-from ioprof.replay.prediction import whatif
-from ioprof.replay.recorded import pipeline
-from ioprof.replay.summary import with_gains
+from ioprof.model.changes import Change
+from ioprof.model.pace import measured
+from ioprof.model.prediction import whatif
+from ioprof.model.recorded import pipeline
+from ioprof.model.summary import with_gains
 
 PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "train_on_gpu.py"
 

@@ -20,11 +20,11 @@ import numpy as np
 import polars as pl
 
 from ioprof.converters import GenerateOptions, generate
+from ioprof.format.perf import SUFFIX
+from ioprof.format.schema import KINDS
+from ioprof.format.trace import Trace
 from ioprof.ingest.appended_files import KEPT_SUFFIX
 from ioprof.ingest.dropping import allocated_bytes
-from ioprof.perf import SUFFIX
-from ioprof.schema import KINDS
-from ioprof.trace import Trace
 from ioprof.watching.spool import LiveSpool
 
 KINDS_OF_FILES = {"spans": "*.ring", "series": "counters-*", "stacks": "stacks-*", "page faults": f"*{SUFFIX}*"}

@@ -31,13 +31,13 @@ from fuse_server import fuse_server
 from slow_storage import bounded_memory, evict, throttled_disk
 
 from ioprof.converters import ConvertOptions, convert
-from ioprof.dataset import Dataset
+from ioprof.foreign.tensorprotos import decode
+from ioprof.format.dataset import Dataset
 from ioprof.jobs.dataset_multiple import multiple_of
 from ioprof.loaders import open_records
 from ioprof.loaders.base import LoaderOptions
 from ioprof.loaders.lmdb_readahead import choose
 from ioprof.loaders.scaling import Scale
-from ioprof.tensorprotos import decode
 
 WAYS = ("py-lmdb", "auto", "on", "off", "pread")
 SITUATIONS = ("plain", "throttled", "fuse", "memory")

@@ -48,13 +48,13 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from ioprof.converters import ConvertOptions, convert
-from ioprof.dataset import Dataset as Manifest
-from ioprof.dataset import read_index
+from ioprof.foreign.tensorprotos import decode
+from ioprof.format.dataset import Dataset as Manifest
+from ioprof.format.dataset import read_index
 from ioprof.loaders import make_loader
 from ioprof.loaders.base import LoaderOptions
 from ioprof.loaders.crops import crop_box
 from ioprof.loaders.dali_pipelines import is_installed
-from ioprof.tensorprotos import decode
 
 try:
     import torchvision

@@ -53,19 +53,19 @@ MUTATIONS: Final = (
     # ------------------------------------------------------------------ what time is charged to
     Mutation(
         "a copy to the device is charged before the gradient exchange",
-        "ioprof/analysis/blame.py",
+        "ioprof/analysis/charge/blame.py",
         'Activity("exchange", transfer), Activity("h2d", intervals(of_kind(spans, *COPIES))),',
         'Activity("h2d", intervals(of_kind(spans, *COPIES))), Activity("exchange", transfer),',
     ),
     Mutation(
         "a rank that left a collective later is less late at the next",
-        "ioprof/analysis/lateness.py",
+        "ioprof/analysis/charge/lateness.py",
         "left_late[met] - left[met]",
         "left[met] - left_late[met]",
     ),
     Mutation(
         "the first rank at a collective is named as the straggler",
-        "ioprof/analysis/stragglers.py",
+        "ioprof/analysis/ranks/stragglers.py",
         'pl.col("arrived_ns").arg_max()',
         'pl.col("arrived_ns").arg_min()',
     ),
@@ -77,19 +77,19 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a quantile at the edge of a class is taken from the class before",
-        "ioprof/analysis/duration_classes.py",
+        "ioprof/analysis/charge/duration_classes.py",
         'np.searchsorted(cumulated, wanted, side="right")',
         'np.searchsorted(cumulated, wanted, side="left")',
     ),
     Mutation(
         "the demand of several devices is that of one",
-        "ioprof/analysis/demand.py",
+        "ioprof/analysis/reads/demand.py",
         "trace.run.device_samples_per_s * (ranks or 1), False",
         "trace.run.device_samples_per_s, False",
     ),
     Mutation(
         "waits are attributed to a loader for validation",
-        "ioprof/analysis/verdict.py",
+        "ioprof/analysis/answer/verdict.py",
         'loader.purpose == "train"',
         'loader.purpose != "train"',
     ),
@@ -114,19 +114,19 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a predicted speedup is the inverse",
-        "ioprof/replay/advice.py",
+        "ioprof/model/advice.py",
         "larger * self._base_s / after.step_s",
         "larger * after.step_s / self._base_s",
     ),
     Mutation(
         "a prediction ignores the number of workers",
-        "ioprof/replay/changed.py",
+        "ioprof/model/changed.py",
         "_with_workers(each, change.workers, change.prefetch)",
         "_with_workers(each, None, change.prefetch)",
     ),
     Mutation(
         "the time of a step is the sum over ranks",
-        "ioprof/replay/pace.py",
+        "ioprof/model/pace.py",
         "float(np.mean([_of_rank(rank, each)",
         "float(np.sum([_of_rank(rank, each)",
     ),
@@ -181,7 +181,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "run.json is there before the tables that it describes",
-        "ioprof/trace.py",
+        "ioprof/format/trace.py",
         "description = renamed.enter_context(replaced_file(folder / RUN_FILE))",
         "description = folder / RUN_FILE",
     ),
@@ -212,7 +212,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "the offset between two wall clocks has the wrong sign",
-        "ioprof/ingest/clock_offset.py",
+        "ioprof/ingest/clocks/clock_offset.py",
         "other.anchor.offset_ns - first.anchor.offset_ns",
         "first.anchor.offset_ns - other.anchor.offset_ns",
     ),
@@ -231,13 +231,13 @@ MUTATIONS: Final = (
     # ------------------------------------------------------------------ reports, other programs
     Mutation(
         "a quote in an attribute of the page is not escaped",
-        "ioprof/report/markup.py",
+        "ioprof/report/page/markup.py",
         "quote=True",
         "quote=False",
     ),
     Mutation(
         "a key of summary.json has another name",
-        "ioprof/run_record/summary_json.py",
+        "ioprof/format/run_record/summary_json.py",
         'name="behind_peers"',
         'name="straggler_wait"',
     ),

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ioprof.collective_format import RECORD_BYTES
+from ioprof.format.collective_format import RECORD_BYTES
+from ioprof.format.layout import COLLECTIVE_HEADER_DTYPE
 from ioprof.ingest.collective_files import read_collective_files
 from ioprof.instrument import preload
-from ioprof.layout import COLLECTIVE_HEADER_DTYPE
 
 ROUNDS = 20_000
 RECORDS = 4

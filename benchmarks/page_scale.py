@@ -39,7 +39,7 @@ from analysis import make_trace
 from full_size import measure
 from screenshot import chromium
 
-from ioprof.trace import Trace
+from ioprof.format.trace import Trace
 
 FILES: Final = 1000
 _WHEELS: Final = 120

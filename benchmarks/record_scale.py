@@ -88,13 +88,13 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
+from ioprof.format.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
+from ioprof.format.run_files import SPANS
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import KINDS, WRITERS
+from ioprof.format.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
 from ioprof.ingest import store_spool
-from ioprof.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.recording.storing_process import PROGRAM as STORING
-from ioprof.run_files import SPANS
-from ioprof.run_record import RunRecord
-from ioprof.schema import KINDS, WRITERS
-from ioprof.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
 
 PROGRAM: Final = Path(__file__).parents[1] / "tests" / "programs" / "read_at_rate.py"
 RANKS: Final = 8
@@ -109,7 +109,7 @@ _FOLDER: Final = """
 import sys, time
 from pathlib import Path
 from ioprof.recording.run_writer import make_run_folder
-from ioprof.run_record import RunRecord
+from ioprof.format.run_record import RunRecord
 out, begin = Path(sys.argv[2]), time.monotonic()
 out.mkdir()
 config = {"ranks": 8, "workers": 4, "batch_size": 32, "device": "emulated:a100", "loader": "files"}

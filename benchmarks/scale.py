@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import slow_storage
 
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
-from ioprof.dataset import Dataset
+from ioprof.format.dataset import Dataset
+from ioprof.format.trace import Trace
 from ioprof.jobs.dataset_multiple import multiple_of
 from ioprof.loaders.scaling import Scale
-from ioprof.trace import Trace
 
 PAGE_BYTES = 4096
 SIDE = 256

@@ -21,12 +21,12 @@ import polars as pl
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import fuse_server
 
-from ioprof.analysis.staging_cost import epoch_seconds, staging_cost
+from ioprof.analysis.charge.staging_cost import epoch_seconds, staging_cost
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
-from ioprof.dataset import Dataset
+from ioprof.format.dataset import Dataset
+from ioprof.format.trace import Trace
 from ioprof.loaders.base import LoaderOptions
 from ioprof.loaders.order import batches_per_epoch
-from ioprof.trace import Trace
 
 HEADING = (
     f"{'mode':15} {'staging s':>9} {'epochs s':>20} {'total s':>8} {'from shared':>11} {'break-even':>11} {'shared epoch s':>15}"

@@ -27,7 +27,7 @@ made already, a run without storage and the first one, this is also the differen
 
 `--keep` keeps the run folders, and `--again` predicts them anew, so that two versions of the replay can be compared on the
 same runs. With `--shown` it takes the runs of both kinds of scenarios, and prints the errors by kind of change, as the lines of
-`replay/accuracy.py:SHOWN`: those constants are made so. Predictions from first runs of which reports predict nothing, since
+`model/accuracy.py:SHOWN`: those constants are made so. Predictions from first runs of which reports predict nothing, since
 other programs competed with them, are left out, and named with the reason.
 
 With its default thresholds glibc returns the memory of large tensors to the kernel at each step, in some processes: the same
@@ -66,14 +66,14 @@ from what_if_runs import Bench, KeptRuns, Machine, machine, needs, next_time
 from what_if_scenarios import REMOVALS, SCENARIOS, Scenario, Variant
 
 from ioprof.errors import IoprofError
-from ioprof.replay.accuracy import Kind, kinds, why_none
-from ioprof.replay.changed import changed, with_factors
-from ioprof.replay.gains import gains_of
-from ioprof.replay.pace import measured, replayed
-from ioprof.replay.pipeline import OWN, STAGES, Pipeline, Seconds
-from ioprof.replay.prediction import as_replayed, whatif
-from ioprof.replay.recorded import pipeline
-from ioprof.trace import Trace
+from ioprof.format.trace import Trace
+from ioprof.model.accuracy import Kind, kinds, why_none
+from ioprof.model.changed import changed, with_factors
+from ioprof.model.gains import gains_of
+from ioprof.model.pace import measured, replayed
+from ioprof.model.pipeline import OWN, STAGES, Pipeline, Seconds
+from ioprof.model.prediction import as_replayed, whatif
+from ioprof.model.recorded import pipeline
 
 Runs = Bench | KeptRuns
 SAMPLE = "IOPROF_IMAGENET_SAMPLE"

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import ioprof
-from ioprof.replay.prediction import Prediction
+from ioprof.model.prediction import Prediction
 
 FORMS = {
     "files": ("--layout", "files"),

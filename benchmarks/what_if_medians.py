@@ -9,11 +9,11 @@ from pathlib import Path
 from what_if_runs import KeptRuns
 from what_if_scenarios import Scenario, Variant
 
-from ioprof.replay.accuracy import why_none
-from ioprof.replay.pace import measured
-from ioprof.replay.pipeline import Pipeline
-from ioprof.replay.recorded import pipeline
-from ioprof.trace import Trace
+from ioprof.format.trace import Trace
+from ioprof.model.accuracy import why_none
+from ioprof.model.pace import measured
+from ioprof.model.pipeline import Pipeline
+from ioprof.model.recorded import pipeline
 
 Factors = Callable[[Trace, Pipeline, Variant], tuple[float, float, float] | None]
 """Time of a step with a change over that without it, as predicted from a run: the value, the lowest, the highest."""

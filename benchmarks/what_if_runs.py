@@ -21,7 +21,7 @@ import fuse_server  # noqa: E402
 import slow_storage  # noqa: E402
 from what_if_scenarios import Job, Scenario, Storage  # noqa: E402
 
-from ioprof.trace import Trace  # noqa: E402
+from ioprof.format.trace import Trace  # noqa: E402
 
 JOB = Path(__file__).with_name("what_if_job.py")
 MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}

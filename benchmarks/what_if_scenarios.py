@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ioprof.replay.changes import Change
+from ioprof.model.changes import Change
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ioprof.converters.job.running import ConversionResult, run_conversion, run_
 from ioprof.converters.job.verification import Verification, plan_verification
 from ioprof.converters.options import ConvertOptions, GenerateOptions, LayoutOptions
 from ioprof.converters.sources.source_kinds import FORMATS, detect
-from ioprof.dataset import Dataset
+from ioprof.format.dataset import Dataset
 from ioprof.reporter import Advance, ignore_progress
 
 __all__ = [

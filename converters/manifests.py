@@ -5,8 +5,8 @@ A folder that holds one of them with the right schema may be replaced by `--forc
 
 from typing import Final
 
-from ioprof.dataset import MANIFEST_NAME
-from ioprof.schema import DATASET_SCHEMA
+from ioprof.format.dataset import MANIFEST_NAME
+from ioprof.format.schema import DATASET_SCHEMA
 
 SYNTHETIC_NAME: Final = "synthetic.json"
 """In a folder that `generate` made."""

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
-from ioprof.dataset import RESIZES, TRANSFORMS, ImageFormat, is_plain_name
 from ioprof.errors import CommandError
+from ioprof.format.dataset import RESIZES, TRANSFORMS, ImageFormat, is_plain_name
 from ioprof.options import Option, check_options, values_of
 
 ENCODINGS: Final = ("jpeg", "png", "raw")  # `original` images keep theirs

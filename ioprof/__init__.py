@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from ioprof.api import snapshot as snapshot
     from ioprof.api import study as study
     from ioprof.api import whatif as whatif
+    from ioprof.format.trace import Trace as Trace
     from ioprof.instrument.batches import batches as batches
     from ioprof.report.explore import Run as Run
-    from ioprof.trace import Trace as Trace
 
 __all__ = [
     "Run",
@@ -60,7 +60,7 @@ __version__ = "0.1.0"
 
 _LAZY: Final = {
     "Run": ("ioprof.report.explore", "Run"),
-    "Trace": ("ioprof.trace", "Trace"),
+    "Trace": ("ioprof.format.trace", "Trace"),
     "batches": ("ioprof.instrument.batches", "batches"),
     **{
         name: ("ioprof.api", name)

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from ioprof.analysis.run import Run as AnalysedRun
     from ioprof.analysis.study import Study
     from ioprof.converters import ConversionResult
-    from ioprof.jobs.probing import PathProbe
-    from ioprof.replay.prediction import Prediction
-    from ioprof.replay.proof import Proof
-    from ioprof.report.comparison import Comparison
+    from ioprof.format.trace import Trace
+    from ioprof.jobs.probes.probing import PathProbe
+    from ioprof.model.prediction import Prediction
+    from ioprof.model.proof import Proof
     from ioprof.report.explore import Run
-    from ioprof.trace import Trace
+    from ioprof.report.texts.comparison import Comparison
 
 __all__ = ["compare", "convert", "load", "probe", "profile", "record", "run", "snapshot", "study", "whatif"]
 
@@ -201,7 +201,7 @@ def probe(options: _Probe) -> "PathProbe":
     damaged.
 
     """
-    from ioprof.jobs.probing import plan_probe
+    from ioprof.jobs.probes.probing import plan_probe
 
     return plan_probe(options).run(options.reporter)
 
@@ -224,7 +224,7 @@ def compare(*runs: "Run | Trace | Path | str") -> "Comparison":
     """
     from ioprof.analysis.comparing import difference
     from ioprof.errors import CommandError
-    from ioprof.report.comparison import Comparison
+    from ioprof.report.texts.comparison import Comparison
 
     if len(runs) < 2:
         named = f", or see one run with: ioprof report {runs[0]}" if runs and isinstance(runs[0], Path | str) else ""
@@ -272,16 +272,16 @@ def whatif(
         device: another emulated device, as `emulated:h100`.
         copy: how batches get to the device: `overlapped`, `pinned` or `pageable`.
         speeds: by how many times a cause becomes faster: `storage="2x"`, `decode=1.5`, `transform="none"` (at no cost); also
-            `collate`, `compute`, `exchange`, and others of `ioprof.replay.changes.SPEEDS`.
+            `collate`, `compute`, `exchange`, and others of `ioprof.model.changes.SPEEDS`.
 
     Raises:
         CommandError: a change that cannot be, or of which the run does not show the costs.
         RunError: a folder is no run, is damaged, or cannot be replayed; the message says why.
 
     """
-    from ioprof.replay.recordings import predicted
+    from ioprof.format.trace import Trace
+    from ioprof.model.recordings import predicted
     from ioprof.report.explore import Run
-    from ioprof.trace import Trace
 
     recordings = [
         each if isinstance(each, Run) else Run(each) if isinstance(each, Trace) else Run.load(each) for each in (run, *others)
@@ -356,8 +356,8 @@ def _shown(run: "AnalysedRun") -> "Run":
 def _analysed(run: "Run | AnalysedRun | Trace | Path | str") -> "AnalysedRun":
     """The analysis of what was given as a run."""
     from ioprof.analysis.run import Run as AnalysedRun
+    from ioprof.format.trace import Trace
     from ioprof.report.explore import Run
-    from ioprof.trace import Trace
 
     if isinstance(run, Run):
         return run.analysed

@@ -10,10 +10,10 @@ from ioprof.errors import CommandError
 from ioprof.interchange import darshan, dftracer, kineto, nsys
 from ioprof.interchange.imported import MOST_FILES, Imported, to_trace
 from ioprof.masking import masked_command
+from ioprof.model.summary import with_gains
 from ioprof.recording.run_folder import check_output, create_output
 from ioprof.recording.run_writer import write_run_folder
-from ioprof.replay.summary import with_gains
-from ioprof.report.units import visible
+from ioprof.report.texts.units import visible
 
 _MOST_BYTES: Final = 64 << 30
 """Of one file."""

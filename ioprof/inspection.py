@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from ioprof.converters import FORMATS, PartialOutput, detect, read_part
-from ioprof.dataset import MANIFEST_NAME, Dataset
 from ioprof.errors import CommandError, IoprofError
 from ioprof.files import read_regular_file
+from ioprof.format.dataset import MANIFEST_NAME, Dataset
+from ioprof.format.trace import Trace
 from ioprof.recording.pending_run import interrupted_recording
 from ioprof.recording.run_folder import MARKER
 from ioprof.recording.spool import JOB
-from ioprof.report.units import clean
+from ioprof.report.texts.units import clean
 from ioprof.storage import PathStorage, describe
 from ioprof.storage.wording import lines, plain, printable
-from ioprof.trace import Trace
 
 _SHOWN_CLASSES: Final = 3
 _LONGEST: Final = 2000  # characters of one line: a command may be long, but no path of a damaged file fills the screen

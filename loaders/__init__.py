@@ -22,7 +22,7 @@ from ioprof.loaders.base import Backend, Loader, LoaderOptions
 from ioprof.options import check_options
 
 if TYPE_CHECKING:
-    from ioprof.dataset import Dataset
+    from ioprof.format.dataset import Dataset
     from ioprof.loaders.records import Records
 
 LOADERS: Final = {

@@ -9,7 +9,7 @@ from ioprof.options import Option
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ioprof.dataset import Dataset
+    from ioprof.format.dataset import Dataset
 
 _PANEL: Final = "Loader"
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from ioprof.dataset import Dataset, open_environment
 from ioprof.errors import CommandError, DatasetError, IoprofError, LoaderError
 from ioprof.file_systems import file_system_of, is_shared
+from ioprof.format.dataset import Dataset, open_environment
 from ioprof.instrument.manual import wait_for_batch
 from ioprof.instrument.span import span
 from ioprof.loaders.base import Batch, LoaderOptions, LoadingFacts

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, Protocol
 
-from ioprof.dataset import Dataset, read_index
+from ioprof.format.dataset import Dataset, read_index
 from ioprof.loaders.base import LoaderOptions
 from ioprof.loaders.order import Batches, BatchRequest, batch_requests
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ioprof.dataset import Dataset, open_environment
+from ioprof.format.dataset import Dataset, open_environment
 from ioprof.loaders.base import LoaderOptions, Record
 from ioprof.loaders.crops import AREA, ASPECT, CROP_TRIES
 from ioprof.loaders.tar_index import SUFFIX

@@ -3,8 +3,8 @@
 from functools import cached_property
 from typing import ClassVar
 
-from ioprof.dataset import read_index
 from ioprof.errors import DatasetError
+from ioprof.format.dataset import read_index
 from ioprof.loaders.base import Record
 from ioprof.loaders.file_reading import read_file
 from ioprof.loaders.records import Records

@@ -22,8 +22,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ioprof.dataset import Dataset
 from ioprof.errors import DatasetError
+from ioprof.format.dataset import Dataset
 from ioprof.instrument.manual import current_batch
 from ioprof.instrument.span import intern, span
 from ioprof.loaders.base import LoaderOptions, Record

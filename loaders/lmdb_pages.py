@@ -3,7 +3,7 @@
 A value of more than half a page lies by itself on consecutive overflow pages, so it is one read of exactly its bytes, and it
 is known whether they came from storage; through the memory map it is a fault per page or per readahead window, and is not known.
 
-The format is that of `ioprof.lmdb_format`.
+The format is that of `ioprof.foreign.lmdb_format`.
 """
 
 from bisect import bisect_left
@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from ioprof import lmdb_format
 from ioprof.errors import DatasetError
-from ioprof.lmdb_format import BIGDATA, BRANCH, HEADER_BYTES, LEAF, META_BYTES, Node
+from ioprof.foreign import lmdb_format
+from ioprof.foreign.lmdb_format import BIGDATA, BRANCH, HEADER_BYTES, LEAF, META_BYTES, Node
 from ioprof.loaders.file_reading import LARGEST_FILE, FileRanges
 
 _DIGITS: Final = 8

@@ -23,9 +23,9 @@ from typing import ClassVar, Final, Protocol
 
 import lmdb
 
-from ioprof import tensorprotos
-from ioprof.dataset import Dataset, open_environment
 from ioprof.errors import DatasetError
+from ioprof.foreign import tensorprotos
+from ioprof.format.dataset import Dataset, open_environment
 from ioprof.instrument.mapped import fault_in
 from ioprof.instrument.span import intern
 from ioprof.loaders.base import LMDB_READS, LoaderOptions, LoadingFacts, Record

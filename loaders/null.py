@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ioprof.dataset import Dataset
+from ioprof.format.dataset import Dataset
 from ioprof.instrument.manual import wait_for_batch
 from ioprof.loaders.base import Batch, LoaderOptions, LoadingFacts
 

@@ -12,13 +12,13 @@ from typing import ClassVar, Final
 
 from ioprof.errors import DatasetError
 from ioprof.foreign.values import VALUES
+from ioprof.format.listed_files import Stamp, read_files
+from ioprof.format.record_index import RecordIndex
 from ioprof.instrument.mapped import fault_in
 from ioprof.instrument.span import intern
-from ioprof.listed_files import Stamp, read_files
 from ioprof.loaders.base import LMDB_READS, Record
 from ioprof.loaders.file_reading import FileRanges
 from ioprof.loaders.records import Records
-from ioprof.record_index import RecordIndex
 
 _OPEN_FILES: Final = 128
 """More are closed again: a dataset may have more files than a process may open."""

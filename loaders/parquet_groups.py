@@ -10,14 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-from ioprof.dataset import Dataset
 from ioprof.errors import DatasetError
+from ioprof.foreign.parquet_rows import ParquetRows, Row
+from ioprof.format.dataset import Dataset
 from ioprof.loaders.base import LoaderOptions, Record
 from ioprof.loaders.order import BatchRequest
 from ioprof.loaders.records import Records
 from ioprof.loaders.streams import StreamOrder
 from ioprof.loaders.tar_shards import Lane
-from ioprof.parquet_rows import ParquetRows, Row
 
 _AGAIN = "convert the dataset again"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import ClassVar
 
-from ioprof.dataset import Dataset
+from ioprof.format.dataset import Dataset
 from ioprof.loaders.base import Loader, LoaderOptions, LoadingFacts, Record
 from ioprof.loaders.order import BatchRequest, batch_requests
 

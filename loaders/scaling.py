@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
+from ioprof.format.dataset import Dataset
 
 _FORM: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(x|%)", re.ASCII)
 _MOST: Final = 10_000

@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Final, Protocol
 
-from ioprof.dataset import Dataset
 from ioprof.errors import DatasetError
+from ioprof.format.dataset import Dataset
 from ioprof.loaders.base import LoaderOptions, Record
 from ioprof.loaders.order import BatchRequest
 from ioprof.loaders.records import Records

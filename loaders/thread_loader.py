@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 
 from ioprof.clock import monotonic_ns
-from ioprof.dataset import Dataset
 from ioprof.errors import LoaderError
+from ioprof.format.dataset import Dataset
 from ioprof.instrument import manual
 from ioprof.instrument.span import emit
 from ioprof.loaders.base import LMDB_READS, Batch, Loader, LoaderOptions, LoadingFacts

@@ -1,5 +1,5 @@
 """A slow simulation of a loader on shared cores, in exact arithmetic: looks at every process in every step, and has nothing in
-common with `ioprof.replay.engine` but the rules.
+common with `ioprof.model.engine` but the rules.
 
     * The loop sends workers x prefetch tasks at the start, and one more for each batch that it has taken, to the workers in turn.
     * A worker does its tasks in the order in which they were sent. Each is a list of (resource, seconds).

@@ -10,11 +10,11 @@ from typing import Any, Final
 import numpy as np
 from repository import PROGRAMS
 
+from ioprof.format.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
+from ioprof.format.trace import Trace
+from ioprof.format.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
 from ioprof.ingest import read_spool
 from ioprof.instrument import recorder
-from ioprof.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
-from ioprof.trace import Trace
-from ioprof.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
 
 WRITERS: Final = {"native": True, "python": False}
 """Whether the extension writes, by the name of the writer."""

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ioprof.layout import CHUNK_HEADER_DTYPE, RECORD_DTYPE
-from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, SLOTS, STRING_BYTES, STRING_KIND
+from ioprof.format.layout import CHUNK_HEADER_DTYPE, RECORD_DTYPE
+from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, SLOTS, STRING_BYTES, STRING_KIND
 
 EMPTY = {"start_ns": 0, "end_ns": 0, "source": 0, "offset": -1, "step": -1, "name": -1, "stream": -1}
 """The fields that strings and owners do not use."""

@@ -24,7 +24,7 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
-from ioprof.schema import RUN_SCHEMA, SUMMARY_SCHEMA
+from ioprof.format.schema import RUN_SCHEMA, SUMMARY_SCHEMA
 
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
@@ -200,7 +200,7 @@ def _errors(name: str, content: object) -> Iterator[jsonschema.ValidationError]:
 
 @cache
 def _validator(name: str) -> jsonschema.Draft202012Validator:
-    from ioprof.run_record.json_schema import FILES, json_schema
+    from ioprof.format.run_record.json_schema import FILES, json_schema
 
     return jsonschema.Draft202012Validator(json_schema(FILES[name.replace(".json", ".schema.json")]))
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from ioprof.errors import CommandError
-from ioprof.inflate import BLOCK_BYTES
+from ioprof.format.inflate import BLOCK_BYTES
 from ioprof.interchange import dftracer, dftracer_events
 from ioprof.interchange.dftracer_events import Events, Found
 

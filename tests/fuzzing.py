@@ -17,8 +17,8 @@ import pytest
 
 from ioprof.converters import ConvertOptions, Part, detect, plan_verification, run_conversion, run_merge
 from ioprof.converters.job.image_converter import ImageConverter, ImageTask
-from ioprof.dataset import Dataset, ImageFormat
 from ioprof.errors import IoprofError
+from ioprof.format.dataset import Dataset, ImageFormat
 from ioprof.loaders import check_loader, make_loader
 from ioprof.loaders.base import QUARANTINE, LoaderOptions
 from ioprof.loaders.dali_pipelines import is_installed

@@ -12,8 +12,8 @@ from typing import Final
 import polars as pl
 from repository import ROOT
 
+from ioprof.format.trace import Trace
 from ioprof.ingest import read_spool
-from ioprof.trace import Trace
 
 JOB_PYTHON: Final = os.environ.get("IOPROF_JOB_PYTHON", sys.executable)
 """The Python that recorded programs run under; `make compat` sets it to that of another environment."""

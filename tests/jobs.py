@@ -16,8 +16,8 @@ import numpy as np
 from temporary import temporary_folder
 
 from ioprof.cli import main
-from ioprof.layout import FILE_HEADER_DTYPE
-from ioprof.schema import ROLES
+from ioprof.format.layout import FILE_HEADER_DTYPE
+from ioprof.format.schema import ROLES
 
 
 @dataclass(frozen=True)

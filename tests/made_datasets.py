@@ -12,8 +12,8 @@ import lmdb
 from ioprof.converters import ConvertOptions, convert
 from ioprof.converters.job.image_converter import RecordData
 from ioprof.converters.layouts.stored_records import StoredRecords
-from ioprof.dataset import Dataset, read_index
-from ioprof.tensorprotos import decode
+from ioprof.foreign.tensorprotos import decode
+from ioprof.format.dataset import Dataset, read_index
 
 FORMS: Final[dict[str, dict[str, Any]]] = {
     "files": {"layout": "files"},

@@ -25,10 +25,10 @@ from faults.case import Case, outcome_of, run_case
 from repository import PROGRAMS, ROOT
 
 from ioprof.converters import GenerateOptions, generate
+from ioprof.format.run_record import RunRecord
+from ioprof.format.trace import Trace
 from ioprof.ingest import read_spool
 from ioprof.recording.used_storage import with_storage
-from ioprof.run_record import RunRecord
-from ioprof.trace import Trace
 
 ATTEMPTS: Final = 4
 MOST_OTHERS: Final = 1.2

@@ -5,8 +5,8 @@ from collections import Counter
 from functools import cached_property
 from typing import Any
 
-from ioprof.schema import CAUSES
-from ioprof.trace import Trace
+from ioprof.format.schema import CAUSES
+from ioprof.format.trace import Trace
 
 Row = dict[str, Any]
 Key = tuple[int, str]

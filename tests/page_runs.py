@@ -7,9 +7,9 @@ from typing import Any
 import polars as pl
 from sample_run import SampleRun, sample_run, steps_summary
 
-from ioprof.run_record import DatasetRecord, Failure, ImageRecord
-from ioprof.schema import CAUSES, SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.run_record import DatasetRecord, Failure, ImageRecord
+from ioprof.format.schema import CAUSES, SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 
 PAYLOADS = (
     "<script>alert(1)</script>",

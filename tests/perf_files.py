@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ioprof import perf
+from ioprof.format import perf
 
 PAGE = 4096
 

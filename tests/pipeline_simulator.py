@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import polars as pl
 from timeline import pid
 
-from ioprof.run_record import RunRecord
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import pytest
 from repository import NATIVE, PROGRAMS
 
 import ioprof
+from ioprof.format.run_record import ProcessRecord
+from ioprof.format.trace import Trace
 from ioprof.ingest import read_spool
-from ioprof.run_record import ProcessRecord
-from ioprof.trace import Trace
 
 LIBRARY: Final = Path(ioprof.__file__).with_name("_capture.so")
 

@@ -16,10 +16,10 @@ from repository import ROOT
 from rich.console import Console
 
 from ioprof.analysis.run import Run
-from ioprof.report.picture import step_picture
-from ioprof.report.text import comparison_text
-from ioprof.run_record import RunRecord, Summary
-from ioprof.trace import Trace
+from ioprof.format.run_record import RunRecord, Summary
+from ioprof.format.trace import Trace
+from ioprof.report.texts.picture import step_picture
+from ioprof.report.texts.text import comparison_text
 
 DATA: Final = ROOT / "tests" / "data" / "demo"
 RUNS: Final = ("files", "lmdb", "lmdb-rgb256")

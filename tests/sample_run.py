@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ioprof.run_record import (
+from ioprof.format.run_record import (
     Advice,
     Capture,
     CauseShare,
@@ -27,8 +27,8 @@ from ioprof.run_record import (
     Throughput,
     Verdict,
 )
-from ioprof.schema import CAUSES, FILE_COLUMNS, SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.schema import CAUSES, FILE_COLUMNS, SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 
 MS = 1_000_000
 BASIS = {

@@ -1,6 +1,6 @@
 """An independent simulator of a data loader that knows the truth, for the tests of the replay.
 
-It shares no code and no method with `ioprof.replay`: instead of events it has the recurrences of a loader with in-order delivery,
+It shares no code and no method with `ioprof.model`: instead of events it has the recurrences of a loader with in-order delivery,
 in whole nanoseconds. With task k of W workers and P batches ahead per worker:
 
     sent(k)   = end of START for the first W x P tasks, else got(k - W x P)
@@ -18,9 +18,9 @@ import numpy as np
 import polars as pl
 from timeline import pid
 
-from ioprof.run_record import RunRecord
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 
 STAGES = ("storage", "page_cache", "decode", "transform", "collate", "loader")
 _KIND = {"storage": "read", "page_cache": "read", "decode": "decode", "transform": "transform", "collate": "collate"}

@@ -25,12 +25,12 @@ import polars as pl
 from repository import ROOT
 
 from ioprof.analysis.run import Run
+from ioprof.format.layout import CHUNK_HEADER_DTYPE, RECORD_DTYPE
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import KINDS, RUN_SCHEMA, SOURCES
+from ioprof.format.stack_format import CODE_RECORD, HOLDER_RECORD, SAMPLES_RECORD, STACK_FORMAT, STACK_RECORD
+from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, SLOTS
 from ioprof.ingest import read_spool
-from ioprof.layout import CHUNK_HEADER_DTYPE, RECORD_DTYPE
-from ioprof.run_record import RunRecord
-from ioprof.schema import KINDS, RUN_SCHEMA, SOURCES
-from ioprof.stack_format import CODE_RECORD, HOLDER_RECORD, SAMPLES_RECORD, STACK_FORMAT, STACK_RECORD
-from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, SLOTS
 
 RECORDINGS: Final = ROOT / "tests" / "recordings"
 RECORD: Final = "recorded.json"
@@ -260,7 +260,7 @@ def _thin_ring(ring: bytearray, until_ns: int) -> None:
         header["state"] = (header["state"] & ~np.uint64(0xFFFFFFFF)) | np.uint64(len(left))
 
 
-# Stack samples (ioprof/stack_format.py).
+# Stack samples (ioprof/format/stack_format.py).
 
 
 def _thin_stacks(data: bytes, until_ns: int) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ioprof.schema import RUN_SCHEMA
+from ioprof.format.schema import RUN_SCHEMA
 
 NAMES: Final = (
     "job.json", "recording.json", "run.json", "dataset.json", "staged.json", "job.log", "spans.parquet",

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from timeline import pid
 
 from ioprof.analysis.intervals import Intervals
-from ioprof.run_record import RunRecord
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 
 _SHARE = float(os.environ.get("IOPROF_EXAMPLES", "0.4"))
 

@@ -9,11 +9,11 @@ from strategies import examples, traces
 from test_code_lines import with_stacks
 from timeline import details, timeline
 
-from ioprof.analysis.blame import charges
+from ioprof.analysis.charge.blame import charges
 from ioprof.analysis.summary import summarise
-from ioprof.report.statements import statements
-from ioprof.run_record import Doubt, JobKind, RunRecord
-from ioprof.trace import Trace
+from ioprof.format.run_record import Doubt, JobKind, RunRecord
+from ioprof.format.trace import Trace
+from ioprof.report.texts.statements import statements
 
 CPU = {"config": {"device": "cpu", "workers": 1, "batch_size": 4, "loader": "torch DataLoader"}}
 

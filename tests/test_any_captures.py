@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from repository import NATIVE, PROGRAMS
 
+from ioprof.format.layout import RECORD_DTYPE
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import KINDS, SPAN_COLUMNS
+from ioprof.format.trace import table_schema
+from ioprof.format.wire_format import CHUNK_BYTES, HEADER_BYTES, SLOTS
 from ioprof.ingest import chunks as reader_of_chunks
 from ioprof.ingest import read_spool
-from ioprof.layout import RECORD_DTYPE
-from ioprof.run_record import RunRecord
-from ioprof.schema import KINDS, SPAN_COLUMNS
-from ioprof.trace import table_schema
-from ioprof.wire_format import CHUNK_BYTES, HEADER_BYTES, SLOTS
 
 READ = KINDS.index("read") + 1
 

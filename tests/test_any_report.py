@@ -12,13 +12,13 @@ from rich.console import Console
 from strategies import examples, traces
 
 from ioprof.analysis.run import Run
-from ioprof.report.brief import brief_text
-from ioprof.report.html import page
+from ioprof.format.run_record import Summary
+from ioprof.format.trace import Trace
 from ioprof.report.page import payload, stalls
-from ioprof.report.storage_statements import run_statements
-from ioprof.report.text import comparison_text, summary_text
-from ioprof.run_record import Summary
-from ioprof.trace import Trace
+from ioprof.report.page.html import page
+from ioprof.report.texts.brief import brief_text
+from ioprof.report.texts.storage_statements import run_statements
+from ioprof.report.texts.text import comparison_text, summary_text
 
 NOT_A_NUMBER = re.compile(r"\b(nan|inf|None)\b")
 

@@ -209,9 +209,9 @@ MAY_SPEAK: Final = {
 
 MAY_TAKE_DICTS: Final = {
     "ioprof/report/figures.py": "rows of a polars table, for plotly",
-    "ioprof/report/probing.py": "what `ioprof probe --json` prints, which is no run",
-    "ioprof/report/probe_page.py": "the same",
-    "ioprof/report/probe_text.py": "the same",
+    "ioprof/report/texts/probing.py": "what `ioprof probe --json` prints, which is no run",
+    "ioprof/report/page/probe_page.py": "the same",
+    "ioprof/report/texts/probe_text.py": "the same",
     "ioprof/ingest/merging.py": "any two JSON objects, compared key by key",
 }
 """Modules of the reader's side with a parameter of type `dict[str, Any]`, and what it holds."""
@@ -319,7 +319,7 @@ def test_a_forbidden_import_is_seen() -> None:
         "    from ioprof import train",
         "    import_module('ioprof.loaders')",
     ]
-    tree = ast.parse("\n".join([*lines, "from ioprof.trace import Trace", "from .intervals import union"]))
+    tree = ast.parse("\n".join([*lines, "from ioprof.format.trace import Trace", "from .intervals import union"]))
     imported = [name for name, _ in imports(tree, "ioprof.analysis.x")]
     assert ["cli", "instrument", "loaders", "train"] == breaches("ioprof.analysis.x", imported)
 
@@ -395,7 +395,7 @@ def _speech(path: Path) -> Iterator[tuple[str, ast.expr | ast.stmt]]:
 
 
 def test_a_run_is_never_a_dict() -> None:
-    """On the reader's side run.json and summary.json are the structs of `ioprof.run_record`: no parameter is a `dict[str, Any]`."""
+    """On the reader's side run.json and summary.json are the structs of `ioprof.format.run_record`: no parameter is a `dict[str, Any]`."""
     sides = {"analysis", "report", "recording", "trace", "ingest", "jobs"}
     found = {str(path) for path in PACKAGE if part(module_name(path)) in sides and any(_takes_dict(syntax_tree(path)))}
     assert MAY_TAKE_DICTS.keys() == found

@@ -20,9 +20,9 @@ from temporary import temporary_folder
 from test_hosts import environment, task
 
 import ioprof
+from ioprof.format.trace import Trace
 from ioprof.recording.attempts import usable_run_folder
 from ioprof.recording.parts import Part, part_folder
-from ioprof.trace import Trace
 
 IOPROF: Final = [sys.executable, "-m", "ioprof"]
 PBS: Final = {"PBS_JOBID": "9.head"}

@@ -10,8 +10,8 @@ import torch
 
 from ioprof.cli import main
 from ioprof.converters import ConvertOptions, convert
+from ioprof.format.trace import Trace
 from ioprof.recording.run_folder import ANALYSIS_FILES, RUN_FILES
-from ioprof.trace import Trace
 
 
 @pytest.fixture(scope="module")

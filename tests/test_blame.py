@@ -10,13 +10,13 @@ from oracle import Oracle
 from strategies import examples, shifted, shuffled, split, traces
 from timeline import charged, details, timeline
 
-from ioprof.analysis.blame import blame, charges, exposed
+from ioprof.analysis.charge.blame import blame, charges, exposed
+from ioprof.analysis.charge.unmeasured import unmeasured
 from ioprof.analysis.intervals import total
-from ioprof.analysis.lineage import LEAVES, waits
-from ioprof.analysis.unmeasured import unmeasured
-from ioprof.run_record import Reason, RunRecord
-from ioprof.schema import CAUSES
-from ioprof.trace import Trace
+from ioprof.analysis.reads.lineage import LEAVES, waits
+from ioprof.format.run_record import Reason, RunRecord
+from ioprof.format.schema import CAUSES
+from ioprof.format.trace import Trace
 
 JOBS = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 COLUMNS = [f"{cause}_ns" for cause in CAUSES]

@@ -4,9 +4,9 @@ import polars as pl
 import pytest
 from timeline import TICK_NS, timeline
 
-from ioprof.analysis.blame import blame
-from ioprof.analysis.blocked_sends import held
-from ioprof.trace import Trace
+from ioprof.analysis.charge.blame import blame
+from ioprof.analysis.charge.blocked_sends import held
+from ioprof.format.trace import Trace
 
 
 def test_a_batch_that_cannot_be_sent_because_its_worker_waits_for_a_page_is_late_for_storage() -> None:

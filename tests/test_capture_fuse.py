@@ -14,9 +14,9 @@ from fuse_server import Mounted, fuse_server
 from preload import bytes_by_source
 
 import ioprof
+from ioprof.format.trace import Trace
 from ioprof.instrument import preload
 from ioprof.instrument.faults import refusal
-from ioprof.trace import Trace
 
 pytestmark = [
     pytest.mark.system,

@@ -9,15 +9,15 @@ from pipeline_simulator import Pipeline
 from timeline import timeline
 
 from ioprof.analysis import summary as summary_module
-from ioprof.analysis.blame import charges
-from ioprof.analysis.details import AFTER_COMPUTE, BEFORE_FORWARD, Details
+from ioprof.analysis.answer.details import AFTER_COMPUTE, BEFORE_FORWARD, Details
+from ioprof.analysis.charge.blame import charges
+from ioprof.analysis.reads.storage_bytes import with_doubt
 from ioprof.analysis.run import Run
-from ioprof.analysis.storage_bytes import with_doubt
 from ioprof.analysis.summary import summarise
-from ioprof.replay.summary import with_gains
+from ioprof.format.run_record import CauseDetail, CpuEvidence, Doubt, Summary, Verdict
+from ioprof.format.trace import Trace
+from ioprof.model.summary import with_gains
 from ioprof.report.page.answer import headline
-from ioprof.run_record import CauseDetail, CpuEvidence, Doubt, Summary, Verdict
-from ioprof.trace import Trace
 
 MS: Final = 1_000_000
 CPU: Final[dict[str, Any]] = {

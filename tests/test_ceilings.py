@@ -10,11 +10,11 @@ from pipeline_simulator import Pipeline
 from strategies import examples, shifted, shuffled, traces
 from timeline import TICK_NS, timeline
 
-from ioprof.analysis.blame import blame
 from ioprof.analysis.ceilings import _imbalance_ns, ceilings
+from ioprof.analysis.charge.blame import blame
 from ioprof.analysis.summary import summarise
-from ioprof.schema import CAUSES
-from ioprof.trace import Trace
+from ioprof.format.schema import CAUSES
+from ioprof.format.trace import Trace
 
 STEPS = 60
 MARGIN = 1.1

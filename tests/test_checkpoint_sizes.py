@@ -10,10 +10,10 @@ import torch
 from timeline import timeline
 from torch.distributed import checkpoint
 
-from ioprof.analysis.checkpoints import Saved, saved
+from ioprof.analysis.charge.checkpoints import Saved, saved
 from ioprof.analysis.summary import summarise
-from ioprof.instrument.hooks.checkpoints import _bytes_written as bytes_written
-from ioprof.trace import Trace
+from ioprof.format.trace import Trace
+from ioprof.instrument.hooks.pytorch.checkpoints import _bytes_written as bytes_written
 
 
 class Hostile:

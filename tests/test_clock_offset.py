@@ -11,11 +11,18 @@ from kineto_files import document, event, launch, meta, write
 from strategies import examples
 
 from ioprof.clock import Anchor
-from ioprof.ingest.clock_alignment import ClockAlignment
-from ioprof.ingest.clock_offset import MOST_DRIFT_RATIO, SLACK_NS, Clock, OffsetEstimate, estimate_offset, synchronisation_points
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import table_schema
+from ioprof.ingest.clocks.clock_alignment import ClockAlignment
+from ioprof.ingest.clocks.clock_offset import (
+    MOST_DRIFT_RATIO,
+    SLACK_NS,
+    Clock,
+    OffsetEstimate,
+    estimate_offset,
+    synchronisation_points,
+)
 from ioprof.ingest.kineto import read_window
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import table_schema
 
 SECOND: Final = 1_000_000_000
 

@@ -19,13 +19,13 @@ from network_hosts import ADDRESSES, AHEAD_S, linked_hosts, on_host
 from quiet_machine import comparing_times, on_a_quiet_machine
 from temporary import temporary_folder
 
-from ioprof.analysis.epoch_prediction import predicted_epochs
-from ioprof.ingest.clock_messages import read_clock_messages
-from ioprof.ingest.clock_offset import Clock, estimate_offset
+from ioprof.analysis.answer.epoch_prediction import predicted_epochs
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import Trace, empty_table
+from ioprof.ingest.clocks.clock_messages import read_clock_messages
+from ioprof.ingest.clocks.clock_offset import Clock, estimate_offset
 from ioprof.instrument import preload
 from ioprof.jobs.tasks import local_variables
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import Trace, empty_table
 from ioprof.train.accelerators.emulated import gradient_buckets
 from ioprof.train.accelerators.exchange import Exchange
 from ioprof.train.devices import emulated_device

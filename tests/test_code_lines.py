@@ -17,16 +17,16 @@ from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import EXAMPLES, PROGRAMS
 from timeline import timeline
 
+from ioprof.analysis.cpu.stacks import place_of, unexplained
 from ioprof.analysis.run import Run
-from ioprof.analysis.stacks import place_of, unexplained
 from ioprof.analysis.totals import totals
 from ioprof.errors import RunError
+from ioprof.format.run_record import CodeShare, Doubt, RunRecord
+from ioprof.format.schema import STACK_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 from ioprof.ingest.merging import merge_parts
 from ioprof.interchange.speedscope import document, write_speedscope
-from ioprof.run_record import CodeShare, Doubt, RunRecord
-from ioprof.schema import STACK_COLUMNS
 from ioprof.stacks.library import is_built
-from ioprof.trace import Trace, table_schema
 
 needs_stacks = pytest.mark.skipif(not is_built(), reason="the library that reads stacks is not built: no C compiler")
 

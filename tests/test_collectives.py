@@ -18,17 +18,17 @@ from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import NATIVE, PROGRAMS
 from timeline import timeline
 
-from ioprof.analysis.blame import blame
-from ioprof.analysis.collectives import collectives_not_seen
+from ioprof.analysis.charge.blame import blame
+from ioprof.analysis.ranks.collectives import collectives_not_seen
 from ioprof.analysis.run import Run
+from ioprof.format.run_record import CollectiveCapture, GpuCapture, GpuWindow, Reason
+from ioprof.format.trace import Trace
+from ioprof.ingest.clocks.gpu_timer import host_times
 from ioprof.ingest.collective_files import read_collective_files
 from ioprof.ingest.collectives import Collectives, add_collectives, collectives_of
-from ioprof.ingest.gpu_timer import host_times
 from ioprof.instrument import preload
 from ioprof.recording.external_samplers import capture_record
-from ioprof.report.statements import statements
-from ioprof.run_record import CollectiveCapture, GpuCapture, GpuWindow, Reason
-from ioprof.trace import Trace
+from ioprof.report.texts.statements import statements
 
 STEPS, LATE_MS = 15, 50
 MEANS = {2: "network transfers", 3: "what the host saw", 6: "the GPU's timer"}

@@ -10,8 +10,8 @@ import ioprof
 from ioprof.analysis.comparing import difference
 from ioprof.analysis.run import Run
 from ioprof.cli import main
-from ioprof.schema import CAUSES
-from ioprof.trace import Trace
+from ioprof.format.schema import CAUSES
+from ioprof.format.trace import Trace
 
 MS = 1_000_000
 STEPS = 300

@@ -17,8 +17,8 @@ from preload import check_counters, needs_library
 from repository import PROGRAMS
 
 import ioprof
+from ioprof.format.trace import Trace
 from ioprof.instrument.faults import refusal
-from ioprof.trace import Trace
 
 pytestmark = needs_library
 needs_faults = pytest.mark.skipif(refusal() is not None, reason=str(refusal()))

@@ -11,7 +11,7 @@ from made_datasets import tree
 from ioprof.cli import main
 from ioprof.cli.console import reporter
 from ioprof.converters import ConvertOptions, Part, convert, run_conversion
-from ioprof.dataset import LAYOUTS, Dataset
+from ioprof.format.dataset import LAYOUTS, Dataset
 from ioprof.loaders import LOADERS
 
 

@@ -19,8 +19,8 @@ from ioprof.converters.images.transforms import BadImageError, check_original, r
 from ioprof.converters.layouts.lmdb_layout import LmdbLayout, LmdbTuning
 from ioprof.converters.layouts.registry import Record, Target
 from ioprof.converters.sources.source_kinds import open_source
-from ioprof.dataset import Dataset, ImageFormat
 from ioprof.errors import CommandError, DatasetError, IoprofError
+from ioprof.format.dataset import Dataset, ImageFormat
 
 FORMATS = {"original": {}, "jpeg": {"image": "rgb256"}, "raw": {"image": "rgb256", "encoding": "raw"}}
 

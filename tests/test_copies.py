@@ -6,13 +6,13 @@ import polars as pl
 import pytest
 from timeline import TICK_NS, details, pid, timeline
 
-from ioprof.analysis.blame import blame
-from ioprof.analysis.copies import copied_per_step
+from ioprof.analysis.charge.blame import blame
+from ioprof.analysis.charge.copies import copied_per_step
 from ioprof.analysis.summary import summarise
-from ioprof.report.statements import statements
-from ioprof.run_record import Summary
-from ioprof.schema import STACK_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.run_record import Summary
+from ioprof.format.schema import STACK_COLUMNS
+from ioprof.format.trace import Trace, table_schema
+from ioprof.report.texts.statements import statements
 
 RESULTS = """
     step                       000000000000 111111111111

@@ -8,7 +8,7 @@ from jobs import ioprof
 from repository import PROGRAMS
 
 from ioprof.analysis.run import Run
-from ioprof.schema import CORE_WAIT
+from ioprof.format.schema import CORE_WAIT
 
 pytestmark = pytest.mark.job
 

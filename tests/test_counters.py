@@ -14,12 +14,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from repository import ROOT
 
+from ioprof.format.schema import COUNTER_COLUMNS
+from ioprof.format.series import COUNTER_FORMAT
+from ioprof.format.trace import table_schema
 from ioprof.ingest.counters import read_counters
 from ioprof.instrument.samplers.file import SampleFile
 from ioprof.instrument.samplers.readings import HOST, Readings
-from ioprof.schema import COUNTER_COLUMNS
-from ioprof.series import COUNTER_FORMAT
-from ioprof.trace import table_schema
 
 
 @pytest.fixture

@@ -18,16 +18,16 @@ from preload import needs_library
 from repository import PROGRAMS
 from timeline import pid, timeline
 
-from ioprof.analysis.cpu import cpu_evidence
+from ioprof.analysis.cpu.cpu_time import cpu_evidence
 from ioprof.analysis.summary import summarise
+from ioprof.format.run_record import CpuLimit, Doubt, Summary
+from ioprof.format.schema import COUNTER_COLUMNS
+from ioprof.format.series import find_series
+from ioprof.format.trace import Trace, table_schema
 from ioprof.instrument.samplers.cgroups import CpuLimits
 from ioprof.instrument.samplers.processes import JobProcesses
 from ioprof.instrument.samplers.threads import ThreadCounters, cpu_list
-from ioprof.report.cpu_statements import short_of_cores
-from ioprof.run_record import CpuLimit, Doubt, Summary
-from ioprof.schema import COUNTER_COLUMNS
-from ioprof.series import find_series
-from ioprof.trace import Trace, table_schema
+from ioprof.report.texts.cpu_statements import short_of_cores
 
 SPIN: Final = ["sh", "-c", "while :; do :; done"]
 

@@ -9,7 +9,7 @@ import pytest
 from made_datasets import made, records
 from PIL import Image
 
-from ioprof.dataset import Dataset
+from ioprof.format.dataset import Dataset
 from ioprof.loaders.base import LoaderOptions
 from ioprof.loaders.dali_loader import DaliLoader
 

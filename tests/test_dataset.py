@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ioprof.dataset import Dataset, ImageClass, ImageFormat, RecordDigest, is_plain_name, quantiles_of, read_index
 from ioprof.errors import DatasetError
-from ioprof.tensorprotos import MAX_LABEL, decode, encode_image
+from ioprof.foreign.tensorprotos import MAX_LABEL, decode, encode_image
+from ioprof.format.dataset import Dataset, ImageClass, ImageFormat, RecordDigest, is_plain_name, quantiles_of, read_index
 
 FUZZED = settings(max_examples=int(os.environ.get("IOPROF_FUZZED", "100")))
 

@@ -21,8 +21,9 @@ import ioprof
 from ioprof.analysis.intervals import intersect, total
 from ioprof.analysis.run import Run
 from ioprof.analysis.selection import intervals
-from ioprof.instrument.hooks import WATCHED, decoders
-from ioprof.trace import Trace
+from ioprof.format.trace import Trace
+from ioprof.instrument.hooks import WATCHED
+from ioprof.instrument.hooks.libraries import decoders
 
 PROGRAM: Final = PROGRAMS / "decode_with.py"
 

@@ -13,8 +13,8 @@ from made_datasets import folder_bytes, made
 from ioprof.converters import ConvertOptions, convert
 from ioprof.converters.job import dataset_writer
 from ioprof.converters.job.destination import put_in_place, renameat2, termination_as_interrupt
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
+from ioprof.format.dataset import Dataset
 
 
 @pytest.fixture(params=[False, True], ids=["renameat2", "two renames"])
@@ -111,7 +111,7 @@ def test_a_signal_during_the_exchange_ends_a_job_well(small_tree, tmp_path, monk
     assert signal.SIG_DFL == signal.getsignal(signal.SIGTERM)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "other/1"}', '{"schema": ["ioprof.dataset/1"]}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "other/1"}', '{"schema": ["ioprof.format.dataset/1"]}'])
 def test_a_file_of_the_same_name_makes_no_folder_ours(small_tree, tmp_path, text):
     """Many programs write a dataset.json: only one with our schema may be replaced."""
     (tmp_path / "other").mkdir()

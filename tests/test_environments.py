@@ -13,8 +13,8 @@ from preload import captured, needs_library
 from repository import PROGRAMS
 
 from ioprof.analysis.capture import not_seen
+from ioprof.format.trace import Trace
 from ioprof.instrument import preload
-from ioprof.trace import Trace
 
 pytestmark = [pytest.mark.job, needs_library]
 

@@ -13,8 +13,8 @@ from repository import PROGRAMS, ROOT
 import ioprof
 from ioprof.analysis.run import Run as AnalysedRun
 from ioprof.errors import CommandError
+from ioprof.format.schema import CAUSES
 from ioprof.report.page.answer import headline
-from ioprof.schema import CAUSES
 
 DEMO = ROOT / "tests" / "data" / "demo"
 

@@ -18,12 +18,12 @@ from trace_processor import ask
 
 from ioprof.analysis.run import Run
 from ioprof.cli import main
+from ioprof.format.trace import Trace
 from ioprof.interchange.chrome import write_chrome
 from ioprof.interchange.perfetto import write_perfetto
 from ioprof.interchange.rows import varints
 from ioprof.interchange.tables import write_table
 from ioprof.interchange.tracks import Tracks, harmless
-from ioprof.trace import Trace
 
 HOSTILE = b'<script>alert(1)</script>\x1b[31m\xff\xe2\x80\xae\r\n"\\'.decode("utf-8", "backslashreplace") + "y" * 4000
 """As the reader of recordings has it: a byte that is not UTF-8 is the text of its escape."""

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from perf_files import PAGE, ended, fork, header, mapping, minor, named, record, sample, switch
 
-from ioprof import perf
-from ioprof.ingest.faults import PROCESS_COLUMNS, Faults, read_faults
-from ioprof.ingest.mappings import UNMAPPED, Mappings
+from ioprof.format import perf
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import table_schema
+from ioprof.ingest.page_faults.faults import PROCESS_COLUMNS, Faults, read_faults
+from ioprof.ingest.page_faults.mappings import UNMAPPED, Mappings
 from ioprof.instrument import perf_events
 from ioprof.instrument.faults import RecordSelector
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import table_schema
 
 FILE = 0x7F00_0000_0000
 """Address at which the jobs map their file."""

@@ -26,8 +26,8 @@ from preload import LIBRARY, needs_library
 from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import PROGRAMS
 
-from ioprof import perf
-from ioprof.ingest.faults import Faults, read_faults
+from ioprof.format import perf
+from ioprof.ingest.page_faults.faults import Faults, read_faults
 from ioprof.instrument import faults, perf_events
 
 REFUSAL = faults.refusal()

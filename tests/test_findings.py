@@ -18,16 +18,16 @@ from repository import PROGRAMS
 from strategies import examples, shifted, shuffled, traces
 from timeline import TICK_NS, timeline
 
+from ioprof.analysis.charge.workers_time import making
 from ioprof.analysis.findings import findings
 from ioprof.analysis.loaders import batches, take_turns
-from ioprof.analysis.queue_depth import DepthOverTime
+from ioprof.analysis.reads.queue_depth import DepthOverTime
 from ioprof.analysis.run import Run
 from ioprof.analysis.summary import summarise
-from ioprof.analysis.workers_time import making
-from ioprof.report.finding_statements import finding_lines
-from ioprof.report.text import summary_text
-from ioprof.run_record import Findings, HostRecord, LoaderTime
-from ioprof.trace import Trace
+from ioprof.format.run_record import Findings, HostRecord, LoaderTime
+from ioprof.format.trace import Trace
+from ioprof.report.texts.finding_statements import finding_lines
+from ioprof.report.texts.text import summary_text
 
 MS = 1_000_000
 STEPS = 60

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from preload import captured, needs_library, run_python
 
-from ioprof.analysis.flushes import of_checkpoints
-from ioprof.schema import FLUSH, KINDS
+from ioprof.analysis.reads.flushes import of_checkpoints
+from ioprof.format.schema import FLUSH, KINDS
 
 FLUSH_ALL = """
 import json, mmap, os, sys, time

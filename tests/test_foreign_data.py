@@ -24,8 +24,8 @@ from ioprof.converters import (
     run_merge,
     run_relayout,
 )
-from ioprof.dataset import Dataset, RecordDigest
 from ioprof.errors import CommandError, DatasetError
+from ioprof.format.dataset import Dataset, RecordDigest
 from ioprof.jobs.foreign_data import open_data
 from ioprof.loaders import check_loader, make_loader, open_records
 from ioprof.loaders.base import LoaderOptions

@@ -11,12 +11,12 @@ import pytest
 from captures import chunk, header_bytes, record
 
 from ioprof.cli import main
+from ioprof.format.schema import KINDS
 from ioprof.ingest import read_spool
 from ioprof.ingest.kept_state import KeptState
 from ioprof.ingest.kineto.reader import read_windows
 from ioprof.ingest.spool_copy import copy_spool
 from ioprof.recording.keeping import repeat_drops
-from ioprof.schema import KINDS
 from ioprof.watching.spool import LiveSpool
 from ioprof.watching.target import targets
 

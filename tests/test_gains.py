@@ -21,29 +21,29 @@ from simulated_loader import Job, simulate
 from strategies import examples
 
 import ioprof
-from ioprof.analysis.demand import demand
+from ioprof.analysis.charge.workers_time import making
+from ioprof.analysis.reads.demand import demand
 from ioprof.analysis.run import Run
 from ioprof.analysis.summary import summarise
-from ioprof.analysis.workers_time import making
 from ioprof.errors import CommandError
+from ioprof.format.run_record import Advice, Demand, JobChange, NoGain, Reason, RunRecord, Summary
+from ioprof.format.trace import Trace
 from ioprof.jobs.options import RunOptions
 from ioprof.jobs.repeating import options_of_run, with_change
-from ioprof.replay.accuracy import Kind, error_of, kinds, why_none, why_not
-from ioprof.replay.changed import changed, with_factors
-from ioprof.replay.changes import Change, change_of
-from ioprof.replay.contention import with_others
-from ioprof.replay.cpu_use import Counted, Worked, cpu_use
-from ioprof.replay.engine import BESIDE, CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
-from ioprof.replay.gains import gains_of
-from ioprof.replay.pace import measured, replayed
-from ioprof.replay.pipeline import STAGES, CpuUse, Op
-from ioprof.replay.proof import mean_ratio
-from ioprof.replay.recorded import pipeline
-from ioprof.replay.summary import with_gains
+from ioprof.model.accuracy import Kind, error_of, kinds, why_none, why_not
+from ioprof.model.changed import changed, with_factors
+from ioprof.model.changes import Change, change_of
+from ioprof.model.cores.contention import with_others
+from ioprof.model.cores.cpu_use import Counted, Worked, cpu_use
+from ioprof.model.engine import BESIDE, CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
+from ioprof.model.gains import gains_of
+from ioprof.model.pace import measured, replayed
+from ioprof.model.pipeline import STAGES, CpuUse, Op
+from ioprof.model.proof import mean_ratio
+from ioprof.model.recorded import pipeline
+from ioprof.model.summary import with_gains
 from ioprof.report.path_demand import path_statement, probed_path
-from ioprof.report.prediction import gain_text
-from ioprof.run_record import Advice, Demand, JobChange, NoGain, Reason, RunRecord, Summary
-from ioprof.trace import Trace
+from ioprof.report.texts.prediction import gain_text
 
 MS = 1_000_000
 DECODE = STAGES.index("decode")
@@ -163,8 +163,8 @@ def test_gains_that_are_not_told_are_not_computed(monkeypatch: pytest.MonkeyPatc
     told = with_gains(run).summary.replay
     assert told is not None
     assert told.reason_code is None
-    monkeypatch.setattr("ioprof.replay.summary.why_none", lambda _: (NoGain.CONTENTION, "others competed"))
-    monkeypatch.delattr("ioprof.replay.summary.gains_of")
+    monkeypatch.setattr("ioprof.model.summary.why_none", lambda _: (NoGain.CONTENTION, "others competed"))
+    monkeypatch.delattr("ioprof.model.summary.gains_of")
     found = with_gains(run).summary
     assert found.replay is not None
     assert (NoGain.CONTENTION, "others competed") == (found.replay.reason_code, found.replay.reason)

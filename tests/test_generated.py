@@ -12,7 +12,8 @@ import pytest
 from compiling import WARNINGS, compiler
 from repository import NATIVE
 
-from ioprof import file_systems, layout, wire_format
+from ioprof import file_systems
+from ioprof.format import layout, wire_format
 from ioprof.instrument import ring
 from ioprof.native import generate
 

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from strategies import examples, traces
 from timeline import TICK_NS, charged, pid, timeline
 
-from ioprof.analysis.blame import blame
-from ioprof.analysis.demand import demand
-from ioprof.analysis.overlap import overlap
+from ioprof.analysis.charge.blame import blame
+from ioprof.analysis.charge.overlap import overlap
+from ioprof.analysis.reads.demand import demand
 from ioprof.analysis.run import Run
 from ioprof.analysis.summary import summarise
-from ioprof.report.brief import brief_text
+from ioprof.format.schema import CAUSES, SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 from ioprof.report.page.stalls import named_cause
+from ioprof.report.texts.brief import brief_text
 from ioprof.report.views import longest_steps
-from ioprof.schema import CAUSES, SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
 
 DRAWING = """
     step            00000 11111 22222 33333

@@ -28,19 +28,19 @@ import torch
 
 from ioprof.cli import main
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
+from ioprof.format.dataset import Dataset
+from ioprof.format.run_record import RunRecord
+from ioprof.format.trace import Trace
 from ioprof.instrument import recorder
 from ioprof.instrument.span import span
 from ioprof.jobs.demo import _prepare
 from ioprof.jobs.foreign_data import open_data
-from ioprof.jobs.staging import Staging, remove_staged
+from ioprof.jobs.staged.staging import Staging, remove_staged
 from ioprof.recording.gathering import gather
 from ioprof.recording.pending_run import PendingRun
 from ioprof.recording.run_folder import MARKER, RUN_FILES, check_output, create_output
 from ioprof.reporter import SILENT
-from ioprof.run_record import RunRecord
-from ioprof.trace import Trace
 from ioprof.train import checkpoints
 
 JOB: Final = "job.json"

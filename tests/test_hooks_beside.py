@@ -9,7 +9,7 @@ from hooked import of_kind, recorded, run
 from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import PROGRAMS
 
-from ioprof.trace import Trace
+from ioprof.format.trace import Trace
 
 pytestmark = pytest.mark.job
 

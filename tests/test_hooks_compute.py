@@ -9,12 +9,12 @@ import pytest
 from hooked import finish, job_has, recorded, run, start
 from repository import PROGRAMS
 
-from ioprof.analysis.blame import charges
-from ioprof.analysis.compilations import compiled_in
+from ioprof.analysis.charge.blame import charges
+from ioprof.analysis.charge.compilations import compiled_in
 from ioprof.analysis.intervals import overlaps, union
 from ioprof.analysis.selection import intervals
-from ioprof.schema import COMPILATION
-from ioprof.trace import Trace
+from ioprof.format.schema import COMPILATION
+from ioprof.format.trace import Trace
 
 pytestmark = pytest.mark.job
 

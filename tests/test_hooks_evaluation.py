@@ -10,9 +10,9 @@ from repository import PROGRAMS
 from ioprof.analysis.intervals import overlaps, total, union
 from ioprof.analysis.selection import intervals
 from ioprof.analysis.summary import summarise
-from ioprof.run_record import Reason
-from ioprof.schema import BY_MODE
-from ioprof.trace import Trace
+from ioprof.format.run_record import Reason
+from ioprof.format.schema import BY_MODE
+from ioprof.format.trace import Trace
 
 pytestmark = pytest.mark.job
 

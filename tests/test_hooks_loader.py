@@ -9,7 +9,7 @@ import pytest
 from hooked import finish, of_kind, recorded, run, start
 from repository import PROGRAMS
 
-from ioprof.trace import Trace
+from ioprof.format.trace import Trace
 
 pytestmark = pytest.mark.job
 

@@ -10,8 +10,8 @@ from hooked import finish, job_has, of_kind, recorded, run, start
 from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import PROGRAMS
 
+from ioprof.format.schema import COLLECTED_AT
 from ioprof.ingest.counters import read_counters
-from ioprof.schema import COLLECTED_AT
 
 pytestmark = pytest.mark.job
 
@@ -141,7 +141,7 @@ def test_garbage_collections(tmp_path: Path) -> None:
 
 QUEUES = """
 import queue, sys, threading
-from ioprof.instrument.hooks.queues import MAX_ITEMS
+from ioprof.instrument.hooks.libraries.queues import MAX_ITEMS
 others = queue.Queue()
 items = [object() for number in range(2 * MAX_ITEMS)]  # all at once: one that is gone leaves its identity to a later one
 def produce():

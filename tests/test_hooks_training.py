@@ -10,9 +10,9 @@ from hooked import finish, job_has, of_kind, recorded, run, start
 from PIL import Image
 from repository import PROGRAMS
 
-from ioprof.analysis.lineage import waits
+from ioprof.analysis.reads.lineage import waits
 from ioprof.analysis.run import Run
-from ioprof.trace import Trace
+from ioprof.format.trace import Trace
 
 pytestmark = pytest.mark.job
 

@@ -21,16 +21,16 @@ from polars.testing import assert_frame_equal
 from temporary import temporary_folder
 
 import ioprof
-from ioprof.analysis.blame import blame
-from ioprof.analysis.stragglers import arrivals
+from ioprof.analysis.charge.blame import blame
+from ioprof.analysis.ranks.stragglers import arrivals
 from ioprof.errors import CommandError
+from ioprof.format.schema import CAUSES
+from ioprof.format.trace import Trace
 from ioprof.ingest.merging import merge_parts
 from ioprof.instrument import preload
 from ioprof.instrument.span import span
 from ioprof.recording import pending_run
 from ioprof.recording.parts import name_of_job, own_part, part_folder, parts_folder, whole_of
-from ioprof.schema import CAUSES
-from ioprof.trace import Trace
 
 needs_library = pytest.mark.skipif(preload.library() is None, reason="the capture library is not built: no C compiler")
 IOPROF: Final = [sys.executable, "-m", "ioprof"]

@@ -17,16 +17,16 @@ from page_runs import EMPTY, PAYLOADS, hostile_run, long_run, parts_of, sample, 
 from sample_run import BASIS, sample_run
 
 from ioprof.analysis.run import Run
-from ioprof.report import figures, markup, views
-from ioprof.report.html import page, write_html
-from ioprof.report.page import encoding, stalls
+from ioprof.format.run_record import CauseShare, EpochReads, FileReads, ReadGroup, Reads, Trend
+from ioprof.format.schema import CAUSES
+from ioprof.report import figures, views
+from ioprof.report.page import encoding, markup, stalls
 from ioprof.report.page import payload as payloads
 from ioprof.report.page.answer import headline
+from ioprof.report.page.html import page, write_html
 from ioprof.report.page.storage_section import storage_section
 from ioprof.report.path_demand import ProbedPath
-from ioprof.report.statements import cause_rows, statements
-from ioprof.run_record import CauseShare, EpochReads, FileReads, ReadGroup, Reads, Trend
-from ioprof.schema import CAUSES
+from ioprof.report.texts.statements import cause_rows, statements
 
 LARGEST_PAGE = 2_000_000
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import examples
 
+from ioprof.format.schema import FILE_COLUMNS, KINDS, SPAN_COLUMNS
+from ioprof.format.trace import table_schema
 from ioprof.ingest.untrusted_values import LATEST_NS
 from ioprof.interchange.imported import Imported, to_trace
-from ioprof.schema import FILE_COLUMNS, KINDS, SPAN_COLUMNS
-from ioprof.trace import table_schema
 
 NAMES = ("start_ns", "end_ns", "host", "rank", "pid", "path", "bytes")
 spans = st.tuples(

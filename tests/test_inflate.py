@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strategies import examples
 
-from ioprof import inflate
-from ioprof.inflate import GZIP, ZLIB
+from ioprof.format import inflate
+from ioprof.format.inflate import GZIP, ZLIB
 
 
 def contents(data: bytes, wbits: int, library: ModuleType, block_bytes: int) -> tuple[bytes, str]:

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ioprof.errors import CaptureError
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import KINDS, SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
+from ioprof.format.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, SLOTS
 from ioprof.ingest import read_spool
 from ioprof.ingest.joining import drop_duplicate_faults
 from ioprof.ingest.sidecar_files import read_job_facts
 from ioprof.instrument.span import emit, intern
-from ioprof.run_record import RunRecord
-from ioprof.schema import KINDS, SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
-from ioprof.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, SLOTS
 
 READ = KINDS.index("read") + 1
 

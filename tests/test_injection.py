@@ -16,8 +16,8 @@ from repository import PROGRAMS
 
 from ioprof.analysis.capture import not_seen
 from ioprof.analysis.run import Run
+from ioprof.format.trace import Trace
 from ioprof.instrument import preload
-from ioprof.trace import Trace
 
 pytestmark = [pytest.mark.job, needs_library]
 

@@ -3,12 +3,12 @@
 import polars as pl
 from timeline import timeline
 
-from ioprof.analysis.blame import blame, charges
-from ioprof.analysis.interpreter_lock import FEWEST_WAITS, thread_in
-from ioprof.analysis.stacks import unexplained
+from ioprof.analysis.charge.blame import blame, charges
+from ioprof.analysis.charge.interpreter_lock import FEWEST_WAITS, thread_in
+from ioprof.analysis.cpu.stacks import unexplained
 from ioprof.analysis.totals import totals
-from ioprof.schema import CAUSES, STACK_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.schema import CAUSES, STACK_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 
 DRAWING = """
 step            0000000000111111111122222222223333333333

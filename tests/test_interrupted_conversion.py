@@ -26,8 +26,8 @@ from ioprof.converters.job.dataset_writer import Tally
 from ioprof.converters.job.journal import Journal, QuarantineEntry, RecordEntry, journal_progress, read_entries
 from ioprof.converters.layouts.record_file_writer import RecordFileWriter
 from ioprof.converters.manifests import SYNTHETIC_SCHEMA
-from ioprof.dataset import Dataset, RecordDigest
 from ioprof.errors import CommandError, DatasetError
+from ioprof.format.dataset import Dataset, RecordDigest
 
 NOISE = {f"n{number % 3:02}/{number}.JPEG": jpeg(seed=number) for number in range(800)}
 MORE: dict[str, dict[str, Any]] = {

@@ -22,10 +22,10 @@ from repository import PROGRAMS
 
 from ioprof.analysis.run import Run
 from ioprof.converters import ConvertOptions, convert
+from ioprof.format.trace import Trace
 from ioprof.jobs.launch import failures, temporary_folder
 from ioprof.recording.interrupts import count_interrupts
 from ioprof.recording.run_folder import ANALYSIS_FILES, JOB_LOG, MARKER
-from ioprof.trace import Trace
 from ioprof.train.config import JobConfig
 
 ENDLESS = ("run", "--loader", "null", "--ranks", 2, "--steps", 100_000, "--batch-size", 4, "--out", "run")

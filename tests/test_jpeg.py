@@ -20,8 +20,8 @@ from strategies import examples
 
 from ioprof import _jpeg, jpeg
 from ioprof.converters import plan_verification
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError, DatasetError
+from ioprof.format.dataset import Dataset
 from ioprof.jpeg import CorruptJpegError, Decoder, UndecidedJpegError, reduction
 from ioprof.loaders import check_loader, make_loader
 from ioprof.loaders.base import DECODES, Batch, LoaderOptions, Record

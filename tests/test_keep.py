@@ -22,6 +22,9 @@ from repository import PROGRAMS
 from ioprof import clock
 from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
+from ioprof.format.layout import RECORD_DTYPE
+from ioprof.format.run_record import WholeJob
+from ioprof.format.trace import Trace
 from ioprof.ingest import dropping, read_spool
 from ioprof.ingest.dropping import FileDropper
 from ioprof.ingest.job_sums import JobSums, merged_jobs
@@ -30,15 +33,12 @@ from ioprof.ingest.spool_copy import copy_spool
 from ioprof.instrument.host import host
 from ioprof.instrument.ring import KNOWN_STRINGS as KNOWN_BY_WRITER
 from ioprof.instrument.span import emit, intern
-from ioprof.layout import RECORD_DTYPE
 from ioprof.recording.keeping import Keeper, parse_keep, repeat_drops
 from ioprof.recording.run_folder import MARKER
 from ioprof.recording.spool import JOB
-from ioprof.report.markdown import markdown
-from ioprof.report.statements import statements
-from ioprof.report.whole_job import length
-from ioprof.run_record import WholeJob
-from ioprof.trace import Trace
+from ioprof.report.texts.markdown import markdown
+from ioprof.report.texts.statements import statements
+from ioprof.report.texts.whole_job import length
 from ioprof.watching.target import only_target
 
 STEPS = 3000

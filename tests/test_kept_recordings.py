@@ -20,6 +20,8 @@ from hooked import environment, run
 from ioprof.analysis.capture import not_seen
 from ioprof.analysis.run import Run
 from ioprof.errors import CaptureError, CommandError
+from ioprof.format.run_record import CaptureRecord, RunRecord
+from ioprof.format.trace import Trace
 from ioprof.ingest import read_spool
 from ioprof.instrument import faults, recorder
 from ioprof.instrument.span import span
@@ -27,8 +29,6 @@ from ioprof.recording.external_samplers import ExternalSamplers
 from ioprof.recording.pending_run import PendingRun, interrupted_recording
 from ioprof.recording.run_folder import MARKER
 from ioprof.recording.spool import JOB
-from ioprof.run_record import CaptureRecord, RunRecord
-from ioprof.trace import Trace
 
 needs_faults: Final = pytest.mark.skipif(faults.refusal() is not None, reason=str(faults.refusal()))
 

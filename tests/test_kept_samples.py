@@ -21,12 +21,15 @@ from perf_files import PAGE, ended, fork, header, mapping, minor, named, record,
 from repository import PROGRAMS
 from strategies import examples
 
-from ioprof import clock, perf
+from ioprof import clock
+from ioprof.format import perf
+from ioprof.format.stack_format import CODE_RECORD, SAMPLES_RECORD, STACK_FORMAT, STACK_RECORD, TEXT_RECORD
+from ioprof.format.trace import Trace
 from ioprof.ingest import appended_files, read_spool
 from ioprof.ingest.appended_files import KEPT_SUFFIX, AppendedFile, Fold, read_appended
 from ioprof.ingest.counters import fold_counters, read_counters
-from ioprof.ingest.fault_state import ENDED_NS
-from ioprof.ingest.faults import Faults, fold_faults, read_faults
+from ioprof.ingest.page_faults.fault_state import ENDED_NS
+from ioprof.ingest.page_faults.faults import Faults, fold_faults, read_faults
 from ioprof.ingest.spool_copy import copy_spool
 from ioprof.ingest.stacks import fold_stacks, read_stacks
 from ioprof.instrument.host import host
@@ -35,8 +38,6 @@ from ioprof.instrument.samplers.processes import JobProcess
 from ioprof.instrument.samplers.readings import Readings
 from ioprof.recording.keeping import Keeper
 from ioprof.recording.run_folder import MARKER
-from ioprof.stack_format import CODE_RECORD, SAMPLES_RECORD, STACK_FORMAT, STACK_RECORD, TEXT_RECORD
-from ioprof.trace import Trace
 
 FILE = 0x7F00_0000_0000
 FRACTION = 1000

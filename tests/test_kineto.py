@@ -14,10 +14,10 @@ from strategies import examples
 
 from ioprof.clock import Anchor
 from ioprof.errors import CaptureError
+from ioprof.format.run_record import GpuNote, RunRecord
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 from ioprof.ingest import kineto
-from ioprof.run_record import GpuNote, RunRecord
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
 
 T = MONO_NS  # the window's start
 MS = 1_000_000

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from strategies import examples, shifted, shuffled, traces
 from timeline import TICK_NS, timeline
 
-from ioprof.analysis import launches, selection
-from ioprof.analysis.blame import charges, exposed
-from ioprof.analysis.details import LAUNCHES
-from ioprof.analysis.launches import LONGEST_NS, SHORTEST_NS, Launches
+from ioprof.analysis import selection
+from ioprof.analysis.answer.details import LAUNCHES
+from ioprof.analysis.charge import launches
+from ioprof.analysis.charge.blame import charges, exposed
+from ioprof.analysis.charge.launches import LONGEST_NS, SHORTEST_NS, Launches
 from ioprof.analysis.summary import summarise
-from ioprof.run_record import Summary
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.run_record import Summary
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 
 US: Final = 1_000
 MS: Final = 1_000_000

@@ -23,10 +23,10 @@ from ioprof.converters.layouts import lustre_striping
 from ioprof.converters.layouts.lmdb_layout import LmdbTuning
 from ioprof.converters.layouts.registry import LAYOUTS, Layout, Record, Target
 from ioprof.converters.layouts.webdataset_layout import read_samples
-from ioprof.dataset import Dataset, ImageFormat
 from ioprof.errors import CommandError, DatasetError
+from ioprof.foreign.tensorprotos import decode
+from ioprof.format.dataset import Dataset, ImageFormat
 from ioprof.loaders import open_records
-from ioprof.tensorprotos import decode
 
 WNIDS = ("n01", "n02", "n03")
 

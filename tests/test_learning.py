@@ -15,11 +15,11 @@ from coloured_images import COLOURS, make_coloured_dataset
 from repository import ROOT
 
 from ioprof.errors import CommandError
+from ioprof.format.trace import Trace
 from ioprof.jobs.options import RunOptions
 from ioprof.jobs.training_run import plan_job
 from ioprof.options import given_options
 from ioprof.reporter import SILENT
-from ioprof.trace import Trace
 from ioprof.train.config import JobConfig
 from ioprof.train.curve import read_curve
 from ioprof.train.devices import device_names

@@ -15,8 +15,8 @@ from timeline import timeline
 from ioprof.analysis.ledger import PHASES, phases
 from ioprof.analysis.run import Run
 from ioprof.analysis.summary import summarise
-from ioprof.run_record import Summary
-from ioprof.trace import Trace
+from ioprof.format.run_record import Summary
+from ioprof.format.trace import Trace
 
 
 def after_the_last_step(kind: str, longer: int) -> Summary:

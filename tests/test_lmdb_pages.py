@@ -12,8 +12,8 @@ from made_datasets import made
 from preload import LIBRARY, needs_library, reads_of
 from strategies import examples
 
-from ioprof.dataset import Dataset
 from ioprof.errors import DatasetError
+from ioprof.format.dataset import Dataset
 from ioprof.loaders import open_records
 from ioprof.loaders.base import LMDB_READS, LoaderOptions
 from ioprof.loaders.lmdb_pages import LmdbPages
@@ -138,7 +138,7 @@ def test_each_value_is_one_read_of_its_own_bytes(dataset, tmp_path):
     program = f"""
 import sys
 from pathlib import Path
-from ioprof.dataset import Dataset
+from ioprof.format.dataset import Dataset
 from ioprof.loaders import make_loader
 from ioprof.loaders.base import LoaderOptions
 options = LoaderOptions(6, {2 * records // 6}, workers=0, crop=16, lmdb_read="pread")

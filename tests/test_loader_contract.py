@@ -17,8 +17,8 @@ from made_datasets import made
 from PIL import Image
 from scipy import stats
 
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError, DatasetError
+from ioprof.format.dataset import Dataset
 from ioprof.loaders import LOADERS, backend_kind, check_loader, make_loader
 from ioprof.loaders.base import LMDB_READS, Batch, LoaderOptions
 from ioprof.loaders.crops import crop_box, sample_random

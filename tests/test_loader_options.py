@@ -7,8 +7,8 @@ import pytest
 from made_datasets import made
 from PIL import Image
 
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
+from ioprof.format.dataset import Dataset
 from ioprof.jobs.loader_options import IGNORED, check_loader_options
 from ioprof.jobs.options import RunOptions
 from ioprof.jobs.training_run import plan_job

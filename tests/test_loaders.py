@@ -14,8 +14,8 @@ import pytest
 from captures import PROGRAMS
 from made_datasets import made
 
-from ioprof.dataset import Dataset
 from ioprof.errors import DatasetError, IoprofError, LoaderError
+from ioprof.format.dataset import Dataset
 from ioprof.loaders import make_loader
 from ioprof.loaders.base import Loader, LoaderOptions
 from ioprof.loaders.file_reading import LARGEST_FILE

@@ -16,14 +16,14 @@ from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import PROGRAMS
 from timeline import pid, timeline
 
+from ioprof.analysis.reads.storage_bytes import by_process
 from ioprof.analysis.run import Run
-from ioprof.analysis.storage_bytes import by_process
 from ioprof.analysis.summary import summarise
-from ioprof.ingest.mapped_bytes import AROUND_BYTES, _divide, _divide_near
+from ioprof.format.trace import Trace
+from ioprof.ingest.page_faults.mapped_bytes import AROUND_BYTES, _divide, _divide_near
 from ioprof.instrument.faults import refusal
-from ioprof.report.caveats import caveats
-from ioprof.report.statements import statements
-from ioprof.trace import Trace
+from ioprof.report.texts.caveats import caveats
+from ioprof.report.texts.statements import statements
 
 needs_faults = pytest.mark.skipif(refusal() is not None, reason=str(refusal()))
 

@@ -13,9 +13,9 @@ from sample_run import SampleRun, sample_run
 from strategies import examples
 
 from ioprof.cli import main
-from ioprof.report.markdown import escape, markdown
+from ioprof.format.run_record import Advice, Failure, Summary
 from ioprof.report.page.answer import headline
-from ioprof.run_record import Advice, Failure, Summary
+from ioprof.report.texts.markdown import escape, markdown
 
 MOST_LINES = 60
 HOSTILE = "<script>alert(1)</script> [a](http://x.test) ![b](c) `d` **e** | f @octocat #12 \x1b[31m\r\n# g\n- h" + "y" * 4000

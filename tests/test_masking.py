@@ -24,11 +24,11 @@ from preload import needs_library
 from repository import PROGRAMS
 
 from ioprof.errors import CommandError
+from ioprof.format.run_record import RunRecord
+from ioprof.format.trace import Trace
 from ioprof.interchange.imported import Imported, to_trace
 from ioprof.jobs.recorded_script import _recorded_command
 from ioprof.masking import MASK, SUSPICION, is_masked, masked_command, masked_text
-from ioprof.run_record import RunRecord
-from ioprof.trace import Trace
 
 Words = list[str]
 

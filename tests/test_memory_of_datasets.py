@@ -17,11 +17,11 @@ from PIL import Image
 from ioprof.converters import LayoutOptions, plan_verification, run_relayout
 from ioprof.converters.job.length_quantiles import length_quantiles, numbers_at
 from ioprof.converters.layouts.stored_records import Piece, Pieces
-from ioprof.dataset import Dataset, quantiles_of
 from ioprof.errors import DatasetError
+from ioprof.format.dataset import Dataset, quantiles_of
+from ioprof.format.record_index import RecordIndex
 from ioprof.jobs.dataset_multiple import multiple_of
 from ioprof.loaders.scaling import Scale
-from ioprof.record_index import RecordIndex
 from ioprof.reporter import SILENT
 
 RECORDS: Final = (3600, 6600)
@@ -62,7 +62,7 @@ def test_memory_per_record_is_that_of_a_number_in_an_array(
     datasets: list[Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[Dataset, Path], Any]
 ) -> None:
     """By the peak of what Python and NumPy allocate, of two sizes; workers=1 does all in this process."""
-    monkeypatch.setattr("ioprof.record_index._BLOCK_BYTES", 1024)  # less than the names of the smaller one
+    monkeypatch.setattr("ioprof.format.record_index._BLOCK_BYTES", 1024)  # less than the names of the smaller one
     monkeypatch.setattr("ioprof.converters.job.journal._BLOCK_ENTRIES", 16)
     threshold = gc.get_threshold()
     gc.set_threshold(10)  # otherwise the peak has garbage that the next collection frees
@@ -103,7 +103,7 @@ def test_pieces_are_those_of_a_list(ranges: list[tuple[int, int]], skipped: int)
 @pytest.mark.parametrize("block", [1, 7, 1 << 18])
 def test_names_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int, block: int) -> None:
     """Any range of them, whatever the blocks in which the file is looked through; a name too few or too many is an error."""
-    monkeypatch.setattr("ioprof.record_index._BLOCK_BYTES", block)
+    monkeypatch.setattr("ioprof.format.record_index._BLOCK_BYTES", block)
     images = tmp_path / "tree" / "n00000000"
     images.mkdir(parents=True)
     Image.new("RGB", (8, 8)).save(tmp_path / "image.JPEG")

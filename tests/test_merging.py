@@ -16,11 +16,11 @@ from timeline import pid, timeline
 
 from ioprof.analysis.summary import summarise
 from ioprof.errors import RunError
+from ioprof.format.run_record import Failure, FaultRecording, PartNumber, RunRecord, SampledSeries
+from ioprof.format.schema import COUNTER_COLUMNS, KINDS
+from ioprof.format.trace import Trace, table_schema
 from ioprof.ingest import read_spool
 from ioprof.ingest.merging import merge_parts, missing_parts
-from ioprof.run_record import Failure, FaultRecording, PartNumber, RunRecord, SampledSeries
-from ioprof.schema import COUNTER_COLUMNS, KINDS
-from ioprof.trace import Trace, table_schema
 
 DRAWING: Final = """
     step r0         0000000000 1111111111

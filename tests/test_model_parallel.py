@@ -18,19 +18,19 @@ from repository import PROGRAMS
 from torch import nn
 
 import ioprof
-from ioprof.analysis.blame import charges
-from ioprof.analysis.exchange_rate import MANY_SUMS, SmallSums, exchange_rate, small_sums
-from ioprof.analysis.stragglers import arrivals
+from ioprof.analysis.charge.blame import charges
+from ioprof.analysis.ranks.exchange_rate import MANY_SUMS, SmallSums, exchange_rate, small_sums
+from ioprof.analysis.ranks.stragglers import arrivals
 from ioprof.errors import CommandError
+from ioprof.format.run_record import ConfigRecord, RunRecord
+from ioprof.format.schema import CAUSES, SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 from ioprof.jobs.options import RunOptions
 from ioprof.jobs.training_run import plan_job
 from ioprof.loaders import make_loader
 from ioprof.options import given_options
-from ioprof.report.training_statements import network_statements
+from ioprof.report.texts.training_statements import network_statements
 from ioprof.reporter import SILENT
-from ioprof.run_record import ConfigRecord, RunRecord
-from ioprof.schema import CAUSES, SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
 from ioprof.train.config import JobConfig
 from ioprof.train.learner import Learner
 from ioprof.train.models import MODELS, make_model

@@ -11,21 +11,31 @@ from pipeline_simulator import Pipeline
 from simulated_loader import Job, simulate
 from timeline import timeline
 
-from ioprof.analysis.advice import advice_for
-from ioprof.analysis.blame import charges
+from ioprof.analysis.answer.advice import advice_for
+from ioprof.analysis.answer.evidence import Evidence
+from ioprof.analysis.answer.options import options_of
+from ioprof.analysis.answer.queue_advice import waiting_workers
 from ioprof.analysis.ceilings import ceilings
-from ioprof.analysis.demand import Fetched
-from ioprof.analysis.evidence import Evidence
-from ioprof.analysis.options import options_of
-from ioprof.analysis.queue_advice import waiting_workers
+from ioprof.analysis.charge.blame import charges
+from ioprof.analysis.reads.demand import Fetched
 from ioprof.analysis.summary import _unexplained_ratio, summarise
-from ioprof.replay.advice import ranked
-from ioprof.replay.choices import with_choices
-from ioprof.replay.pipeline import OWN, STAGES, Op, Program
-from ioprof.replay.recorded import pipeline
-from ioprof.run_record import Advice, CauseShare, Ceilings, CodeShare, ConfigRecord, CpuEvidence, JobChange, JobKind, RunRecord
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.run_record import (
+    Advice,
+    CauseShare,
+    Ceilings,
+    CodeShare,
+    ConfigRecord,
+    CpuEvidence,
+    JobChange,
+    JobKind,
+    RunRecord,
+)
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
+from ioprof.model.advice import ranked
+from ioprof.model.choices import with_choices
+from ioprof.model.pipeline import OWN, STAGES, Op, Program
+from ioprof.model.recorded import pipeline
 
 MS = 1_000_000
 

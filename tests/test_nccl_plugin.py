@@ -17,7 +17,7 @@ from compiling import compiled, compiler, native_sources
 from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import NATIVE, PROGRAMS
 
-from ioprof.collective_format import FUNCTIONS
+from ioprof.format.collective_format import FUNCTIONS
 from ioprof.ingest.collective_files import CollectiveFile, read_collective_files
 from ioprof.instrument import preload
 

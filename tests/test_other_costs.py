@@ -15,13 +15,13 @@ from test_replay import MS, loader_jobs, replay_of
 
 import ioprof
 from ioprof.errors import CommandError
-from ioprof.replay.changed import changed
-from ioprof.replay.changes import Change
-from ioprof.replay.other_costs import DeviceCosts, Grounds
-from ioprof.replay.pace import replayed
-from ioprof.replay.prediction import whatif
-from ioprof.replay.recorded import pipeline
-from ioprof.trace import Trace
+from ioprof.format.trace import Trace
+from ioprof.model.changed import changed
+from ioprof.model.changes import Change
+from ioprof.model.other_costs import DeviceCosts, Grounds
+from ioprof.model.pace import replayed
+from ioprof.model.prediction import whatif
+from ioprof.model.recorded import pipeline
 
 DEMO = ROOT / "tests" / "data" / "demo"
 NAMES = ("files", "lmdb", "lmdb-rgb256")

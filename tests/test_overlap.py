@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from strategies import examples, shifted, shuffled, split, traces
 from timeline import timeline
 
-from ioprof.analysis.overlap import overlap
-from ioprof.trace import Trace
+from ioprof.analysis.charge.overlap import overlap
+from ioprof.format.trace import Trace
 
 DRAWING = """
     step            0000000000

@@ -19,8 +19,8 @@ from repository import ROOT
 from sample_run import SampleRun, sample_run
 
 import ioprof
-from ioprof.report.html import write_html
 from ioprof.report.page import payload as payloads
+from ioprof.report.page.html import write_html
 
 # ------------------------------------------------------------------------------------------------ in a browser
 

@@ -23,8 +23,8 @@ from ioprof.converters import ConvertOptions, Part, engine_for, plan_conversion,
 from ioprof.converters.job import dataset_writer
 from ioprof.converters.job import parts as parts_module
 from ioprof.converters.job.partial_output import PartialOutput
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError, DatasetError, IoprofError
+from ioprof.format.dataset import Dataset
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "files": {"layout": "files", "image": "rgb256"},

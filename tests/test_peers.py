@@ -16,9 +16,9 @@ from preload import captured, environment, needs_library, reads_of, run_captured
 from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import PROGRAMS
 
-from ioprof.analysis.reads import storage
+from ioprof.analysis.reads.sources import storage
+from ioprof.format.trace import Trace
 from ioprof.instrument import preload
-from ioprof.trace import Trace
 
 pytestmark = needs_library
 

@@ -4,11 +4,11 @@ import polars as pl
 import pytest
 from timeline import pid, timeline
 
-from ioprof.analysis.blame import blame
+from ioprof.analysis.charge.blame import blame
+from ioprof.format.schema import SOURCES
+from ioprof.format.trace import Trace
 from ioprof.report.lanes import LEAVES, MAIN_KINDS, READS
-from ioprof.report.picture import MARKS, step_picture
-from ioprof.schema import SOURCES
-from ioprof.trace import Trace
+from ioprof.report.texts.picture import MARKS, step_picture
 
 JOB = """
     step            00000000000000000000 11111111111111111111 22222222222222222222

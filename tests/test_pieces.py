@@ -17,24 +17,24 @@ from polars.testing import assert_frame_equal
 from strategies import traces
 from timeline import timeline
 
-from ioprof import span_parts
 from ioprof.analysis import selection
-from ioprof.analysis.blame import charges, exposed
+from ioprof.analysis.charge.blame import charges, exposed
 from ioprof.analysis.kept import kept_analysis
 from ioprof.analysis.run import Run
 from ioprof.analysis.selection import pieces_by_rank
 from ioprof.analysis.summary import summarise
 from ioprof.analysis.totals import totals
 from ioprof.errors import RunError
+from ioprof.format import span_parts
+from ioprof.format.run_files import SPANS
+from ioprof.format.run_record import NoGain, RunRecord
+from ioprof.format.schema import CAUSES, DENSE_KINDS, KINDS
+from ioprof.format.trace import Trace
+from ioprof.format.wire_format import SLOTS
 from ioprof.ingest import read_spool, store_spool
 from ioprof.ingest.reader import Spool
+from ioprof.model.summary import with_gains
 from ioprof.recording.run_writer import make_run_folder
-from ioprof.replay.summary import with_gains
-from ioprof.run_files import SPANS
-from ioprof.run_record import NoGain, RunRecord
-from ioprof.schema import CAUSES, DENSE_KINDS, KINDS
-from ioprof.trace import Trace
-from ioprof.wire_format import SLOTS
 
 STRAGGLING = """
     step r0          00000000001111111111
@@ -182,7 +182,7 @@ def test_reads_of_a_process_from_storage_are_summed_between_times(tmp_path: Path
 
 def test_the_analysis_of_a_large_run_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is that of the run; it is made again when a file of the run has changed."""
-    monkeypatch.setattr("ioprof.trace.ROWS_IN_MEMORY", 10)
+    monkeypatch.setattr("ioprof.format.trace.ROWS_IN_MEMORY", 10)
     store = partial(store_spool, rows_in_memory=10)
     monkeypatch.setattr("ioprof.recording.stored_run.store_spool", store)
     (out := tmp_path / "run").mkdir()
@@ -240,7 +240,7 @@ import sys
 from pathlib import Path
 from ioprof.analysis.run import Run
 from ioprof.ingest import store_spool
-from ioprof.run_record import RunRecord
+from ioprof.format.run_record import RunRecord
 run = Run.of(store_spool(Path(sys.argv[1]), RunRecord(), Path(sys.argv[1]) / "spans.parquet", rows_in_memory=0))
 lines = Path("/proc/self/status").read_text().splitlines()
 print(run.summary.storage.accesses, next(line.split()[1] for line in lines if line.startswith("VmHWM")))
@@ -282,7 +282,7 @@ def test_a_table_that_is_stored_is_loaded_when_it_is_asked_for(tmp_path: Path) -
 
 def test_damage_that_is_found_late_is_an_error_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The footer of a large spans.parquet is whole and its data is not: the error names the file, as that of a small one does."""
-    monkeypatch.setattr("ioprof.trace.ROWS_IN_MEMORY", 10)
+    monkeypatch.setattr("ioprof.format.trace.ROWS_IN_MEMORY", 10)
     read_spool(make_spool(tmp_path / "spool")).save(tmp_path / "run")
     data = bytearray((tmp_path / "run" / SPANS).read_bytes())
     data[100 : len(data) // 3] = bytes(len(data) // 3 - 100)

@@ -3,9 +3,9 @@
 import polars as pl
 from timeline import timeline
 
-from ioprof.analysis.pipes import sent_files
+from ioprof.analysis.reads.pipes import sent_files
 from ioprof.analysis.summary import summarise
-from ioprof.trace import Trace
+from ioprof.format.trace import Trace
 
 SHARD, OTHER = "/data/000.tar", "/usr/lib/locale/C.utf8"
 DECOMPRESSED, UNKNOWN = "pipe from cat (pid 103)", "pipe from curl (pid 999)"

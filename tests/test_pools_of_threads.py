@@ -11,7 +11,7 @@ from repository import PROGRAMS
 
 from ioprof.analysis.run import Run
 from ioprof.analysis.selection import of_kind
-from ioprof.instrument.hooks.process_pools import product_of_job
+from ioprof.instrument.hooks.libraries.process_pools import product_of_job
 
 STEPS = 60
 

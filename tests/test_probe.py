@@ -19,8 +19,8 @@ from repository import ROOT
 from strategies import examples
 
 from ioprof.clock import monotonic_ns
-from ioprof.dataset import quantiles_of
 from ioprof.errors import CommandError
+from ioprof.format.dataset import quantiles_of
 from ioprof.storage.probe import Allowance, Level, Missing, Plan, Ranges, RecordSizes, WholeFiles, clients_up_to, probe
 from ioprof.storage.probe.folders import find_read_targets
 from ioprof.storage.probe.measure import LevelRun, latency_of, level_of

@@ -13,8 +13,8 @@ from made_datasets import made
 from repository import ROOT
 
 from ioprof.cli import main
-from ioprof.dataset import MANIFEST_NAME
-from ioprof.report.probe_page import page
+from ioprof.format.dataset import MANIFEST_NAME
+from ioprof.report.page.probe_page import page
 from ioprof.storage.probe.scratch import PREFIX
 
 QUICK = ("--clients", "2", "--seconds", "20", "--max-bytes", "4M")

@@ -21,21 +21,21 @@ from repository import PROGRAMS, ROOT
 from strategies import examples
 from torch.utils.data import DataLoader
 
-from ioprof.analysis.provable import can_be_proved, changes_text, training_loader
+from ioprof.analysis.answer.provable import can_be_proved, changes_text, training_loader
+from ioprof.analysis.charge.steps import steady_steps_per_s
 from ioprof.analysis.run import Run
-from ioprof.analysis.steps import steady_steps_per_s
 from ioprof.errors import CommandError
+from ioprof.format.run_record import Advice, JobChange, LoaderRecord, RunRecord
+from ioprof.format.trace import Trace
 from ioprof.instrument.hooks.loader_numbers import LoaderNumbers, made
 from ioprof.instrument.loader_change import ARGUMENTS, LoaderChange, change_call, change_own_call
 from ioprof.jobs.proving import differences
 from ioprof.jobs.recorded_script import RecordedScript
+from ioprof.model.prediction import Range
+from ioprof.model.proof import Proof
 from ioprof.recording.command import record_command
-from ioprof.replay.prediction import Range
-from ioprof.replay.proof import Proof
-from ioprof.report.prediction import proof_hint, proof_lines
+from ioprof.report.texts.prediction import proof_hint, proof_lines
 from ioprof.reporter import SILENT
-from ioprof.run_record import Advice, JobChange, LoaderRecord, RunRecord
-from ioprof.trace import Trace
 
 PROGRAM: Final = PROGRAMS / "train_by.py"
 FILES: Final = ROOT / "tests" / "data" / "demo" / "files"

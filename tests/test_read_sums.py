@@ -13,9 +13,9 @@ from polars.testing import assert_frame_equal
 from repository import NATIVE, PROGRAMS
 
 from ioprof import _read_sums
-from ioprof.analysis.duration_classes import LEAST_NS, duration_class
-from ioprof.analysis.read_sums import IS_CALL, IS_OPEN, IS_READ, ReadSums
-from ioprof.schema import SOURCES
+from ioprof.analysis.charge.duration_classes import LEAST_NS, duration_class
+from ioprof.analysis.reads.read_sums import IS_CALL, IS_OPEN, IS_READ, ReadSums
+from ioprof.format.schema import SOURCES
 
 FILES = pl.Series("file", [0, 1, 7], dtype=pl.Int64)
 EPOCHS = pl.DataFrame({"rank": [0, 0, 1], "batch": [0, 1, 0], "epoch": [0, 1, 1]}, schema_overrides={"rank": pl.Int32})

@@ -18,7 +18,7 @@ from preload import LIBRARY_HEADER_BYTES, check_counters, needs_library
 from repository import PROGRAMS
 
 import ioprof
-from ioprof.trace import Trace
+from ioprof.format.trace import Trace
 
 pytestmark = [pytest.mark.job, needs_library]
 IOPROF = [sys.executable, "-m", "ioprof"]
@@ -176,8 +176,8 @@ def test_bytes_seen_are_those_that_the_kernel_counted(trained: "tuple[Trace, str
 
 def test_steps_sum_to_their_time(trained: "tuple[Trace, str]") -> None:
     """To the nanosecond, as in the built-in job; and the script's own settings are known."""
-    from ioprof.analysis.blame import blame
-    from ioprof.schema import CAUSES
+    from ioprof.analysis.charge.blame import blame
+    from ioprof.format.schema import CAUSES
 
     trace, _ = trained
     steps = blame(trace)

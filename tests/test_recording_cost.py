@@ -17,11 +17,11 @@ from quiet_machine import comparing_times, on_a_quiet_machine
 from timeline import timeline
 
 from ioprof.analysis.summary import summarise
+from ioprof.format.run_record import CaptureRecord, Reason, Summary
 from ioprof.instrument import recorder
 from ioprof.instrument.call_cost import FEWEST_TRIALS, cost_per_call_ns
 from ioprof.recording.costs import measured_costs, with_costs, with_kept_costs
-from ioprof.report.statements import statements
-from ioprof.run_record import CaptureRecord, Reason, Summary
+from ioprof.report.texts.statements import statements
 
 COSTS: Final = {
     "span": recorder.cost_per_span_ns,
@@ -193,7 +193,7 @@ def test_the_report_states_a_range_or_why_there_is_none() -> None:
 @pytest.mark.parametrize(("native", "is_advised"), [(True, False), (False, True), (None, False)])
 def test_a_compiler_is_advised_only_where_there_was_none(native: bool | None, is_advised: bool) -> None:
     """A recording that the native library made cannot become cheaper by one."""
-    from ioprof.report.caveats import caveats
+    from ioprof.report.texts.caveats import caveats
 
     remedy = next(
         caveat.remedy for caveat in caveats(summary_of(native=native, ns_per_span=20.0)) if caveat.name == "recording cost"

@@ -12,12 +12,12 @@ from simulated_loader import Job, simulate
 
 import ioprof
 from ioprof.errors import CommandError
-from ioprof.replay.changes import Change
-from ioprof.replay.pace import Pace
-from ioprof.replay.prediction import Prediction, Range
-from ioprof.replay.recordings import of_recordings
-from ioprof.run_record import RunRecord
-from ioprof.trace import Trace
+from ioprof.format.run_record import RunRecord
+from ioprof.format.trace import Trace
+from ioprof.model.changes import Change
+from ioprof.model.pace import Pace
+from ioprof.model.prediction import Prediction, Range
+from ioprof.model.recordings import of_recordings
 
 DEMO = ROOT / "tests" / "data" / "demo"
 MS = 1_000_000

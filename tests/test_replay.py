@@ -19,20 +19,20 @@ from timeline import timeline
 import ioprof
 from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
-from ioprof.replay.changed import changed, filled, resampled, with_kept_workers
-from ioprof.replay.changes import Change, parse_speed
-from ioprof.replay.engine import CORES, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
-from ioprof.replay.gains import Gain, gains
-from ioprof.replay.pace import measured, replayed
-from ioprof.replay.pipeline import Op, Pipeline
-from ioprof.replay.plan import plan
-from ioprof.replay.prediction import Range, whatif
-from ioprof.replay.recorded import pipeline
-from ioprof.replay.refusals import Refusal, ReplayError
-from ioprof.replay.summary import with_gains
-from ioprof.run_record import RunRecord, Summary
-from ioprof.schema import CAUSES, SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.run_record import RunRecord, Summary
+from ioprof.format.schema import CAUSES, SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
+from ioprof.model.changed import changed, filled, resampled, with_kept_workers
+from ioprof.model.changes import Change, parse_speed
+from ioprof.model.engine import CORES, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
+from ioprof.model.gains import Gain, gains
+from ioprof.model.pace import measured, replayed
+from ioprof.model.pipeline import Op, Pipeline
+from ioprof.model.plan import plan
+from ioprof.model.prediction import Range, whatif
+from ioprof.model.recorded import pipeline
+from ioprof.model.refusals import Refusal, ReplayError
+from ioprof.model.summary import with_gains
 
 MS = 1_000_000
 

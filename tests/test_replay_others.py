@@ -5,11 +5,11 @@ from collections.abc import Callable
 import polars as pl
 import pytest
 
-from ioprof.replay.cpu_use import counted
-from ioprof.replay.others import others
-from ioprof.run_record import RunRecord
-from ioprof.schema import COUNTER_COLUMNS, SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import COUNTER_COLUMNS, SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
+from ioprof.model.cores.cpu_use import counted
+from ioprof.model.cores.others import others
 
 
 def host_series(seconds: int, used: Callable[[int], float], rank_pid: int) -> pl.DataFrame:

@@ -5,12 +5,12 @@ from timeline import timeline
 
 from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
-from ioprof.replay.changes import Change
-from ioprof.replay.gains import gains
-from ioprof.replay.prediction import whatif
-from ioprof.replay.recorded import pipeline
-from ioprof.replay.refusals import Refusal, ReplayError
-from ioprof.replay.summary import with_gains
+from ioprof.model.changes import Change
+from ioprof.model.gains import gains
+from ioprof.model.prediction import whatif
+from ioprof.model.recorded import pipeline
+from ioprof.model.refusals import Refusal, ReplayError
+from ioprof.model.summary import with_gains
 
 
 def test_what_is_gained_at_most_is_no_more_than_the_cause_took() -> None:

@@ -9,15 +9,15 @@ from strategies import examples
 from test_gpu_windows import gpu
 from timeline import timeline
 
-from ioprof.replay.changes import Change
-from ioprof.replay.gains import gains
-from ioprof.replay.pace import measured
-from ioprof.replay.pipeline import OWN
-from ioprof.replay.prediction import whatif
-from ioprof.replay.recorded import pipeline
-from ioprof.replay.windows import as_recorded
-from ioprof.schema import WINDOW_SPAN
-from ioprof.trace import Trace
+from ioprof.format.schema import WINDOW_SPAN
+from ioprof.format.trace import Trace
+from ioprof.model.changes import Change
+from ioprof.model.gains import gains
+from ioprof.model.pace import measured
+from ioprof.model.pipeline import OWN
+from ioprof.model.prediction import whatif
+from ioprof.model.recorded import pipeline
+from ioprof.model.windows import as_recorded
 
 STEPS, LENGTH = 16, 8
 DIGITS = "0123456789abcdef"

@@ -7,16 +7,16 @@ import polars as pl
 import pytest
 from simulated_loader import Job, seconds, simulate
 
-from ioprof.replay.changed import changed, filled, with_factors, with_kept_workers
-from ioprof.replay.changes import Change
-from ioprof.replay.cpu_use import Counted, Worked, cpu_use
-from ioprof.replay.engine import CORES, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
-from ioprof.replay.pace import replayed
-from ioprof.replay.pipeline import Op, Pipeline, Rank
-from ioprof.replay.plan import plan
-from ioprof.replay.prediction import whatif
-from ioprof.replay.recorded import pipeline
-from ioprof.trace import Trace
+from ioprof.format.trace import Trace
+from ioprof.model.changed import changed, filled, with_factors, with_kept_workers
+from ioprof.model.changes import Change
+from ioprof.model.cores.cpu_use import Counted, Worked, cpu_use
+from ioprof.model.engine import CORES, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
+from ioprof.model.pace import replayed
+from ioprof.model.pipeline import Op, Pipeline, Rank
+from ioprof.model.plan import plan
+from ioprof.model.prediction import whatif
+from ioprof.model.recorded import pipeline
 
 MS = 1_000_000
 EPOCHS, BATCHES = 5, 10

@@ -21,13 +21,14 @@ from sample_run import SampleRun, sample_run, steps_summary
 from strategies import examples
 
 from ioprof.analysis.run import Run
-from ioprof.report import units, views
-from ioprof.report.brief import brief_text
-from ioprof.report.caveats import caveats
-from ioprof.report.statements import failures, statements
-from ioprof.report.text import WIDTH, comparison_text, summary_text
-from ioprof.run_record import Advice, CauseShare, Clocks, DatasetRecord, Failure, FailureCode, JobKind, Reason, Summary
-from ioprof.schema import CAUSES, SUMMARY_SCHEMA
+from ioprof.format.run_record import Advice, CauseShare, Clocks, DatasetRecord, Failure, FailureCode, JobKind, Reason, Summary
+from ioprof.format.schema import CAUSES, SUMMARY_SCHEMA
+from ioprof.report import views
+from ioprof.report.texts import units
+from ioprof.report.texts.brief import brief_text
+from ioprof.report.texts.caveats import caveats
+from ioprof.report.texts.statements import failures, statements
+from ioprof.report.texts.text import WIDTH, comparison_text, summary_text
 
 shares_with_gaps = st.lists(st.none() | st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=len(CAUSES))
 any_text = st.text(st.characters(), max_size=200)
@@ -226,7 +227,7 @@ def test_a_run_with_next_to_nothing_is_still_reported(run: dict[str, int]) -> No
 
 @pytest.mark.job
 def test_the_text_report_does_not_load_the_figures_library() -> None:
-    program = "import sys, ioprof.report.text; print([name for name in ('plotly', 'torch') if name in sys.modules])"
+    program = "import sys, ioprof.report.texts.text; print([name for name in ('plotly', 'torch') if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

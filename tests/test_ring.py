@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from repository import NATIVE, PROGRAMS
 
-from ioprof import layout, schema, wire_format
+from ioprof.format import layout, schema, wire_format
+from ioprof.format.wire_format import SLOTS, WINDOW_CHUNKS
 from ioprof.instrument import recorder, ring
 from ioprof.instrument.span import emit, intern, span
-from ioprof.wire_format import SLOTS, WINDOW_CHUNKS
 
 writers = pytest.mark.parametrize("writer", WRITERS)
 

@@ -14,11 +14,11 @@ import slow_storage
 from preload import needs_library
 from quiet_machine import comparing_times, on_a_quiet_machine
 
-from ioprof.analysis.blame import blame
+from ioprof.analysis.charge.blame import blame
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
+from ioprof.format.schema import CAUSES
+from ioprof.format.trace import Trace
 from ioprof.recording.host_facts import gpus
-from ioprof.schema import CAUSES
-from ioprof.trace import Trace
 from ioprof.train.models import default_model, make_model
 
 TABLES = {"counters.parquet", "files.parquet", "spans.parquet", "stacks.parquet", "steps.parquet"}
@@ -144,7 +144,7 @@ def test_each_byte_of_a_record_is_told_once_in_each_epoch(datasets, two_epochs):
 @pytest.mark.job
 def test_both_layouts_deliver_the_same_samples_in_the_same_order(datasets):
     """One seed gives one order and one augmentation, whatever the layout and the number of workers."""
-    from ioprof.dataset import Dataset
+    from ioprof.format.dataset import Dataset
     from ioprof.loaders import make_loader
     from ioprof.loaders.base import LoaderOptions
 

@@ -9,8 +9,8 @@ import jobs
 import pytest
 
 from ioprof.errors import CommandError
+from ioprof.format.schema import RUN_SCHEMA
 from ioprof.recording.run_folder import begin_job_log, check_output, create_output
-from ioprof.schema import RUN_SCHEMA
 
 RUN = {"run.json": json.dumps({"schema": RUN_SCHEMA}), "spans.parquet": "", "report.html": "", ".spans.parquet.77.tmp": ""}
 

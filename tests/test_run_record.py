@@ -11,7 +11,7 @@ from repository import ROOT
 
 from ioprof.analysis.run import Run
 from ioprof.errors import RunError
-from ioprof.run_record import (
+from ioprof.format.run_record import (
     CaptureRecord,
     Failure,
     FailureCode,
@@ -24,9 +24,9 @@ from ioprof.run_record import (
     Summary,
     merge,
 )
-from ioprof.run_record.json_schema import FILES, json_schema
-from ioprof.run_record.reasons import reason_in
-from ioprof.schema import CAUSES, RUN_SCHEMA
+from ioprof.format.run_record.json_schema import FILES, json_schema
+from ioprof.format.run_record.reasons import reason_in
+from ioprof.format.schema import CAUSES, RUN_SCHEMA
 
 DATA: Final = ROOT / "tests" / "data"
 RUNS: Final = sorted(path.parent for path in DATA.glob("*/*/run.json"))
@@ -132,7 +132,7 @@ def test_a_summary_is_read_back(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_committed_schemas_are_those_of_the_types(name: str) -> None:
-    """To renew them: python -m ioprof.run_record."""
+    """To renew them: python -m ioprof.format.run_record."""
     assert json.loads(json.dumps(json_schema(FILES[name]))) == json.loads((ROOT / "docs" / name).read_text())
 
 

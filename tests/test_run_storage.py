@@ -18,14 +18,14 @@ import slow_storage
 
 from ioprof.cli import main
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate, plan_verification
+from ioprof.format.trace import Trace
 from ioprof.jobs.dataset_multiple import multiple_of
-from ioprof.jobs.staging import Staging
+from ioprof.jobs.staged.staging import Staging
 from ioprof.loaders.scaling import Scale
 from ioprof.storage import describe
 from ioprof.storage.limits import group_parents
 from ioprof.storage.lower_files import lower_files
 from ioprof.storage.residency import evict, proactive_reclaim, residency
-from ioprof.trace import Trace
 
 PAGE_BYTES = 4096
 SMALL = ("--batch-size", 8, "--out", "run")

@@ -21,13 +21,13 @@ import pytest
 from repository import ROOT
 
 from ioprof import clock
+from ioprof.format.series import SERIES, find_series
 from ioprof.ingest.counters import Counters, read_counters
 from ioprof.instrument.samplers import Sampler
 from ioprof.instrument.samplers.gpus import GpuCounters
 from ioprof.instrument.samplers.host import HostCounters
 from ioprof.instrument.samplers.processes import JobProcesses
 from ioprof.instrument.samplers.readings import HOST, read_bytes
-from ioprof.series import SERIES, find_series
 
 READER: Final = ROOT / "tests" / "programs" / "read_then_wait.py"
 LAUNCHER: Final = ROOT / "tests" / "programs" / "sample_and_wait.py"

@@ -15,13 +15,13 @@ from made_datasets import folder_bytes, made, records
 
 from ioprof.converters import plan_verification
 from ioprof.converters.job.multiples import plan_multiple, stored_labels
-from ioprof.dataset import Dataset, RecordDigest, open_environment
 from ioprof.errors import CommandError, DatasetError
+from ioprof.foreign.tensorprotos import decode
+from ioprof.format.dataset import Dataset, RecordDigest, open_environment
 from ioprof.jobs.dataset_multiple import multiple_of
 from ioprof.loaders.scaling import Scale, balanced_subset
 from ioprof.storage.residency import evict, residency
 from ioprof.storage.shared_extents import extent_sharing
-from ioprof.tensorprotos import decode
 
 FORMS = {
     "files": {"layout": "files"},

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_loader import Job, simulate
 
-from ioprof.replay.changed import changed, filled
-from ioprof.replay.changes import Change
-from ioprof.replay.contention import with_others
-from ioprof.replay.engine import Resource, Simulation
-from ioprof.replay.pace import measured, replayed
-from ioprof.replay.pipeline import STAGES, CpuUse, Pipeline
-from ioprof.replay.plan import plan
-from ioprof.replay.prediction import predict
-from ioprof.replay.recorded import pipeline
+from ioprof.model.changed import changed, filled
+from ioprof.model.changes import Change
+from ioprof.model.cores.contention import with_others
+from ioprof.model.engine import Resource, Simulation
+from ioprof.model.pace import measured, replayed
+from ioprof.model.pipeline import STAGES, CpuUse, Pipeline
+from ioprof.model.plan import plan
+from ioprof.model.prediction import predict
+from ioprof.model.recorded import pipeline
 
 MS = 1_000_000
 STORAGE = STAGES.index("storage")

@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 from timeline import timeline
 
-from ioprof.analysis.sent_views import SentViews, sent_views
+from ioprof.analysis.charge.sent_views import SentViews, sent_views
 from ioprof.analysis.summary import summarise
-from ioprof.instrument.hooks import sent_batches
-from ioprof.schema import SENT
-from ioprof.trace import Trace
+from ioprof.format.schema import SENT
+from ioprof.format.trace import Trace
+from ioprof.instrument.hooks.pytorch import sent_batches
 
 MB = 1_000_000
 DRAWING = "step 0000000000\nwait 00000000..\nfetch w0 0\ncompute ........00\ndeliver w0 .0"

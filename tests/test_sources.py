@@ -19,8 +19,8 @@ from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
 from ioprof.converters.sources.archive_checksums import check_archives
 from ioprof.converters.sources.mat_file import read_structs
 from ioprof.converters.sources.source_kinds import open_source
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError, DatasetError
+from ioprof.format.dataset import Dataset
 
 WNIDS = {1: "n02119789", 2: "n02100735", 3: "n01440764", 4: "n03220513"}
 """By ILSVRC2012_ID, as in the devkit: not in the order of the wnids."""

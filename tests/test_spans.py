@@ -15,10 +15,10 @@ from repository import ROOT
 
 from ioprof import _native as native_module
 from ioprof.errors import CaptureError
+from ioprof.format.schema import KINDS, SOURCES
 from ioprof.instrument import recorder, ring
 from ioprof.instrument import span as api
 from ioprof.instrument.span import PAGE_CACHE, STORAGE, UNKNOWN, emit, intern, span
-from ioprof.schema import KINDS, SOURCES
 
 writers = pytest.mark.parametrize("writer", WRITERS)
 

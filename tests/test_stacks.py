@@ -24,8 +24,8 @@ from repository import PROGRAMS
 
 from ioprof.clock import monotonic_ns
 from ioprof.errors import CaptureError
+from ioprof.format.stack_format import STACK_FORMAT, TEXT_RECORD
 from ioprof.ingest.stacks import instruction_lines, read_stacks
-from ioprof.stack_format import STACK_FORMAT, TEXT_RECORD
 from ioprof.stacks import StackSampler
 from ioprof.stacks.elf import symbol_addresses
 from ioprof.stacks.interpreters import Interpreter, Interpreters

@@ -16,10 +16,10 @@ from made_datasets import FORMS, folder_bytes, made
 
 from ioprof import clock
 from ioprof.converters import plan_verification
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError, DatasetError
+from ioprof.format.dataset import Dataset
 from ioprof.jobs.dataset_multiple import multiple_of
-from ioprof.jobs.staging import STAGED_NAME, Staging, read_staged, remove_staged
+from ioprof.jobs.staged.staging import STAGED_NAME, Staging, read_staged, remove_staged
 from ioprof.loaders.scaling import Scale
 from ioprof.storage.copying import Part, copy, make_folders, part_matches, parts_of
 from ioprof.storage.node_local import node_local

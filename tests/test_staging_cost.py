@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from timeline import TICK_NS, timeline
 
-from ioprof.analysis.staging_cost import epoch_seconds, staging_cost
-from ioprof.report.storage_statements import preparation_statements, staging_statements
-from ioprof.run_record import Reason, RunRecord
-from ioprof.trace import Trace
+from ioprof.analysis.charge.staging_cost import epoch_seconds, staging_cost
+from ioprof.format.run_record import Reason, RunRecord
+from ioprof.format.trace import Trace
+from ioprof.report.texts.storage_statements import preparation_statements, staging_statements
 
 TICK_S = TICK_NS / 1e9
 

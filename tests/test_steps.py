@@ -4,9 +4,9 @@ import polars as pl
 import pytest
 from timeline import timeline
 
-from ioprof.analysis.steps import steps, warmup
-from ioprof.run_record import RunRecord
-from ioprof.trace import Trace
+from ioprof.analysis.charge.steps import steps, warmup
+from ioprof.format.run_record import RunRecord
+from ioprof.format.trace import Trace
 
 
 def test_one_row_per_rank_and_step_in_order() -> None:

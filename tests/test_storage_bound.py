@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ioprof.analysis.storage_bound import Quartiles, by_window, storage_bound
+from ioprof.analysis.reads.storage_bound import Quartiles, by_window, storage_bound
 
 WIDE, NARROW = Quartiles(1e6, 4e6, 9e6), Quartiles(3.9e6, 4e6, 4.1e6)
 """Quartiles of times of reads that differ, and of reads that take as long as each other, in nanoseconds."""

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from repository import ROOT
 
+from ioprof.format.series import find_series
 from ioprof.ingest.counters import read_counters
 from ioprof.instrument.samplers import lustre, nfs
 from ioprof.instrument.samplers.lustre import LustreCounters
@@ -24,7 +25,6 @@ from ioprof.instrument.samplers.nfs import NfsCounters
 from ioprof.instrument.samplers.rate_limit import LARGEST_SHARE, RateLimitedSource
 from ioprof.instrument.samplers.readings import HOST, Readings
 from ioprof.instrument.samplers.sampler import Sampler
-from ioprof.series import find_series
 
 DATA: Final = ROOT / "tests" / "data" / "storage"
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")

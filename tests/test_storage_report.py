@@ -18,16 +18,16 @@ from slow_storage import evict
 from strategies import examples
 from timeline import timeline
 
-from ioprof.analysis.devices import deliveries, stalls
+from ioprof.analysis.charge.devices import deliveries, stalls
 from ioprof.analysis.summary import summarise
+from ioprof.format.run_record import CaptureRecord, Delivery, RunRecord, SampledSeries, Stalls, Summary
+from ioprof.format.schema import COUNTER_COLUMNS, FILE_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 from ioprof.ingest.counters import read_counters
 from ioprof.instrument.samplers.sampler import Sampler
 from ioprof.recording.used_storage import device_of, with_storage
-from ioprof.report.statements import statements
-from ioprof.run_record import CaptureRecord, Delivery, RunRecord, SampledSeries, Stalls, Summary
-from ioprof.schema import COUNTER_COLUMNS, FILE_COLUMNS
+from ioprof.report.texts.statements import statements
 from ioprof.storage import describe
-from ioprof.trace import Trace, table_schema
 
 HOST: Final = socket.gethostname()
 READS: Final = """

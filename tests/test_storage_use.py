@@ -4,10 +4,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ioprof.replay.storage_use import _is_steady, reads_of_batches, storage_use
-from ioprof.run_record import RunRecord
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
+from ioprof.model.storage_use import _is_steady, reads_of_batches, storage_use
 
 
 def reads_of(times_s: np.ndarray, sizes: np.ndarray, pauses_s: float | np.ndarray = 0.0) -> Trace:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from repository import ROOT
 
-from ioprof.schema import KINDS
-from ioprof.stack_format import CODE_RECORD, SAMPLES_RECORD, STACK_RECORD
+from ioprof.format.schema import KINDS
+from ioprof.format.stack_format import CODE_RECORD, SAMPLES_RECORD, STACK_RECORD
 
 SECOND_NS = 1_000_000_000
 

@@ -16,15 +16,15 @@ from captures import chunk, header_bytes, record, string
 from polars.testing import assert_frame_equal
 from repository import PROGRAMS
 
+from ioprof.format.run_files import SPANS
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import KINDS
+from ioprof.format.trace import ROWS_IN_MEMORY, Trace
+from ioprof.format.wire_format import SLOTS
 from ioprof.recording import lifecycle
 from ioprof.recording.command import record_command
 from ioprof.recording.stored_run import store_run
 from ioprof.recording.storing_process import PROGRAM, StoringProcess
-from ioprof.run_files import SPANS
-from ioprof.run_record import RunRecord
-from ioprof.schema import KINDS
-from ioprof.trace import ROWS_IN_MEMORY, Trace
-from ioprof.wire_format import SLOTS
 
 CHUNKS: Final = 500
 RECORD: Final = RunRecord(name="out", command="x", status="complete")

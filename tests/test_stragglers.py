@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from strategies import examples
 from timeline import pid, timeline
 
-from ioprof.analysis.blame import charges
-from ioprof.analysis.lateness import shared_out
+from ioprof.analysis.charge.blame import charges
+from ioprof.analysis.charge.lateness import shared_out
 from ioprof.analysis.summary import summarise
-from ioprof.run_record import RunRecord
-from ioprof.schema import CAUSES, SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import CAUSES, SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 
 FACTS = {"config": {"device": "cuda", "workers": 1, "batch_size": 4}}
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timeline import timeline
 
-from ioprof.analysis.epoch_prediction import predicted_epochs
+from ioprof.analysis.answer.epoch_prediction import predicted_epochs
 from ioprof.analysis.study import Iteration, Study, StudyRow
+from ioprof.format.run_record import RunRecord
+from ioprof.format.trace import Trace
 from ioprof.report.study import study_notes, study_table, write_study
-from ioprof.run_record import RunRecord
-from ioprof.trace import Trace
 
 TICK_NS = 10
 ITERATION = Iteration(1.0, 0.1, None, 0.1, 0.5, 0.2, 0.1)

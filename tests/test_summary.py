@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from strategies import examples, shifted, shuffled, traces
 from timeline import pid, timeline
 
-from ioprof.analysis.demand import demand
+from ioprof.analysis.reads.demand import demand
 from ioprof.analysis.summary import summarise
 from ioprof.analysis.totals import totals
-from ioprof.report.statements import statements
-from ioprof.run_record import Reason, RunRecord
-from ioprof.schema import BASES, CAUSES, FILE_COLUMNS, SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.run_record import Reason, RunRecord
+from ioprof.format.schema import BASES, CAUSES, FILE_COLUMNS, SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
+from ioprof.report.texts.statements import statements
 
 JOBS = settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 NS = 1e-9

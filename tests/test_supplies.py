@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ioprof.clock import monotonic_ns
-from ioprof.instrument.hooks import losses
-from ioprof.instrument.hooks.losses import TensorWatch
+from ioprof.instrument.hooks.pytorch import losses
+from ioprof.instrument.hooks.pytorch.losses import TensorWatch
 from ioprof.instrument.hooks.supplies import holds_values, may_be_batch
 
 

@@ -15,8 +15,8 @@ from made_datasets import made, records
 from preload import LIBRARY, captured, needs_library, reads_of, run_python
 from strategies import examples
 
-from ioprof.dataset import Dataset
 from ioprof.errors import DatasetError
+from ioprof.format.dataset import Dataset
 from ioprof.loaders import check_loader, make_loader, open_records
 from ioprof.loaders.base import LoaderOptions
 from ioprof.loaders.tar_reading import BLOCK, CHUNK_BYTES, TarReader, first_number
@@ -170,7 +170,7 @@ def test_reads_are_recorded_under_the_batch_that_waited_for_them(dataset, tmp_pa
     program = """
 import sys
 from pathlib import Path
-from ioprof.dataset import Dataset
+from ioprof.format.dataset import Dataset
 from ioprof.loaders import make_loader
 from ioprof.loaders.base import LoaderOptions
 list(make_loader("webdataset", Dataset.load(Path(sys.argv[1])), LoaderOptions(5, 8, workers=0, crop=16, shuffle_buffer=4)))

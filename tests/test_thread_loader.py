@@ -13,12 +13,12 @@ from made_datasets import made
 from PIL import Image
 from preload import needs_library
 
-from ioprof.dataset import Dataset
+from ioprof.format.dataset import Dataset
+from ioprof.format.trace import Trace
 from ioprof.loaders import check_loader, make_loader
 from ioprof.loaders.base import DECODES, LoaderOptions
-from ioprof.replay.recorded import pipeline
-from ioprof.replay.refusals import ReplayError
-from ioprof.trace import Trace
+from ioprof.model.recorded import pipeline
+from ioprof.model.refusals import ReplayError
 
 RECORDS, BATCH = 24, 4
 LAYOUTS = {

@@ -3,7 +3,7 @@
 import pytest
 from timeline import charged, pid, timeline
 
-from ioprof.schema import CAUSES, SPAN_COLUMNS
+from ioprof.format.schema import CAUSES, SPAN_COLUMNS
 
 
 def test_a_bar_becomes_spans_of_ten_nanoseconds_a_character() -> None:

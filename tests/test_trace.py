@@ -13,14 +13,14 @@ from rich.console import Console
 from strategies import examples, traces
 from timeline import pid, timeline
 
-from ioprof.analysis.blame import blame
+from ioprof.analysis.charge.blame import blame
 from ioprof.analysis.summary import summarise
 from ioprof.errors import RunError
-from ioprof.report.picture import step_picture
-from ioprof.report.text import summary_text
-from ioprof.run_record import RunRecord
-from ioprof.schema import COUNTER_COLUMNS, FILE_COLUMNS, RUN_SCHEMA
-from ioprof.trace import Trace, table_schema
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import COUNTER_COLUMNS, FILE_COLUMNS, RUN_SCHEMA
+from ioprof.format.trace import Trace, table_schema
+from ioprof.report.texts.picture import step_picture
+from ioprof.report.texts.text import summary_text
 
 DRAWING = """
     step            0000000000 1111111111

@@ -4,11 +4,11 @@ import polars as pl
 import pytest
 from timeline import TICK_NS, charged, details, timeline
 
-from ioprof.analysis.blame import blame, charges
+from ioprof.analysis.charge.blame import blame, charges
 from ioprof.analysis.summary import summarise
-from ioprof.run_record import Reason
-from ioprof.schema import CAUSES, CORE_WAIT
-from ioprof.trace import Trace
+from ioprof.format.run_record import Reason
+from ioprof.format.schema import CAUSES, CORE_WAIT
+from ioprof.format.trace import Trace
 
 
 def test_a_loop_that_reads_is_charged_with_that() -> None:

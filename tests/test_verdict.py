@@ -9,11 +9,11 @@ from pipeline_simulator import Pipeline
 from rich.console import Console
 from timeline import timeline
 
-from ioprof.analysis.code_lines import shortened
+from ioprof.analysis.cpu.code_lines import shortened
 from ioprof.analysis.summary import summarise
-from ioprof.report.caveats import caveats
-from ioprof.report.text import comparison_text, summary_text
-from ioprof.trace import Trace
+from ioprof.format.trace import Trace
+from ioprof.report.texts.caveats import caveats
+from ioprof.report.texts.text import comparison_text, summary_text
 
 MS = 1_000_000
 FACTS = {"config": {"device": "cuda", "workers": 1, "batch_size": 4}}

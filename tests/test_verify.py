@@ -18,9 +18,9 @@ from made_datasets import made, tree
 
 from ioprof.cli import main
 from ioprof.converters import ConvertOptions, convert, plan_verification
-from ioprof.dataset import Dataset
 from ioprof.errors import DatasetError
-from ioprof.tensorprotos import encode_image
+from ioprof.foreign.tensorprotos import encode_image
+from ioprof.format.dataset import Dataset
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "files": {"layout": "files", "image": "rgb256"},

@@ -15,11 +15,12 @@ from sample_run import SampleRun, sample_run, steps_frame, trace_of
 from strategies import examples
 from timeline import timeline
 
-from ioprof.analysis.blame import blame
-from ioprof.report import lanes, palette, units, views
+from ioprof.analysis.charge.blame import blame
+from ioprof.format.schema import CAUSES
+from ioprof.report import lanes, palette, views
 from ioprof.report.page.classes import CLASSES
 from ioprof.report.page.tracks import placed, tracks_of
-from ioprof.schema import CAUSES
+from ioprof.report.texts import units
 
 
 @cache

@@ -27,10 +27,11 @@ from rich.console import Console
 from ioprof import clock
 from ioprof.analysis.run import Run
 from ioprof.converters import GenerateOptions, generate
+from ioprof.format.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
+from ioprof.format.schema import CAUSES, KINDS
+from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC, SLOTS
 from ioprof.interchange.perfetto import write_perfetto
-from ioprof.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.recording.run_folder import MARKER
-from ioprof.schema import CAUSES, KINDS
 from ioprof.watching.follower import Follower
 from ioprof.watching.live import Live
 from ioprof.watching.metrics import metrics_text
@@ -38,7 +39,6 @@ from ioprof.watching.screen import line, screen
 from ioprof.watching.spool import LiveSpool, News, Who
 from ioprof.watching.target import targets
 from ioprof.watching.watched_job import Totals
-from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC, SLOTS
 
 HOSTILE = b'<script>\x1b[31m\xff\xe2\x80\xae\r\n"\\' + b"y" * 4000
 

@@ -11,9 +11,9 @@ import slow_storage
 from preload import needs_library
 from repository import PROGRAMS
 
-from ioprof.analysis.storage_bytes import StorageBytes, by_process
+from ioprof.analysis.reads.storage_bytes import StorageBytes, by_process
+from ioprof.format.trace import Trace
 from ioprof.instrument.faults import refusal
-from ioprof.trace import Trace
 
 pytestmark = [pytest.mark.system, needs_library, pytest.mark.skipif(refusal() is not None, reason=str(refusal()))]
 

@@ -9,9 +9,9 @@ import pytest
 from repository import ROOT
 from simulated_loader import Job, simulate
 
-from ioprof.replay.changes import Change
-from ioprof.run_record import HostRecord
-from ioprof.trace import Trace
+from ioprof.format.run_record import HostRecord
+from ioprof.format.trace import Trace
+from ioprof.model.changes import Change
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 

@@ -18,8 +18,8 @@ from repository import ROOT
 from ioprof.converters.job.image_converter import RecordData
 from ioprof.converters.job.worker_pool import ordered_map
 from ioprof.converters.job.worker_process import SLOT_BYTES
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
+from ioprof.format.dataset import Dataset
 
 
 @pytest.mark.job

@@ -31,10 +31,10 @@ from typing import Any, Final
 
 import polars as pl
 
-from ioprof.analysis.blame import charges
-from ioprof.run_record import RunRecord
-from ioprof.schema import CAUSES, KINDS, SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.analysis.charge.blame import charges
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import CAUSES, KINDS, SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 
 TICK_NS: Final = 10
 """Duration of one character."""

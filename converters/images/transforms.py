@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 
 from ioprof import _resize, jpeg
 from ioprof.converters.options import DEFAULT_SIZE
-from ioprof.dataset import ImageFormat
+from ioprof.format.dataset import ImageFormat
 from ioprof.jpeg import Box, CorruptJpegError, Decoder, UndecidedJpegError
 
 Pixels = NDArray[np.uint8]

@@ -26,8 +26,8 @@ from ioprof.converters.options import ConvertOptions
 from ioprof.converters.sources.source import Source
 from ioprof.converters.sources.source_image import SourceImage
 from ioprof.converters.sources.source_kinds import open_source
-from ioprof.dataset import Dataset, ImageClass, ImageFormat, is_plain_name
 from ioprof.errors import CommandError, DatasetError
+from ioprof.format.dataset import Dataset, ImageClass, ImageFormat, is_plain_name
 from ioprof.reporter import Advance
 
 _RECORD_OVERHEAD_BYTES: Final = 4096  # the unused end of a file's last block, or of an LMDB value's last page

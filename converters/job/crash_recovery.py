@@ -12,8 +12,8 @@ from ioprof.converters.job.worker_pool import ordered_map
 from ioprof.converters.layouts.parquet_layout import complete_shards
 from ioprof.converters.layouts.registry import LAYOUTS, Target
 from ioprof.converters.layouts.stored_records import Piece, StoredRecord, StoredRecords
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError, IoprofError
+from ioprof.format.dataset import Dataset
 
 
 class UncheckedDataset(NamedTuple):

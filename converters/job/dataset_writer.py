@@ -25,8 +25,8 @@ from ioprof.converters.job.partial_output import PartialOutput, open_partial_out
 from ioprof.converters.layouts.lustre_striping import recommended_stripes, stripe_folder
 from ioprof.converters.layouts.registry import LAYOUTS, Layout, Record, Target
 from ioprof.converters.options import ConvertOptions
-from ioprof.dataset import MANIFEST_NAME, Dataset, ImageClass, RecordDigest, write_json_atomically
 from ioprof.errors import CommandError
+from ioprof.format.dataset import MANIFEST_NAME, Dataset, ImageClass, RecordDigest, write_json_atomically
 from ioprof.reporter import Advance
 
 

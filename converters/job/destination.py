@@ -17,9 +17,9 @@ from types import FrameType
 from typing import Any, Final
 
 from ioprof.converters.manifests import SCHEMAS, SYNTHETIC_NAME, SYNTHETIC_SCHEMA
-from ioprof.dataset import is_plain_name
 from ioprof.errors import CommandError
 from ioprof.files import make_folders, read_regular_file, sync
+from ioprof.format.dataset import is_plain_name
 
 SPACE_MARGIN: Final = 1.05
 """Required free space / estimated size."""

@@ -22,7 +22,7 @@ from ioprof.converters.sources.synthetic_source import (
     synthetic_image,
     synthetic_images,
 )
-from ioprof.dataset import quantiles_of, write_json_atomically
+from ioprof.format.dataset import quantiles_of, write_json_atomically
 from ioprof.reporter import Advance
 
 _FILE_OVERHEAD_BYTES: Final = 4096

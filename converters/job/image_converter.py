@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 from ioprof.converters.images.transforms import BadImageError, transform_for
 from ioprof.converters.layouts.record_file_writer import RecordFileWriter
 from ioprof.converters.sources.source_image import Reader, SourceImage
-from ioprof.dataset import ImageFormat
 from ioprof.errors import CommandError
+from ioprof.format.dataset import ImageFormat
 
 READERS: Final = {
     "lmdb": "packed_reader:PackedReader",

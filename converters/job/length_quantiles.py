@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ioprof.dataset import QUANTILE_SHARES
+from ioprof.format.dataset import QUANTILE_SHARES
 
 _DIGIT_BITS: Final = 11
 _NUM_DIGITS: Final = 3

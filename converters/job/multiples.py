@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ioprof import __version__, tensorprotos
+from ioprof import __version__
 from ioprof.converters.job.dataset_writer import DatasetWriter, Job, Outcome, Tally, in_chunks
 from ioprof.converters.job.destination import check_destination, new_folder, require_space, sync_file_system
 from ioprof.converters.job.engines import local
@@ -31,10 +31,11 @@ from ioprof.converters.job.partial_output import PartialOutput
 from ioprof.converters.layouts import webdataset_layout
 from ioprof.converters.layouts.stored_records import Piece, StoredRecord, StoredRecords
 from ioprof.converters.options import ConvertOptions, LayoutOptions
-from ioprof.dataset import INDEXED_LAYOUTS, MANIFEST_NAME, Dataset, RecordDigest, is_plain_name, quantiles_of, read_index
 from ioprof.errors import CommandError, DatasetError
+from ioprof.foreign import tensorprotos
+from ioprof.format.dataset import INDEXED_LAYOUTS, MANIFEST_NAME, Dataset, RecordDigest, is_plain_name, quantiles_of, read_index
+from ioprof.format.record_index import RecordIndex
 from ioprof.options import values_of
-from ioprof.record_index import RecordIndex
 from ioprof.reporter import Advance
 
 _SPACE_MARGIN: Final = 1.05

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from ioprof.converters.job.destination import partial_name, termination_as_interrupt
 from ioprof.converters.job.journal import journal_progress
-from ioprof.dataset import write_json_atomically
 from ioprof.errors import CommandError
 from ioprof.files import make_folders, read_regular_file
+from ioprof.format.dataset import write_json_atomically
 
 _NO_LOCKS: Final = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)  # Lustre without -o flock, some FUSE
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")

@@ -27,9 +27,9 @@ from ioprof.converters.layouts.registry import LAYOUTS
 from ioprof.converters.layouts.stored_records import Piece, StoredRecords
 from ioprof.converters.manifests import PART_NAME, PART_SCHEMA
 from ioprof.converters.options import ConvertOptions
-from ioprof.dataset import Dataset, ImageClass, is_plain_name, parse_json
 from ioprof.errors import CommandError, DatasetError
 from ioprof.files import read_regular_file
+from ioprof.format.dataset import Dataset, ImageClass, is_plain_name, parse_json
 from ioprof.reporter import Advance
 
 _MAX_PARTS: Final = 10_000

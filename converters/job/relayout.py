@@ -15,8 +15,8 @@ from ioprof.converters.job.multiples import Multiple, storage_options
 from ioprof.converters.job.partial_output import PartialOutput
 from ioprof.converters.layouts.registry import LAYOUTS
 from ioprof.converters.options import ConvertOptions, LayoutOptions
-from ioprof.dataset import MANIFEST_NAME, Dataset
 from ioprof.errors import CommandError, DatasetError
+from ioprof.format.dataset import MANIFEST_NAME, Dataset
 from ioprof.reporter import Advance
 
 _RECORD_OVERHEAD_BYTES = 4096

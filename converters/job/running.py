@@ -14,7 +14,7 @@ from ioprof.converters.job.relayout import Relayout, plan_relayout
 from ioprof.converters.layouts.lustre_striping import is_lustre, recommended_stripes
 from ioprof.converters.manifests import PART_NAME
 from ioprof.converters.options import ConvertOptions, LayoutOptions
-from ioprof.dataset import MANIFEST_NAME, Dataset
+from ioprof.format.dataset import MANIFEST_NAME, Dataset
 from ioprof.reporter import SILENT, Advance, Reporter, note
 
 _SHOWN_SUFFIXES: Final = 5

@@ -19,8 +19,8 @@ from ioprof.converters.job.engines import local
 from ioprof.converters.layouts.stored_records import Piece, StoredRecords
 from ioprof.converters.sources.source import Source
 from ioprof.converters.sources.source_kinds import open_source
-from ioprof.dataset import Dataset, ImageFormat, RecordDigest
 from ioprof.errors import CommandError, DatasetError
+from ioprof.format.dataset import Dataset, ImageFormat, RecordDigest
 from ioprof.reporter import Advance
 
 MAX_PROBLEMS: Final = 20

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
-from ioprof.dataset import ImageFormat
+from ioprof.format.dataset import ImageFormat
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Final
 import lmdb
 
 from ioprof.converters.layouts.interface import Record, Target
-from ioprof.dataset import environment_names
-from ioprof.tensorprotos import Shape, encode_image
+from ioprof.foreign.tensorprotos import Shape, encode_image
+from ioprof.format.dataset import environment_names
 
 _MAX_RECORDS: Final = 10**8
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ioprof.converters.layouts.interface import Record, Target
-from ioprof.dataset import PARQUET_FOLDER, parquet_name
 from ioprof.errors import DatasetError
-from ioprof.parquet_rows import IMAGE, LABEL, ParquetRows, import_pyarrow
+from ioprof.foreign.parquet_rows import IMAGE, LABEL, ParquetRows, import_pyarrow
+from ioprof.format.dataset import PARQUET_FOLDER, parquet_name
 
 DEFAULT_SHARD_BYTES: Final = 1 << 27
 """A kill loses what is in the shard that is being written."""

@@ -6,7 +6,7 @@ import os
 import numpy as np
 
 from ioprof.converters.layouts.interface import Record, Target, write_all
-from ioprof.record_index import ENTRY
+from ioprof.format.record_index import ENTRY
 
 
 class RawLayout:

@@ -13,13 +13,13 @@ from typing import Final, NamedTuple, overload
 
 import lmdb
 
-from ioprof import tensorprotos
 from ioprof.converters.layouts import webdataset_layout
-from ioprof.dataset import INDEXED_LAYOUTS, Dataset, is_plain_name, open_environment, read_index
 from ioprof.errors import DatasetError
+from ioprof.foreign import tensorprotos
+from ioprof.foreign.parquet_rows import ParquetRows
 from ioprof.foreign.values import VALUES
-from ioprof.parquet_rows import ParquetRows
-from ioprof.record_index import RecordIndex
+from ioprof.format.dataset import INDEXED_LAYOUTS, Dataset, is_plain_name, open_environment, read_index
+from ioprof.format.record_index import RecordIndex
 
 _PIECE_RECORDS: Final = 32
 _MAX_MAPPED_BYTES: Final = 1 << 22

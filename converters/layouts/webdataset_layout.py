@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from ioprof.converters.layouts.interface import Record, Target, write_all
 from ioprof.converters.sources.tar_members import BLOCK, Member, members, padded_size
-from ioprof.dataset import is_plain_name, tar_name
 from ioprof.errors import DatasetError
+from ioprof.format.dataset import is_plain_name, tar_name
 
 DEFAULT_SHARD_BYTES: Final = 1 << 30
 

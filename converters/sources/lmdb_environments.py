@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Final
 
-from ioprof import lmdb_format, tensorprotos
 from ioprof.converters.sources.foreign_files import head_of, mapped, shown_name
 from ioprof.converters.sources.record_table import RecordTable
 from ioprof.converters.sources.refusals import Refusals
 from ioprof.converters.sources.source import Source
 from ioprof.errors import DatasetError
-from ioprof.foreign import lmdb_tree
+from ioprof.foreign import lmdb_format, lmdb_tree, tensorprotos
 
 DATA: Final = "data.mdb"
 _SPLITS: Final = {"val": ("val", "validation"), "validation": ("val", "validation")}

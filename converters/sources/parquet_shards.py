@@ -21,8 +21,8 @@ from ioprof.converters.sources.record_table import is_wnid_list
 from ioprof.converters.sources.refusals import Refusals
 from ioprof.converters.sources.source import Source, make_source
 from ioprof.converters.sources.source_image import SourceImage
-from ioprof.dataset import is_plain_name
 from ioprof.errors import CommandError, DatasetError
+from ioprof.format.dataset import is_plain_name
 
 _IMAGES: Final = ("image", "img", "jpg")
 _LABELS: Final = ("label", "labels", "cls")

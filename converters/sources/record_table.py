@@ -17,8 +17,8 @@ from ioprof.converters.sources.listing import Lines, ListingWriter
 from ioprof.converters.sources.refusals import Refusals
 from ioprof.converters.sources.source import IMAGE_SUFFIXES, Source, make_source
 from ioprof.converters.sources.source_image import SourceImage
-from ioprof.dataset import is_plain_name
 from ioprof.errors import DatasetError
+from ioprof.format.dataset import is_plain_name
 
 MAX_CLASSES: Final = 10**6
 _ROW: Final = struct.Struct("<IqqI")  # place, offset, size, group; the name follows

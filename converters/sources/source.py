@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ioprof.converters.sources.listing import Listing, ListingWriter, StoredNumbers
 from ioprof.converters.sources.refusals import Refusals, Refused
-from ioprof.dataset import is_plain_name
 from ioprof.errors import DatasetError
+from ioprof.format.dataset import is_plain_name
 
 IMAGE_SUFFIXES: Final = (".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".bmp", ".ppm", ".tif", ".tiff", ".webp")
 """Suffixes of images, compared without case; other files are skipped and counted."""

@@ -21,8 +21,8 @@ from ioprof.converters.sources.source import Source
 from ioprof.converters.sources.synthetic_source import open_synthetic
 from ioprof.converters.sources.tfrecord_files import open_tfrecord
 from ioprof.converters.sources.webdataset_shards import open_webdataset
-from ioprof.dataset import MANIFEST_NAME
 from ioprof.errors import CommandError
+from ioprof.format.dataset import MANIFEST_NAME
 
 SOURCES: Final[dict[str, Callable[[Path, str, Refusals], Source | None]]] = {
     "webdataset": open_webdataset,

@@ -16,8 +16,8 @@ from ioprof.converters.sources.archive_checksums import DEVKIT
 from ioprof.converters.sources.mat_file import read_structs
 from ioprof.converters.sources.refusals import Refusals
 from ioprof.converters.sources.source import MAX_TEXT_BYTES, read_class_names
-from ioprof.dataset import is_plain_name
 from ioprof.errors import DatasetError
+from ioprof.format.dataset import is_plain_name
 
 _META: Final = "data/meta.mat"
 _GROUND_TRUTH: Final = "data/ILSVRC2012_validation_ground_truth.txt"

@@ -30,7 +30,7 @@ Modules, from the bottom up:
     staging_cost.py           what staging cost, and what it saves
     options.py, verdict.py    the answer in a word, a sentence, and what to change, in the words of the job
     totals.py                 what those find that look at all spans, read once for all of them
-    summary.py                `summarise(trace)`, which returns `ioprof.run_record.Summary`
+    summary.py                `summarise(trace)`, which returns `ioprof.format.run_record.Summary`
     kept.py                   the analysis of a large run, as it stands in its folder
     run.py                    `Run`: a trace with its table of steps and its summary
     comparing.py              whether one run differs from another, with intervals

@@ -5,15 +5,15 @@ from typing import Final
 
 import polars as pl
 
-from ioprof.analysis.collectives import collectives_not_seen
-from ioprof.analysis.gpu_windows import gpu_not_seen, window_cost_ns
+from ioprof.analysis.charge.gpu_windows import gpu_not_seen, window_cost_ns
+from ioprof.analysis.charge.steps import steps
+from ioprof.analysis.charge.unmeasured import unknown_read_ratio
+from ioprof.analysis.ranks.collectives import collectives_not_seen
 from ioprof.analysis.selection import from_peer
-from ioprof.analysis.steps import steps
-from ioprof.analysis.unmeasured import unknown_read_ratio
-from ioprof.run_files import damage_text
-from ioprof.run_record import Capture, ProcessRecord, ReadCounters, Reason
-from ioprof.schema import NOT_FOLLOWED, PYTHON_PROGRAM
-from ioprof.trace import Trace
+from ioprof.format.run_files import damage_text
+from ioprof.format.run_record import Capture, ProcessRecord, ReadCounters, Reason
+from ioprof.format.schema import NOT_FOLLOWED, PYTHON_PROGRAM
+from ioprof.format.trace import Trace
 
 _MOST_NAMES: Final = 5
 _LEAST_FAULT_RATIO: Final = 0.01  # of faults of unknown length that is mentioned

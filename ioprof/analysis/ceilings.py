@@ -19,15 +19,15 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.blocked_sends import late_arrivals
-from ioprof.analysis.gpu_windows import observed
+from ioprof.analysis.charge.blocked_sends import late_arrivals
+from ioprof.analysis.charge.gpu_windows import observed
+from ioprof.analysis.charge.steps import steps, warmup
+from ioprof.analysis.charge.training_process import main_threads
 from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack, subtract, total, union, union_all
-from ioprof.analysis.lineage import Sending, sending_of
+from ioprof.analysis.reads.lineage import Sending, sending_of
 from ioprof.analysis.selection import COMPUTE, by_rank, intervals, kind_in, on_stream, with_worker
-from ioprof.analysis.steps import steps, warmup
-from ioprof.analysis.training_process import main_threads
-from ioprof.run_record import Ceilings, Residual
-from ioprof.trace import Trace
+from ioprof.format.run_record import Ceilings, Residual
+from ioprof.format.trace import Trace
 
 IMBALANCE: Final = "imbalance of workers"
 RESIDUALS: Final = ("epoch starts", IMBALANCE, "blocked sends", "delivery", "variation")

@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ioprof.analysis.charge.steps import warmup
 from ioprof.analysis.run import Run
-from ioprof.analysis.steps import warmup
 from ioprof.analysis.student import quantile_975
-from ioprof.run_record import CauseDifference, RunDifference
-from ioprof.schema import CAUSES
+from ioprof.format.run_record import CauseDifference, RunDifference
+from ioprof.format.schema import CAUSES
 
 _NUM_BLOCKS: Final = 20
 _FEWEST_BLOCKS: Final = 4

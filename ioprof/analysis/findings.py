@@ -2,18 +2,18 @@
 
 import polars as pl
 
+from ioprof.analysis.charge.skew import skew
+from ioprof.analysis.charge.workers_time import Making, workers_time
 from ioprof.analysis.loaders import loaders
-from ioprof.analysis.queue_depth import DepthOverTime
-from ioprof.analysis.read_patterns import ReadPatterns, of_data
-from ioprof.analysis.reads import counted_reads
+from ioprof.analysis.ranks.stragglers import arrivals
+from ioprof.analysis.ranks.variation import epochs, steps_bounds, trend, waiting
+from ioprof.analysis.reads.queue_depth import DepthOverTime
+from ioprof.analysis.reads.read_patterns import ReadPatterns, of_data
+from ioprof.analysis.reads.sources import counted_reads
+from ioprof.analysis.reads.storage_bytes import by_process
 from ioprof.analysis.selection import look
-from ioprof.analysis.skew import skew
-from ioprof.analysis.storage_bytes import by_process
-from ioprof.analysis.stragglers import arrivals
-from ioprof.analysis.variation import epochs, steps_bounds, trend, waiting
-from ioprof.analysis.workers_time import Making, workers_time
-from ioprof.run_record import Findings
-from ioprof.trace import Trace
+from ioprof.format.run_record import Findings
+from ioprof.format.trace import Trace
 
 
 def findings(

@@ -13,11 +13,11 @@ from typing import Final
 
 import polars as pl
 
-from ioprof import run_record, schema, span_parts, trace
 from ioprof.errors import RunError
 from ioprof.files import read_regular_file, write_atomically
-from ioprof.run_files import STEPS, SUMMARY, is_whole, read_run
-from ioprof.run_record import Summary
+from ioprof.format import run_record, schema, span_parts, trace
+from ioprof.format.run_files import STEPS, SUMMARY, is_whole, read_run
+from ioprof.format.run_record import Summary
 
 ANALYSIS: Final = "analysis.json"
 """Its file in a run folder; small runs have none."""

@@ -22,11 +22,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from ioprof.analysis.charge.validation import validations
 from ioprof.analysis.intervals import EMPTY, Intervals, charge, pack, subtract, total, union
 from ioprof.analysis.selection import intervals
-from ioprof.analysis.validation import validations
-from ioprof.run_record import Ledger, Phase, ProcessRecord
-from ioprof.trace import Trace
+from ioprof.format.run_record import Ledger, Phase, ProcessRecord
+from ioprof.format.trace import Trace
 
 PHASES: Final = (
     "checkpoint", "validation", "first batch", "epoch start", "steps", "process group", "imports", "interpreter", "start-up",

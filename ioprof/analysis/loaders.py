@@ -4,8 +4,8 @@ from typing import Final
 
 import polars as pl
 
-from ioprof.run_record import LoaderTime
-from ioprof.trace import Trace
+from ioprof.format.run_record import LoaderTime
+from ioprof.format.trace import Trace
 
 _LEAST_KNOWN: Final = 0.99
 """Part of the batches whose samples must be known for a rate in samples."""

@@ -8,9 +8,9 @@ import polars as pl
 from ioprof.analysis.kept import kept_analysis
 from ioprof.analysis.summary import summarise
 from ioprof.analysis.totals import totals
-from ioprof.run_files import SPANS
-from ioprof.run_record import Summary
-from ioprof.trace import Trace, damaged_table
+from ioprof.format.run_files import SPANS
+from ioprof.format.run_record import Summary
+from ioprof.format.trace import Trace, damaged_table
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Run:
 
     trace: Trace
     steps: pl.DataFrame
-    """One row per rank and step, see `ioprof.analysis.blame.blame`."""
+    """One row per rank and step, see `ioprof.analysis.charge.blame.blame`."""
     summary: Summary
     folder: Path | None = None
     """The run folder; None: there is none."""

@@ -16,9 +16,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.intervals import Intervals, pack
-from ioprof.run_record import JobKind
-from ioprof.schema import DENSE_KINDS, KINDS
-from ioprof.trace import Trace
+from ioprof.format.run_record import JobKind
+from ioprof.format.schema import DENSE_KINDS, KINDS
+from ioprof.format.trace import Trace
 
 COMPUTE: Final = ("compute", "kernel")
 """Kinds during which an accelerator does useful work."""

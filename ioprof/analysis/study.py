@@ -7,9 +7,9 @@ from typing import Final
 
 import polars as pl
 
-from ioprof.analysis.lineage import LEAVES
+from ioprof.analysis.charge.steps import warmup
+from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.run import Run
-from ioprof.analysis.steps import warmup
 
 OPTIMIZER: Final = "optimizer"
 """Name of the spans of the optimizer on a CPU, see `instrument.hooks.compute`."""
@@ -72,7 +72,7 @@ class StudyRow:
     storage, while the page cache has none of them."""
     fetched_bytes_per_s: float | None = None
     """The same by what the kernel fetched for the job, mean of all epochs that were made: with readahead that nobody used, and
-    without what the page cache had. See `ioprof.analysis.demand`."""
+    without what the page cache had. See `ioprof.analysis.reads.demand`."""
     needed_reads_per_s: float | None = None
     at_samples_per_s: float | None = None
     """The rate of the devices for which that is needed."""

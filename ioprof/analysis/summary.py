@@ -7,45 +7,45 @@ from typing import Any, Final
 
 import polars as pl
 
-from ioprof.analysis.blame import Charges
+from ioprof.analysis.answer.details import Details
+from ioprof.analysis.answer.epoch_prediction import predicted_epochs
+from ioprof.analysis.answer.epoch_verdict import with_first_epoch
+from ioprof.analysis.answer.evidence import Evidence
+from ioprof.analysis.answer.job_verdict import with_phase
+from ioprof.analysis.answer.provable import changes_text
+from ioprof.analysis.answer.verdict import verdict
 from ioprof.analysis.capture import capture
 from ioprof.analysis.ceilings import ceilings
-from ioprof.analysis.checkpoints import saved
-from ioprof.analysis.collectives import collective_sources, may_be_hidden
-from ioprof.analysis.compilations import compiled_in
-from ioprof.analysis.copies import copied_per_step
-from ioprof.analysis.cpu import cpu_evidence
-from ioprof.analysis.cpu_verdict import with_cpu_limit
-from ioprof.analysis.demand import demand
-from ioprof.analysis.details import Details
-from ioprof.analysis.devices import deliveries, stalls
-from ioprof.analysis.epoch_prediction import predicted_epochs
-from ioprof.analysis.epoch_verdict import with_first_epoch
-from ioprof.analysis.evidence import Evidence
-from ioprof.analysis.exchange_rate import small_sums
+from ioprof.analysis.charge.blame import Charges
+from ioprof.analysis.charge.checkpoints import saved
+from ioprof.analysis.charge.compilations import compiled_in
+from ioprof.analysis.charge.copies import copied_per_step
+from ioprof.analysis.charge.devices import deliveries, stalls
+from ioprof.analysis.charge.gpu_windows import pageable_ratio
+from ioprof.analysis.charge.sent_views import sent_views
+from ioprof.analysis.charge.served import are_served
+from ioprof.analysis.charge.steps import warmup
+from ioprof.analysis.charge.unmeasured import unknown_read_ratio, unmeasured
+from ioprof.analysis.charge.validation import by_mode_s
+from ioprof.analysis.charge.workers_time import Making
+from ioprof.analysis.cpu.cpu_time import cpu_evidence
+from ioprof.analysis.cpu.cpu_verdict import with_cpu_limit
+from ioprof.analysis.cpu.stacks import unexplained, worker_lines
 from ioprof.analysis.findings import Finding
-from ioprof.analysis.flushes import flushed
-from ioprof.analysis.gpu_windows import pageable_ratio
-from ioprof.analysis.job_verdict import with_phase
 from ioprof.analysis.ledger import after_steps, ledger
-from ioprof.analysis.lineage import LEAVES
 from ioprof.analysis.loaders import batches, samples_in, take_turns
-from ioprof.analysis.provable import changes_text
-from ioprof.analysis.reads import ReadTimes, ThreadReads, storage, thread_reads
+from ioprof.analysis.ranks.collectives import collective_sources, may_be_hidden
+from ioprof.analysis.ranks.exchange_rate import small_sums
+from ioprof.analysis.ranks.variation import epochs
+from ioprof.analysis.reads.demand import demand
+from ioprof.analysis.reads.flushes import flushed
+from ioprof.analysis.reads.lineage import LEAVES
+from ioprof.analysis.reads.sources import ReadTimes, ThreadReads, storage, thread_reads
+from ioprof.analysis.reads.storage_bytes import by_process, fetched_in_steps, storage_bytes, with_doubt, with_storage_bytes
+from ioprof.analysis.reads.unused_samples import unused_samples
 from ioprof.analysis.selection import COMPUTE, kind_in, look
-from ioprof.analysis.sent_views import sent_views
-from ioprof.analysis.served import are_served
-from ioprof.analysis.stacks import unexplained, worker_lines
-from ioprof.analysis.steps import warmup
-from ioprof.analysis.storage_bytes import by_process, fetched_in_steps, storage_bytes, with_doubt, with_storage_bytes
 from ioprof.analysis.totals import Totals, totals
-from ioprof.analysis.unmeasured import unknown_read_ratio, unmeasured
-from ioprof.analysis.unused_samples import unused_samples
-from ioprof.analysis.validation import by_mode_s
-from ioprof.analysis.variation import epochs
-from ioprof.analysis.verdict import verdict
-from ioprof.analysis.workers_time import Making
-from ioprof.run_record import (
+from ioprof.format.run_record import (
     Capture,
     CauseDetail,
     CauseShare,
@@ -63,8 +63,8 @@ from ioprof.run_record import (
     Throughput,
     Verdict,
 )
-from ioprof.schema import CAUSES
-from ioprof.trace import Trace
+from ioprof.format.schema import CAUSES
+from ioprof.format.trace import Trace
 
 _OF_DEVICE: Final = ("compute", "exchange", "straggler", "h2d")
 """Causes whose times an emulated device determines."""

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ioprof.analysis.blame import Charges, Charging
-from ioprof.analysis.demand import Computing, Fetched, Fetching
-from ioprof.analysis.interpreter_lock import of_threads
-from ioprof.analysis.lineage import Sending
-from ioprof.analysis.overlap import Overlaps
+from ioprof.analysis.charge.blame import Charges, Charging
+from ioprof.analysis.charge.interpreter_lock import of_threads
+from ioprof.analysis.charge.overlap import Overlaps
+from ioprof.analysis.charge.workers_time import Making, MakingSums
+from ioprof.analysis.cpu.stacks import ChargedSamples
+from ioprof.analysis.ranks.stragglers import arrivals
+from ioprof.analysis.reads.demand import Computing, Fetched, Fetching
+from ioprof.analysis.reads.lineage import Sending
 from ioprof.analysis.selection import analyse
-from ioprof.analysis.stacks import ChargedSamples
-from ioprof.analysis.stragglers import arrivals
-from ioprof.analysis.workers_time import Making, MakingSums
-from ioprof.run_record import Overlap
-from ioprof.trace import Trace
+from ioprof.format.run_record import Overlap
+from ioprof.format.trace import Trace
 
 
 @dataclass(frozen=True)

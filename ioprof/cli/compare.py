@@ -7,8 +7,8 @@ from typer import Argument, Option
 
 import ioprof
 from ioprof.cli.console import error_line, next_command, output, say
-from ioprof.report.page_file import check_page_file, write_page_file
-from ioprof.report.units import parse_percentage
+from ioprof.report.page.page_file import check_page_file, write_page_file
+from ioprof.report.texts.units import parse_percentage
 
 
 def compare(

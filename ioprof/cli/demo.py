@@ -10,7 +10,7 @@ from typer import Option
 from ioprof.cli.console import next_command, output, reporter, say
 from ioprof.cli.run_output import exit_code
 from ioprof.jobs.demo import make_demo
-from ioprof.report.text import comparison_text
+from ioprof.report.texts.text import comparison_text
 
 
 def demo(

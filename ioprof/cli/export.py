@@ -8,9 +8,9 @@ from typer import Argument, Option
 from ioprof.cli.console import say
 from ioprof.errors import CommandError
 from ioprof.files import check_new_file
+from ioprof.format.trace import Trace
 from ioprof.interchange.formats import FORMATS
-from ioprof.report.units import visible
-from ioprof.trace import Trace
+from ioprof.report.texts.units import visible
 
 
 def export(

@@ -6,7 +6,7 @@ from typing import Annotated
 from typer import Argument, Option, Typer
 
 from ioprof.cli.console import messages, next_command, say
-from ioprof.report.units import count
+from ioprof.report.texts.units import count
 
 app = Typer(
     help="Analyse traces that other profilers have recorded: the same report and page as for a run of ioprof.", no_args_is_help=True
@@ -43,7 +43,7 @@ def nsys_sqlite(files: Files, out: Out, force: Force = False) -> int:
 
 def _import(format_: str, files: list[Path], out: Path, force: bool) -> int:
     from ioprof.importing import import_run
-    from ioprof.report.text import summary_text
+    from ioprof.report.texts.text import summary_text
 
     run = import_run(format_, files, out, force)
     say(f"imported {count(run.trace.num_spans)} spans of {count(len(files))} file{'s' if len(files) > 1 else ''}")

@@ -11,13 +11,13 @@ from typer import Option
 import ioprof
 from ioprof.cli.console import next_command, output, reporter, say
 from ioprof.cli.options import takes_options
-from ioprof.jobs.network_probe import probe_network
 from ioprof.jobs.options import ProbeOptions
+from ioprof.jobs.probes.network_probe import probe_network
 from ioprof.recording.interrupts import interrupted_by_any
-from ioprof.report.page_file import check_page_file, write_page_file
-from ioprof.report.probe_text import TABLE_WIDTH, head_lines, network_line, network_table, probe_table
-from ioprof.report.probing import notes
-from ioprof.report.units import visible
+from ioprof.report.page.page_file import check_page_file, write_page_file
+from ioprof.report.texts.probe_text import TABLE_WIDTH, head_lines, network_line, network_table, probe_table
+from ioprof.report.texts.probing import notes
+from ioprof.report.texts.units import visible
 
 
 @takes_options(ProbeOptions)

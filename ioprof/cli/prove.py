@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 import ioprof
 from ioprof.cli.console import next_command, output, reporter
-from ioprof.report.prediction import proof_lines
+from ioprof.report.texts.prediction import proof_lines
 
 
 def prove(

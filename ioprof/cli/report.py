@@ -10,9 +10,9 @@ from ioprof.analysis.run import Run
 from ioprof.cli.console import next_command, output, say
 from ioprof.cli.run_output import show_run
 from ioprof.errors import CommandError
-from ioprof.replay.summary import with_gains
+from ioprof.model.summary import with_gains
+from ioprof.report.page.page_file import check_page_file, write_page_file
 from ioprof.report.page.stalls import stretch_around
-from ioprof.report.page_file import check_page_file, write_page_file
 from ioprof.report.path_demand import path_statement, probed_path
 
 
@@ -49,7 +49,7 @@ def report(
     probed = probed_path(probe) if probe else None
     recorded = with_gains(Run.load(run), gains)
     if html:
-        from ioprof.report.html import write_html
+        from ioprof.report.page.html import write_html
 
         wanted = stretch_around(recorded.steps, around) if around else None
         write = partial(write_html, recorded.trace, recorded.steps, recorded.summary, wanted=wanted, probed=probed)
@@ -57,7 +57,7 @@ def report(
     if markdown:
         if json or full:
             raise CommandError("--markdown is a form of its own: leave --json and --full out")
-        from ioprof.report.markdown import markdown as markdown_text
+        from ioprof.report.texts.markdown import markdown as markdown_text
 
         output.file.write(markdown_text(recorded.summary, recorded.steps))
         return 0

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ioprof.cli.console import error_line, output
+from ioprof.format.run_record import Failure
 from ioprof.recording.run_folder import JOB_LOG
-from ioprof.run_record import Failure
 
 if TYPE_CHECKING:
     from ioprof.analysis.run import Run
@@ -20,10 +20,10 @@ def show_run(run: "Run", json: bool, full: bool = False) -> None:
         output.file.write(run.summary.to_json() + "\n")
         return
     # A job is started before the libraries of its report are loaded.
-    from ioprof.report.brief import brief_text
-    from ioprof.report.picture import step_picture
-    from ioprof.report.storage_statements import run_statements
-    from ioprof.report.text import WIDTH, summary_text
+    from ioprof.report.texts.brief import brief_text
+    from ioprof.report.texts.picture import step_picture
+    from ioprof.report.texts.storage_statements import run_statements
+    from ioprof.report.texts.text import WIDTH, summary_text
 
     if not full:
         output.print(brief_text(run.summary, run.steps))

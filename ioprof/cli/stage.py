@@ -8,10 +8,10 @@ from typing import Annotated
 from typer import Argument, Option
 
 from ioprof.cli.console import next_command, output, progress, say
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
-from ioprof.jobs.stage_folder import find_stage_folder
-from ioprof.jobs.staging import VERIFY, Staging, stage_text
+from ioprof.format.dataset import Dataset
+from ioprof.jobs.staged.stage_folder import find_stage_folder
+from ioprof.jobs.staged.staging import VERIFY, Staging, stage_text
 from ioprof.reporter import in_megabytes, megabytes
 
 

@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 from ioprof.cli.console import next_command, output, say
 from ioprof.process import yield_cores
-from ioprof.report.units import visible
+from ioprof.report.texts.units import visible
 from ioprof.watching.metrics import MetricsServer
 from ioprof.watching.screen import follow, screen
 from ioprof.watching.target import Target, targets

@@ -8,8 +8,8 @@ from typer import Argument, Option
 import ioprof
 from ioprof.cli.console import next_command, output
 from ioprof.cli.options import takes_options
-from ioprof.replay.changes import Change
-from ioprof.report.prediction import prediction_lines
+from ioprof.model.changes import Change
+from ioprof.report.texts.prediction import prediction_lines
 
 
 @takes_options(Change)

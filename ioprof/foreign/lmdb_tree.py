@@ -1,14 +1,14 @@
 """Keys and places of all values of an LMDB environment, by walking the pages of its file: a damaged one cannot crash the process.
 
-The format is that of `ioprof.lmdb_format`.
+The format is that of `ioprof.foreign.lmdb_format`.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ioprof import lmdb_format
 from ioprof.errors import DatasetError
-from ioprof.lmdb_format import BIGDATA, BRANCH, HEADER_BYTES, LEAF, META_BYTES, NO_PAGE, Meta
+from ioprof.foreign import lmdb_format
+from ioprof.foreign.lmdb_format import BIGDATA, BRANCH, HEADER_BYTES, LEAF, META_BYTES, NO_PAGE, Meta
 
 
 class Entry(NamedTuple):

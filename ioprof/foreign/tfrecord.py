@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from ioprof.errors import DatasetError
 from ioprof.foreign.crc32c import masked_crc32c
-from ioprof.protobuf import LENGTH, VARINT, fields, read_varint
+from ioprof.foreign.protobuf import LENGTH, VARINT, fields, read_varint
 
 IMAGES: Final = ("image/encoded", "image", "jpg", "jpeg", "png")
 LABELS: Final = ("image/class/label", "label", "labels", "class", "cls")

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
-from ioprof import tensorprotos
-from ioprof.foreign import recordio, tfrecord
-from ioprof.tensorprotos import Shape
+from ioprof.foreign import recordio, tensorprotos, tfrecord
+from ioprof.foreign.tensorprotos import Shape
 
 Value = tuple[bytes | bytearray | memoryview, Shape | None]
 """The image, and its shape if it is raw pixels."""

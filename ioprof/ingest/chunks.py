@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ioprof import _chunks
+from ioprof.format.layout import CHUNK_HEADER_DTYPE, RECORD_DTYPE
+from ioprof.format.schema import KINDS, SOURCES
+from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, HEADER_BYTES
 from ioprof.ingest.holes import data_parts
 from ioprof.ingest.untrusted_values import LATEST_NS
-from ioprof.layout import CHUNK_HEADER_DTYPE, RECORD_DTYPE
-from ioprof.schema import KINDS, SOURCES
-from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, HEADER_BYTES
 
 _RECORD_BYTES: Final = RECORD_DTYPE.itemsize
 _SLOTS: Final = (CHUNK_BYTES - CHUNK_HEADER_BYTES) // _RECORD_BYTES

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ioprof.collective_format import (
+from ioprof.files import open_regular_file
+from ioprof.format.collective_format import (
     COLLECTIVE_VERSION,
     COPY_ENGINE_FLAG,
     FUNCTIONS,
@@ -24,10 +25,9 @@ from ioprof.collective_format import (
     RECORD_KINDS,
     SUFFIX,
 )
-from ioprof.files import open_regular_file
-from ioprof.ingest.gpu_timer import host_times
+from ioprof.format.layout import COLLECTIVE_HEADER_DTYPE, COLLECTIVE_RECORD_DTYPE, COMMUNICATOR_DTYPE
+from ioprof.ingest.clocks.gpu_timer import host_times
 from ioprof.ingest.untrusted_values import LATEST_NS, text
-from ioprof.layout import COLLECTIVE_HEADER_DTYPE, COLLECTIVE_RECORD_DTYPE, COMMUNICATOR_DTYPE
 
 _HALF: Final = 1 << 55
 _MOST_DELAY_NS: Final = 50_000_000

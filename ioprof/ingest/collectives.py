@@ -11,13 +11,13 @@ from typing import Final
 
 import polars as pl
 
-from ioprof.collective_format import FUNCTIONS
+from ioprof.format.collective_format import FUNCTIONS
+from ioprof.format.run_record import CollectiveCapture, Damage
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 from ioprof.ingest.collective_files import CollectiveFile, is_by_copy_engine, is_captured
 from ioprof.ingest.rings import Process
 from ioprof.ingest.untrusted_values import LATEST_NS, damage_facts
-from ioprof.run_record import CollectiveCapture, Damage
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
 
 COMM_STREAM: Final = 2
 """The stream of the spans, see `wire_format.RECORD`."""

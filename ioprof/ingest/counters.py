@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import polars as pl
 
+from ioprof.format.schema import COUNTER_COLUMNS
+from ioprof.format.series import COUNTER_FORMAT
+from ioprof.format.trace import empty_table, table_schema
 from ioprof.ingest.appended_files import read_appended
-from ioprof.schema import COUNTER_COLUMNS
-from ioprof.series import COUNTER_FORMAT
-from ioprof.trace import empty_table, table_schema
 
 _Row = tuple[int, int | None, str, float, str]  # time, pid, name, value, unit
 
@@ -41,7 +41,7 @@ class Counters:
     """Contents of the sample files of a job."""
 
     table: pl.DataFrame
-    """Columns of `ioprof.schema.COUNTER_COLUMNS`, in no particular order; times are CLOCK_MONOTONIC ns.
+    """Columns of `ioprof.format.schema.COUNTER_COLUMNS`, in no particular order; times are CLOCK_MONOTONIC ns.
 
     A series has a row at each sample in which its value changed and at the sample before, so linear interpolation is exact.
     """

@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ioprof.format.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
+from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
 from ioprof.ingest.chunks import Buffers, find_spans
 from ioprof.ingest.holes import punch_hole
 from ioprof.ingest.job_sums import JobSums
-from ioprof.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
-from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
 
 _Array = npt.NDArray[Any]
 

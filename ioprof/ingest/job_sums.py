@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ioprof.run_record import JobMinutes, KindSums, WholeJob
-from ioprof.schema import KINDS, SOURCES
+from ioprof.format.run_record import JobMinutes, KindSums, WholeJob
+from ioprof.format.schema import KINDS, SOURCES
 
 _SHAPE: Final = (len(KINDS) + 1, len(SOURCES) + 1, 3)
 """Kind, source; spans, bytes, time."""

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import polars as pl
 
+from ioprof.format.run_record import WholeJob
 from ioprof.ingest.dropping import FileDropper, file_header
 from ioprof.ingest.job_sums import JobSums
 from ioprof.ingest.kept_state import KeptState
 from ioprof.ingest.rings import Capture
 from ioprof.ingest.untrusted_values import anchor_of, text
-from ioprof.run_record import WholeJob
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import empty_table
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import empty_table
 
 _Array = npt.NDArray[Any]
 Helpers = dict[tuple[str, int], tuple[int, frozenset[int]]]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ioprof.run_record import Failure, FailureCode, ProcessRecord
+from ioprof.format.run_record import Failure, FailureCode, ProcessRecord
 
 _MOST: Final = 8
 """A job that is killed as a whole loses all of its workers; more say nothing more."""

@@ -8,10 +8,7 @@ import polars as pl
 
 from ioprof.clock import Anchor
 from ioprof.errors import RunError
-from ioprof.ingest.clock_alignment import ClockAlignment
-from ioprof.ingest.clock_offset import Clock, Messages
-from ioprof.ingest.job_sums import merged_jobs
-from ioprof.run_record import (
+from ioprof.format.run_record import (
     CaptureRecord,
     ClockAnchor,
     ClockRecord,
@@ -24,7 +21,10 @@ from ioprof.run_record import (
     SampledSeries,
     merge,
 )
-from ioprof.trace import Trace
+from ioprof.format.trace import Trace
+from ioprof.ingest.clocks.clock_alignment import ClockAlignment
+from ioprof.ingest.clocks.clock_offset import Clock, Messages
+from ioprof.ingest.job_sums import merged_jobs
 
 _OF_THE_RUN: Final = ("name", "command", "started", "config", "device", "dataset")
 """Keys that `Trace.merge` requires to be equal in all parts."""

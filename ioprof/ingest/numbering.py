@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ioprof.format.schema import FILE_COLUMNS, SPAN_COLUMNS
+from ioprof.format.trace import empty_table, table_schema
 from ioprof.ingest.untrusted_values import texts
-from ioprof.schema import FILE_COLUMNS, SPAN_COLUMNS
-from ioprof.trace import empty_table, table_schema
 
 _Array = npt.NDArray[Any]
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from ioprof.format.run_record import ProcessRecord
 from ioprof.ingest.counters import SampledProcess
 from ioprof.ingest.untrusted_values import lines_of
-from ioprof.run_record import ProcessRecord
 
 _Key = tuple[str | None, int | None]  # host and pid
 

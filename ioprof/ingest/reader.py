@@ -18,10 +18,13 @@ import numpy.typing as npt
 import polars as pl
 
 from ioprof.errors import CaptureError
+from ioprof.format.run_record import CommandTimes, RunRecord, merge
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import Trace, empty_table, table_schema
 from ioprof.ingest.chunks import Buffers
-from ioprof.ingest.clock_alignment import ClockAlignment, best_anchors
-from ioprof.ingest.clock_messages import read_clock_messages
-from ioprof.ingest.clock_offset import Clock
+from ioprof.ingest.clocks.clock_alignment import ClockAlignment, best_anchors
+from ioprof.ingest.clocks.clock_messages import read_clock_messages
+from ioprof.ingest.clocks.clock_offset import Clock
 from ioprof.ingest.collectives import add_collectives
 from ioprof.ingest.job_window import JobWindow, in_window, without_begun_steps
 from ioprof.ingest.joining import FetchIndex, HelperIndex, Helpers, assign_batches, drop_duplicate_faults
@@ -42,9 +45,6 @@ from ioprof.ingest.rings import (
     survey,
 )
 from ioprof.ingest.sidecar_files import SidecarData, read_job_facts, read_sidecar_files
-from ioprof.run_record import CommandTimes, RunRecord, merge
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import Trace, empty_table, table_schema
 
 _NOTHING_KNOWN: Final = RunRecord()
 _THREADS: Final = 2

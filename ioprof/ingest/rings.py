@@ -17,15 +17,15 @@ import numpy.typing as npt
 import polars as pl
 
 from ioprof.clock import Anchor
+from ioprof.format.layout import FILE_HEADER_DTYPE, RECORD_DTYPE
+from ioprof.format.run_record import Damage, ProcessRecord, ReadCounters
+from ioprof.format.schema import DENSE_KINDS, KINDS, NOTED, PYTHON_PROGRAM, RANK_SOURCES, ROLES, SOURCES, SPAN_COLUMNS, WRITERS
+from ioprof.format.trace import empty_table, table_schema
+from ioprof.format.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
 from ioprof.ingest.chunks import TALLIES, Buffers, ChunkHeaders, Spans, block_places, read_block, read_blocks, read_headers
 from ioprof.ingest.job_sums import JobSums
 from ioprof.ingest.numbering import Numbering, StringIds
 from ioprof.ingest.untrusted_values import anchor_of, damage_facts, nullable, text, valid_ids
-from ioprof.layout import FILE_HEADER_DTYPE, RECORD_DTYPE
-from ioprof.run_record import Damage, ProcessRecord, ReadCounters
-from ioprof.schema import DENSE_KINDS, KINDS, NOTED, PYTHON_PROGRAM, RANK_SOURCES, ROLES, SOURCES, SPAN_COLUMNS, WRITERS
-from ioprof.trace import empty_table, table_schema
-from ioprof.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
 
 _SERIES: Final = table_schema(SPAN_COLUMNS)
 _KINDS: Final = pl.Series(KINDS, dtype=_SERIES["kind"])

@@ -9,18 +9,8 @@ from typing import Any, Final
 import polars as pl
 
 from ioprof.clock import Anchor
-from ioprof.ingest.appended_files import Fold
-from ioprof.ingest.collective_files import read_collective_files
-from ioprof.ingest.collectives import Collectives, collectives_of
-from ioprof.ingest.counters import Counters, SampledProcess, fold_counters, read_counters
-from ioprof.ingest.faults import Faults, fold_faults, read_faults
-from ioprof.ingest.numbering import Numbering
-from ioprof.ingest.process_cpus import THREAD_POOLS
-from ioprof.ingest.rings import Process
-from ioprof.ingest.stacks import THREAD_NAMES, fold_stacks, read_stacks
-from ioprof.ingest.untrusted_values import damage_facts, lines_of, unreadable
-from ioprof.perf import HEADER_BYTES, SUFFIX
-from ioprof.run_record import (
+from ioprof.format.perf import HEADER_BYTES, SUFFIX
+from ioprof.format.run_record import (
     ConfigRecord,
     Damage,
     FaultRecord,
@@ -30,6 +20,16 @@ from ioprof.run_record import (
     UnseenProcess,
     merge_loaders,
 )
+from ioprof.ingest.appended_files import Fold
+from ioprof.ingest.collective_files import read_collective_files
+from ioprof.ingest.collectives import Collectives, collectives_of
+from ioprof.ingest.counters import Counters, SampledProcess, fold_counters, read_counters
+from ioprof.ingest.numbering import Numbering
+from ioprof.ingest.page_faults.faults import Faults, fold_faults, read_faults
+from ioprof.ingest.process_cpus import THREAD_POOLS
+from ioprof.ingest.rings import Process
+from ioprof.ingest.stacks import THREAD_NAMES, fold_stacks, read_stacks
+from ioprof.ingest.untrusted_values import damage_facts, lines_of, unreadable
 
 FOLDS: Final[dict[str, tuple[Fold, int]]] = {
     "counters-*.jsonl": (fold_counters, 0),

@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 
 from ioprof import clock
+from ioprof.format.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE
+from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, HEADER_BYTES
 from ioprof.ingest.holes import data_parts
 from ioprof.ingest.kept_state import KEPT, LOCK, KeptState, locked
-from ioprof.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE
-from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, HEADER_BYTES
 
 _TRIES: Final = 100
 """To copy a chunk that is flushed meanwhile; a flush comes after a thousand spans."""

@@ -1,4 +1,4 @@
-"""Reads the stack samples of a spool folder into a table; `ioprof.stack_format` specifies the file."""
+"""Reads the stack samples of a spool folder into a table; `ioprof.format.stack_format` specifies the file."""
 
 import json
 import struct
@@ -10,12 +10,9 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from ioprof.ingest.appended_files import read_appended
-from ioprof.ingest.rings import Process
-from ioprof.ingest.untrusted_values import lines_of
-from ioprof.run_record import Damage
-from ioprof.schema import HOLDER, STACK_COLUMNS
-from ioprof.stack_format import (
+from ioprof.format.run_record import Damage
+from ioprof.format.schema import HOLDER, STACK_COLUMNS
+from ioprof.format.stack_format import (
     CODE_RECORD,
     HOLDER_RECORD,
     NOT_READ,
@@ -25,7 +22,10 @@ from ioprof.stack_format import (
     STACK_RECORD,
     TEXT_RECORD,
 )
-from ioprof.trace import empty_table, table_schema
+from ioprof.format.trace import empty_table, table_schema
+from ioprof.ingest.appended_files import read_appended
+from ioprof.ingest.rings import Process
+from ioprof.ingest.untrusted_values import lines_of
 
 _RECORD: Final = struct.Struct("<II")
 _CODE: Final = struct.Struct("<IiIIII")
@@ -41,7 +41,7 @@ _BEFORE_THREADS: Final = "ioprof.spool.stacks/1"
 
 
 def read_stacks(spool: Path, processes: list[Process]) -> tuple[pl.DataFrame, list[Damage]]:
-    """All samples in the folder, with columns of `ioprof.schema.STACK_COLUMNS` and CLOCK_MONOTONIC times, and what is damaged.
+    """All samples in the folder, with columns of `ioprof.format.schema.STACK_COLUMNS` and CLOCK_MONOTONIC times, and what is damaged.
 
     Ranks and roles come from `processes`. Never raises for invalid contents.
     """

@@ -10,11 +10,11 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from ioprof.files import replaced_file
-from ioprof.ingest.mapped_bytes import credit_mapped_bytes, processes_to_credit
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import ROWS_IN_GROUP, ROWS_IN_MEMORY, Inventory, Trace, table_schema
+from ioprof.ingest.page_faults.mapped_bytes import credit_mapped_bytes, processes_to_credit
 from ioprof.ingest.reader import Spool
-from ioprof.run_record import RunRecord
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import ROWS_IN_GROUP, ROWS_IN_MEMORY, Inventory, Trace, table_schema
 
 
 def store_spool(folder: Path, run: RunRecord, path: Path, rows_in_memory: int = ROWS_IN_MEMORY) -> Trace:

@@ -10,8 +10,8 @@ import polars as pl
 
 from ioprof.clock import Anchor
 from ioprof.files import open_regular_file, read_regular_file
+from ioprof.format.run_record import Damage
 from ioprof.masking import SUSPICION, masked_text
-from ioprof.run_record import Damage
 
 LATEST_NS: Final = 1 << 62
 """Upper limit of valid times (the year 2116). The sum of two such times still fits into an int64."""

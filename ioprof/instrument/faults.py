@@ -17,7 +17,7 @@ Not recorded: faults of a system call on the memory of the job, unless paranoid 
 of MAP_POPULATE, MADV_POPULATE_READ and O_DIRECT into mapped memory (the kernel counts them without an event); programs after an
 execve of a setuid program, where the kernel ends the events; and CPUs that came online later.
 
-The kernel writes into one ring buffer per CPU, from which a thread copies what is needed to one file: see `ioprof/perf.py`.
+The kernel writes into one ring buffer per CPU, from which a thread copies what is needed to one file: see `ioprof/format/perf.py`.
 """
 
 import contextlib
@@ -123,7 +123,7 @@ class FaultRecorder:
 
         `open_optional` opens the events of context switches and minor faults, `read` reads and empties the rings.
         """
-        from ioprof.perf import SUFFIX
+        from ioprof.format.perf import SUFFIX
 
         self._period_ms = int(period_s * 1000)
         self._read_rings = read
@@ -228,7 +228,7 @@ class FaultRecorder:
         The change does not reach all threads at the same time: what a thread did across it is unknown. Disabling therefore writes a
         record with the time before it and one with the time after it.
         """
-        from ioprof.perf import MINOR_STATE, SWITCH_STATE, state_record
+        from ioprof.format.perf import MINOR_STATE, SWITCH_STATE, state_record
 
         for kind, on in (
             (MINOR_STATE, self._minor.decide(now_ns, selector.waits, selector.minors, selector.threads)),
@@ -243,7 +243,7 @@ class FaultRecorder:
     def _header(self, *, closed: int = 0, faults: int = -1, lost: int = -1) -> bytes:
         import numpy as np
 
-        from ioprof.perf import HEADER_BYTES, HEADER_DTYPE, MAGIC, VERSION
+        from ioprof.format.perf import HEADER_BYTES, HEADER_DTYPE, MAGIC, VERSION
 
         anchor, size = clock.anchor(), self._rings[0].size
         fields = (
@@ -334,7 +334,7 @@ class _MinorFaultEvents(_OptionalEvents):
 
     def initial_state(self, shift_ns: int) -> bytes:
         """The record that says whether they are enabled from the start."""
-        from ioprof.perf import MINOR_STATE, state_record
+        from ioprof.format.perf import MINOR_STATE, state_record
 
         return state_record(MINOR_STATE, self.is_on, os.getpid(), self.changed_ns - shift_ns)
 
@@ -397,7 +397,7 @@ class RecordSelector:
     """How long after a major fault minor faults of shared libraries may wait for readahead."""
 
     def __init__(self) -> None:
-        from ioprof.perf import FileRanges
+        from ioprof.format.perf import FileRanges
 
         self.switches = 0
         self.majors = 0
@@ -423,7 +423,7 @@ class RecordSelector:
 
         Records after `settled_ns` are held back, since earlier ones of other CPUs may follow; None: there are no further records.
         """
-        from ioprof.perf import may_have_faults
+        from ioprof.format.perf import may_have_faults
 
         if data:
             self._deferred.append(data)
@@ -437,7 +437,7 @@ class RecordSelector:
     def _examine(self, settled_ns: int | None) -> bytes:
         import numpy as np
 
-        from ioprof.perf import MINOR, SAMPLE, SWITCH, read_records, select_records
+        from ioprof.format.perf import MINOR, SAMPLE, SWITCH, read_records, select_records
 
         records, _ = read_records(b"".join([self._held, *self._deferred]))
         new_types = records.types[records.places >= len(self._held) // 8]

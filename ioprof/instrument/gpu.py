@@ -31,10 +31,10 @@ from weakref import WeakSet
 
 from ioprof import clock
 from ioprof.errors import CaptureError
+from ioprof.format.schema import WINDOW_SPAN
 from ioprof.instrument.endings import call_at_end
 from ioprof.instrument.host import host
 from ioprof.instrument.span import emit
-from ioprof.schema import WINDOW_SPAN
 
 DEFAULT_WINDOW: Final = "2s/30s"
 """Two of every thirty seconds: a step recorded by Kineto can take twice its time, see `docs/decisions/gpu.md`."""

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from ioprof import clock
 from ioprof.errors import CaptureError
+from ioprof.format.schema import KINDS, RANK_SOURCES, ROLES
+from ioprof.format.wire_format import CHUNK_BYTES, FILE_HEADER, FORMAT_VERSION, HEADER_BYTES, MAGIC, offset_of
 from ioprof.instrument import ring, span
 from ioprof.instrument.endings import call_at_end, call_quietly
 from ioprof.instrument.host import host
-from ioprof.schema import KINDS, RANK_SOURCES, ROLES
-from ioprof.wire_format import CHUNK_BYTES, FILE_HEADER, FORMAT_VERSION, HEADER_BYTES, MAGIC, offset_of
 
 try:
     from ioprof import _native

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from ioprof.schema import SOURCES
-from ioprof.wire_format import (
+from ioprof.format.schema import SOURCES
+from ioprof.format.wire_format import (
     CHUNK_BYTES,
     CHUNK_HEADER,
     CHUNK_HEADER_BYTES,
@@ -27,7 +27,7 @@ from ioprof.wire_format import (
     offset_of,
     struct_format,
 )
-from ioprof.wire_format import RECORD as RECORD_FIELDS
+from ioprof.format.wire_format import RECORD as RECORD_FIELDS
 
 HEADER: Final = struct.Struct(struct_format(FILE_HEADER))
 """The start of the file."""

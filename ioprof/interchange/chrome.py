@@ -13,9 +13,9 @@ import msgspec
 import polars as pl
 
 from ioprof.files import replaced_file
+from ioprof.format.trace import Trace
 from ioprof.interchange.exported import Exported, counter_series
 from ioprof.interchange.tracks import Process, Track, Tracks
-from ioprof.trace import Trace
 
 _ARGUMENTS = ("step", "batch", "bytes", "offset", "source")
 _ROWS_AT_A_TIME = 20_000

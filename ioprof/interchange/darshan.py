@@ -19,10 +19,10 @@ import numpy as np
 import polars as pl
 
 from ioprof.errors import CommandError
-from ioprof.inflate import BLOCK_BYTES, ZLIB, inflate
+from ioprof.format.inflate import BLOCK_BYTES, ZLIB, inflate
+from ioprof.format.schema import KINDS, SOURCES
 from ioprof.interchange.darshan_reads import Layout, Reads, reads_in
 from ioprof.interchange.imported import Imported
-from ioprof.schema import KINDS, SOURCES
 
 CLOCK: Final = "the clock of each rank since the job's start, as Darshan wrote it"
 _MAGIC: Final = 6567223

@@ -20,10 +20,10 @@ import numpy as np
 import polars as pl
 
 from ioprof.errors import CommandError
-from ioprof.inflate import BLOCK_BYTES, GZIP, inflate
+from ioprof.format.inflate import BLOCK_BYTES, GZIP, inflate
+from ioprof.format.schema import KINDS, SOURCES
 from ioprof.interchange.dftracer_events import NONE, Events, Found, Name, Numbers
 from ioprof.interchange.imported import Imported
-from ioprof.schema import KINDS, SOURCES
 
 CLOCK: Final = "the wall clock of each host, as DFTracer wrote it"
 _LONGEST_LINE: Final = 1 << 20

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ioprof.format.trace import Trace
 from ioprof.interchange.tracks import harmless
-from ioprof.trace import Trace
 
 
 @dataclass(frozen=True)

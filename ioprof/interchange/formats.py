@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ioprof.format.trace import Trace
 from ioprof.interchange.chrome import write_chrome
 from ioprof.interchange.exported import Exported
 from ioprof.interchange.perfetto import write_perfetto
 from ioprof.interchange.speedscope import write_speedscope
 from ioprof.interchange.tables import write_table
-from ioprof.trace import Trace
 
 
 @dataclass(frozen=True)

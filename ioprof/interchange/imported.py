@@ -12,8 +12,7 @@ import polars as pl
 
 from ioprof import clock
 from ioprof.errors import CommandError
-from ioprof.ingest.untrusted_values import LATEST_NS, damage_facts, masked_series
-from ioprof.run_record import (
+from ioprof.format.run_record import (
     CaptureRecord,
     ClockRecord,
     ClockTie,
@@ -25,8 +24,9 @@ from ioprof.run_record import (
     Reason,
     RunRecord,
 )
-from ioprof.schema import FILE_COLUMNS, SPAN_COLUMNS
-from ioprof.trace import Trace, table_schema
+from ioprof.format.schema import FILE_COLUMNS, SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
+from ioprof.ingest.untrusted_values import LATEST_NS, damage_facts, masked_series
 
 Numbers = npt.NDArray[np.int64]
 

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import polars as pl
 
 from ioprof.files import replaced_file
+from ioprof.format.schema import KINDS
+from ioprof.format.trace import Trace
 from ioprof.interchange import rows
 from ioprof.interchange.exported import Exported, counter_series
 from ioprof.interchange.rows import Rows
 from ioprof.interchange.tracks import Process, Track, Tracks
-from ioprof.schema import KINDS
-from ioprof.trace import Trace
 
 _Array = npt.NDArray[Any]
 

@@ -10,9 +10,9 @@ import polars as pl
 
 from ioprof.errors import RunError
 from ioprof.files import write_atomically
+from ioprof.format.schema import HOLDER
+from ioprof.format.trace import Trace
 from ioprof.interchange.exported import Exported
-from ioprof.schema import HOLDER
-from ioprof.trace import Trace
 
 SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 _MOST_PERIODS: Final = 3

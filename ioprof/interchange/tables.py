@@ -5,8 +5,8 @@ from pathlib import Path
 import polars as pl
 
 from ioprof.files import replaced_file
+from ioprof.format.trace import ROWS_IN_GROUP, Trace
 from ioprof.interchange.exported import Exported
-from ioprof.trace import ROWS_IN_GROUP, Trace
 
 
 def write_table(trace: Trace, path: Path) -> Exported:

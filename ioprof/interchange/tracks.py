@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ioprof.run_record import ProcessRecord
-from ioprof.trace import Trace
+from ioprof.format.run_record import ProcessRecord
+from ioprof.format.trace import Trace
 
 _Array = npt.NDArray[Any]
 

@@ -4,11 +4,11 @@ from typing import Final
 
 import numpy as np
 
-from ioprof.dataset import MANIFEST_NAME, Dataset
 from ioprof.errors import CommandError
+from ioprof.format.dataset import MANIFEST_NAME, Dataset
+from ioprof.format.run_record import DistinctBytes
 from ioprof.loaders.scaling import Scale, balanced_subset, check_scalable
 from ioprof.reporter import SILENT, Reporter
-from ioprof.run_record import DistinctBytes
 from ioprof.storage import describe
 from ioprof.storage.shared_extents import extent_sharing
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ioprof.converters import ConvertOptions, convert
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
 from ioprof.files import make_folders
+from ioprof.format.dataset import Dataset
 from ioprof.jobs.recorded_job import PlannedJob, record_job
 from ioprof.jobs.synthetic_dataset import generate_tree
 from ioprof.recording.run_folder import output_exists

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ioprof.run_record import Failure, FailureCode
+from ioprof.format.run_record import Failure, FailureCode
 from ioprof.train.config import JobConfig
 
 _KILLED, _OWN, _LOST_PEERS, _NO_REASON = range(4)

@@ -10,10 +10,10 @@ from ioprof import clock
 from ioprof.converters.job.destination import put_in_place
 from ioprof.converters.job.partial_output import PartialOutput, open_partial_output
 from ioprof.errors import CommandError
-from ioprof.jobs.staging import Staging
+from ioprof.format.run_record import StageRecord
+from ioprof.jobs.staged.staging import Staging
 from ioprof.loaders.filling import FILLING, flags_of, missing_ranges, prepare
 from ioprof.reporter import Reporter
-from ioprof.run_record import StageRecord
 from ioprof.storage.copying import Part, copy
 from ioprof.train.config import JobConfig
 

@@ -16,18 +16,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ioprof import __version__
-from ioprof.dataset import (
-    INDEX_DIGEST,
-    MANIFEST_NAME,
-    Dataset,
-    ImageClass,
-    ImageFormat,
-    quantiles_of,
-)
 from ioprof.errors import CommandError, DatasetError
 from ioprof.files import cache_folder, remove_own
-from ioprof.listed_files import KINDS, Stamp
-from ioprof.record_index import ENTRY
+from ioprof.format.dataset import INDEX_DIGEST, MANIFEST_NAME, Dataset, ImageClass, ImageFormat, quantiles_of
+from ioprof.format.listed_files import KINDS, Stamp
+from ioprof.format.record_index import ENTRY
 from ioprof.reporter import Reporter
 
 if TYPE_CHECKING:

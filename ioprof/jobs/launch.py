@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import IO, Final
 
 from ioprof.errors import CommandError
+from ioprof.format.run_record import Failure
 from ioprof.jobs.failures import failures
 from ioprof.jobs.tasks import local_variables
 from ioprof.process import signal_name
 from ioprof.reporter import Advance, note
-from ioprof.run_record import Failure
 from ioprof.train.config import JobConfig
 
 _STOP_TIMEOUT_S: Final = 15

@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ioprof.dataset import Dataset, write_json_atomically
 from ioprof.errors import CommandError
 from ioprof.files import make_folders, read_regular_file
+from ioprof.format.dataset import Dataset, write_json_atomically
 from ioprof.jobs.options import RunOptions
 from ioprof.reporter import Reporter
 from ioprof.train.checkpoints import foreign_unfinished, steps_saved

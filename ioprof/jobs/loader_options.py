@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
+from ioprof.format.dataset import Dataset
 from ioprof.jobs.options import WHILE_TRAINING, RunOptions
 from ioprof.loaders.base import ACCEPT, LMDB_READS
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ioprof.run_record import MemoryLimitRecord
+from ioprof.format.run_record import MemoryLimitRecord
 from ioprof.storage.limits import Group, Slice, memory_limit
 
 

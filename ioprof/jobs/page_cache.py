@@ -8,11 +8,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
+from ioprof.format.dataset import Dataset
+from ioprof.format.run_record import PageCacheRecord, ResidencyRecord
 from ioprof.jobs.memory_limit import MemoryLimit
 from ioprof.reporter import Reporter, in_megabytes, megabytes, stoppable
-from ioprof.run_record import PageCacheRecord, ResidencyRecord
 from ioprof.storage import describe
 from ioprof.storage.lower_files import LowerFiles, evict_devices, lower_files
 from ioprof.storage.residency import Residency, evict, mapping_processes, proactive_reclaim, residency, warm

@@ -6,20 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ioprof.analysis.provable import loader_arguments
+from ioprof.analysis.answer.provable import loader_arguments
+from ioprof.analysis.charge.steps import steady_steps_per_s
 from ioprof.analysis.run import Run
-from ioprof.analysis.steps import steady_steps_per_s
 from ioprof.errors import CommandError
+from ioprof.format.run_record import Advice, JobChange, JobKind
 from ioprof.jobs.options import RunOptions
 from ioprof.jobs.recorded_script import RecordedScript
 from ioprof.jobs.repeating import options_of_run, with_change
 from ioprof.jobs.training_run import run_job
+from ioprof.model.prediction import Range
+from ioprof.model.proof import Proof, mean_ratio
+from ioprof.model.summary import with_gains
 from ioprof.recording.run_folder import JOB_LOG, check_output
-from ioprof.replay.prediction import Range
-from ioprof.replay.proof import Proof, mean_ratio
-from ioprof.replay.summary import with_gains
 from ioprof.reporter import Reporter
-from ioprof.run_record import Advice, JobChange, JobKind
 
 _OTHER_SOURCE: Final = 0.1
 """Difference in the share of bytes from storage between the runs of a pair, from which on the page cache changes the result."""

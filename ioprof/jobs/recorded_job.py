@@ -9,21 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
-from ioprof.jobs.dataset_multiple import shared_blocks
-from ioprof.jobs.launch import Outcome, launch
-from ioprof.jobs.learning import prepare_checkpoints
-from ioprof.jobs.memory_limit import limit_memory
-from ioprof.jobs.page_cache import PageCache
-from ioprof.jobs.staged_job import StagedJob
-from ioprof.jobs.staging import StageOptions
-from ioprof.recording.gathering import gather_tasks
-from ioprof.recording.interrupts import count_interrupts
-from ioprof.recording.lifecycle import Recording, initial_record
-from ioprof.recording.run_folder import begin_job_log, check_output
-from ioprof.reporter import SILENT, Reporter
-from ioprof.run_record import (
+from ioprof.format.dataset import Dataset
+from ioprof.format.run_record import (
     ConfigRecord,
     DatasetRecord,
     DeviceRecord,
@@ -35,10 +23,22 @@ from ioprof.run_record import (
     NetworkRecord,
     RunRecord,
 )
+from ioprof.format.wire_format import HEADER_BYTES
+from ioprof.jobs.dataset_multiple import shared_blocks
+from ioprof.jobs.launch import Outcome, launch
+from ioprof.jobs.learning import prepare_checkpoints
+from ioprof.jobs.memory_limit import limit_memory
+from ioprof.jobs.page_cache import PageCache
+from ioprof.jobs.staged.staged_job import StagedJob
+from ioprof.jobs.staged.staging import StageOptions
+from ioprof.recording.gathering import gather_tasks
+from ioprof.recording.interrupts import count_interrupts
+from ioprof.recording.lifecycle import Recording, initial_record
+from ioprof.recording.run_folder import begin_job_log, check_output
+from ioprof.reporter import SILENT, Reporter
 from ioprof.train.config import JobConfig, loading_path, network_path
 from ioprof.train.curve import read_curve
 from ioprof.train.devices import emulated_device
-from ioprof.wire_format import HEADER_BYTES
 
 if TYPE_CHECKING:
     from ioprof.analysis.run import Run

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ioprof.analysis.provable import TrainingLoader, check_arguments, loader_arguments, training_loader
+from ioprof.analysis.answer.provable import TrainingLoader, check_arguments, loader_arguments, training_loader
 from ioprof.errors import CommandError
+from ioprof.format.run_record import JobChange, LoaderRecord, RunRecord
 from ioprof.instrument.loader_change import LoaderChange
 from ioprof.instrument.variables import CHANGE_VARIABLE
 from ioprof.masking import is_masked, masked_command
 from ioprof.recording.command import record_command
 from ioprof.recording.parts import own_part
 from ioprof.recording.run_folder import JOB_LOG
-from ioprof.report.units import visible
+from ioprof.report.texts.units import visible
 from ioprof.reporter import Reporter
-from ioprof.run_record import JobChange, LoaderRecord, RunRecord
 
 if TYPE_CHECKING:
     from ioprof.analysis.run import Run

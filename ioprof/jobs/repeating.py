@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.errors import CommandError
+from ioprof.format.run_record import JobChange, JobKind, RunRecord
 from ioprof.jobs.options import RunOptions
 from ioprof.options import declarations
-from ioprof.run_record import JobChange, JobKind, RunRecord
 from ioprof.train.options import JobOptions
 
 _IN_OTHERS: Final = {"dataset_scale", "epochs", "predict_epochs", "eval_every", "checkpoint_every", "probe_network"}

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ioprof.dataset import MANIFEST_NAME
 from ioprof.files import cache_folder
+from ioprof.format.dataset import MANIFEST_NAME
 from ioprof.reporter import Reporter
 
 NUM_IMAGES: Final = 1000

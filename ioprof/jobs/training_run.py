@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ioprof.dataset import Dataset
 from ioprof.errors import CommandError
+from ioprof.format.dataset import Dataset
 from ioprof.jobs.byte_sizes import parse_bytes
 from ioprof.jobs.dataset_multiple import multiple_of
 from ioprof.jobs.filling import check_fillable
@@ -18,8 +18,8 @@ from ioprof.jobs.options import WHILE_TRAINING, RunOptions, with_batch_size
 from ioprof.jobs.page_cache import check_cache_state
 from ioprof.jobs.parallelism import with_parallelism
 from ioprof.jobs.recorded_job import PlannedJob, record_job
-from ioprof.jobs.stage_folder import find_stage_folder
-from ioprof.jobs.staging import StageOptions
+from ioprof.jobs.staged.stage_folder import find_stage_folder
+from ioprof.jobs.staged.staging import StageOptions
 from ioprof.jobs.synthetic_dataset import cached_dataset
 from ioprof.jobs.tasks import as_task, check_shared_dataset, local_variables, with_task
 from ioprof.loaders import check_loader

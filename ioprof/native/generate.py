@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from ioprof import collective_format, file_systems, schema, wire_format
-from ioprof.wire_format import Structure, array_type, offset_of, size_of, type_size
+from ioprof import file_systems
+from ioprof.format import collective_format, schema, wire_format
+from ioprof.format.wire_format import Structure, array_type, offset_of, size_of, type_size
 
 NATIVE: Final = Path(__file__).parent
 WIRE_FORMAT: Final = NATIVE / "ring" / "wire_format.h"
@@ -51,7 +52,7 @@ def wire_format_header() -> str:
     unsigned char rest[IOPROF_CHUNK_BYTES - IOPROF_CHUNK_HEADER_BYTES - IOPROF_SLOTS * IOPROF_RECORD_BYTES];
 """
     parts = [
-        f"/* The bytes of a capture file; FORMAT.md explains them.\n * {_NOTE} The source is ioprof/wire_format.py. */",
+        f"/* The bytes of a capture file; FORMAT.md explains them.\n * {_NOTE} The source is ioprof/format/wire_format.py. */",
         "#ifndef IOPROF_WIRE_FORMAT_H\n#define IOPROF_WIRE_FORMAT_H\n",
         '#include "gnu_source.h"\n\n#include <stdatomic.h>\n#include <stddef.h>\n#include <stdint.h>\n',
         *_constants(),
@@ -142,7 +143,7 @@ def collective_format_header() -> str:
         "collective_record": collective_format.RECORD,
     }
     parts = [
-        f"/* The bytes of a collective file; see COLLECTIVES.md.\n * {_NOTE} The source is ioprof/collective_format.py. */",
+        f"/* The bytes of a collective file; see COLLECTIVES.md.\n * {_NOTE} The source is ioprof/format/collective_format.py. */",
         "#ifndef IOPROF_COLLECTIVE_FORMAT_H\n#define IOPROF_COLLECTIVE_FORMAT_H\n",
         '#include "wire_format.h"\n',
         f"#define COLLECTIVE_MAGIC_BYTES {{{letters}}}",

@@ -1,4 +1,4 @@
-/* Sums over reads: what `ioprof.analysis.read_sums` computes with NumPy where this library was not built. */
+/* Sums over reads: what `ioprof.analysis.reads.read_sums` computes with NumPy where this library was not built. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

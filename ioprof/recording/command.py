@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ioprof.errors import NOT_EXECUTABLE, NOT_FOUND, CommandError, IoprofError
+from ioprof.format.run_record import Failure, FailureCode
 from ioprof.instrument import gpu, preload
 from ioprof.masking import masked_command
 from ioprof.process import signal_name
@@ -28,7 +29,6 @@ from ioprof.recording.signal_forwarding import SignalForwarder, forwarded_signal
 from ioprof.recording.signals_given import children_waited_for, signals_as_given, signals_blocked, signals_ignored_by_caller
 from ioprof.recording.unrecorded import as_script, begun
 from ioprof.reporter import SILENT, Reporter
-from ioprof.run_record import Failure, FailureCode
 
 if TYPE_CHECKING:
     from ioprof.analysis.run import Run

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.files import cache_folder, read_regular_file, write_atomically
+from ioprof.format.run_record import CaptureRecord, Reason
 from ioprof.instrument import preload, recorder
 from ioprof.instrument.call_cost import cost_per_call_ns
 from ioprof.instrument.kernel_clocks import boot_id
-from ioprof.run_record import CaptureRecord, Reason
 
 _COLD_TRIALS: Final = 30
 _BURST: Final = 5

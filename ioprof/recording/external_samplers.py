@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.errors import CaptureError
+from ioprof.format.run_record import CaptureRecord, Damage, FaultRecording, Reason, Sampling, StackSampling
 from ioprof.instrument import preload, recorder
 from ioprof.instrument.faults import FaultRecorder
 from ioprof.instrument.host import host
 from ioprof.instrument.preload_trial import why_not_loaded
 from ioprof.instrument.samplers import Sampler
 from ioprof.recording.costs import with_kept_costs
-from ioprof.run_record import CaptureRecord, Damage, FaultRecording, Reason, Sampling, StackSampling
 from ioprof.stacks import StackSampler
 
 

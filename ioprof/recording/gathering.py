@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ioprof.errors import CommandError, IoprofError
+from ioprof.format.run_record import Failure, FailureCode
 from ioprof.recording.keeping import may_repeat_drops, repeat_drops
 from ioprof.recording.parts import Part, parts_folder, parts_in, whole_of
 from ioprof.recording.pending_run import InterruptedRecording, interrupted_recording, is_abandoned, is_pending, remove_marker
 from ioprof.recording.run_folder import MARKER, RUN_FILES, check_output, create_output
 from ioprof.recording.spool import left_text, remove_spool
 from ioprof.reporter import SILENT, Reporter
-from ioprof.run_record import Failure, FailureCode
 
 if TYPE_CHECKING:
     from ioprof.analysis.run import Run
-    from ioprof.trace import Trace
+    from ioprof.format.trace import Trace
 
 GATHER_TIMEOUT_S: Final = 30.0
 """How long the first task waits for the parts of the others after its own. Tasks of one training end within seconds."""
@@ -130,8 +130,8 @@ def _merge(folders: Sequence[Path], parts: list[Path], out: Path | None, force: 
     """One run folder of all parts, which stay as they are."""
     from ioprof.analysis.run import Run
     from ioprof.ingest.merging import merge_parts, missing_parts
+    from ioprof.model.summary import with_gains
     from ioprof.recording.run_writer import write_run_folder
-    from ioprof.replay.summary import with_gains
 
     whole = out or (whole_of(parts[0].parent) if len(folders) == 1 else None)
     if whole is None:
@@ -156,7 +156,7 @@ def _merge(folders: Sequence[Path], parts: list[Path], out: Path | None, force: 
 
 def _load_part(folder: Path, reporter: Reporter) -> "Trace":
     """A part; one of which not all that was recorded is there is completed first, if its spool is on this host."""
-    from ioprof.trace import Trace
+    from ioprof.format.trace import Trace
 
     if is_pending(folder) and not (folder / "run.json").is_file():  # with that it has all that was recorded
         return _complete(folder, None, force=False, reporter=reporter).trace

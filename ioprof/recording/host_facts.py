@@ -13,7 +13,7 @@ import psutil
 import pynvml
 
 from ioprof import __version__
-from ioprof.run_record import HostRecord
+from ioprof.format.run_record import HostRecord
 
 _PACKAGES: Final = ("torch", "numpy", "pillow", "lmdb", "polars", "plotly", "nvidia-dali-cuda120")
 _ENVIRONMENT: Final = (

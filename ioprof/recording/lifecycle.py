@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ioprof import clock
+from ioprof.format.run_record import ClockRecord, CommandTimes, Failure, HostRecord, Record, RunRecord
 from ioprof.instrument import preload
 from ioprof.instrument.kernel_clocks import clock_facts, wall_error_ns
 from ioprof.masking import masked_command
@@ -20,7 +21,6 @@ from ioprof.recording.parts import own_part, part_folder
 from ioprof.recording.pending_run import PendingRun
 from ioprof.recording.storing_process import StoringProcess
 from ioprof.reporter import SILENT, Reporter
-from ioprof.run_record import ClockRecord, CommandTimes, Failure, HostRecord, Record, RunRecord
 
 if TYPE_CHECKING:
     from ioprof.analysis.run import Run

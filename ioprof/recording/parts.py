@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ioprof.format.run_record import PartNumber
 from ioprof.recording.pending_run import is_pending
 from ioprof.recording.run_folder import PARTS_SUFFIX
-from ioprof.run_record import PartNumber
 
 _TASKS: Final = (
     ("WORLD_SIZE", "RANK"),

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ioprof.dataset import write_json_atomically
 from ioprof.errors import NOT_EXECUTABLE, NOT_FOUND, CommandError, IoprofError
 from ioprof.files import read_regular_file
+from ioprof.format.dataset import write_json_atomically
+from ioprof.format.run_record import RunRecord
 from ioprof.recording.run_folder import MARKER, check_output, create_output, make_output, output_exists
 from ioprof.recording.spool import JOB, Origin, is_token, left_text, make_spool, misplaced, remove_spool, unproven
 from ioprof.recording.storing_process import StoringProcess
-from ioprof.run_record import RunRecord
 
 if TYPE_CHECKING:
     from ioprof.analysis.run import Run

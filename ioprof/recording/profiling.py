@@ -14,7 +14,7 @@ from ioprof.instrument import hooks, recorder
 from ioprof.masking import masked_text
 
 if TYPE_CHECKING:
-    from ioprof.run_record import RunRecord
+    from ioprof.format.run_record import RunRecord
 
 NO_READS: Final = "this process was not started by `ioprof record`, so its reads were not captured"
 
@@ -27,10 +27,10 @@ def profile_block(out: Path, command: Sequence[str], environment: Mapping[str, s
     overwritten, and `CaptureError` if this process is recorded already; both before the block begins. If the run folder cannot be
     made after the block, the recording stays, and a `CommandError`, or a note to what the block raised, says where it is.
     """
+    from ioprof.format.run_record import Failure
     from ioprof.recording.attempts import usable_run_folder
     from ioprof.recording.costs import with_costs
     from ioprof.recording.pending_run import PendingRun
-    from ioprof.run_record import Failure
 
     if recorder.is_recording():
         raise CaptureError("this process is being recorded already; leave ioprof.profile out of a script that runs under ioprof")

@@ -8,7 +8,7 @@ from typing import Final
 
 from ioprof.errors import CommandError
 from ioprof.files import make_folders, open_regular_file, read_regular_file
-from ioprof.schema import READ_RUN_SCHEMAS
+from ioprof.format.schema import READ_RUN_SCHEMAS
 
 JOB_LOG: Final = "job.log"
 ANALYSIS_FILES: Final = ("steps.parquet", "summary.json", "report.html", "analysis.json")

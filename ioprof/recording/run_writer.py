@@ -5,14 +5,14 @@ from pathlib import Path
 
 from ioprof.analysis.kept import ANALYSIS, keep_analysis
 from ioprof.analysis.run import Run
+from ioprof.format.run_files import DERIVED, STEPS, SUMMARY, write_run
+from ioprof.format.run_record import RunRecord
+from ioprof.format.trace import Trace
+from ioprof.model.summary import with_gains
 from ioprof.process import trim_heap
 from ioprof.recording.run_folder import ANALYSIS_FILES, RUN_FILES
 from ioprof.recording.stored_run import removed_on_failure, store_run
-from ioprof.replay.summary import with_gains
-from ioprof.report.html import write_html
-from ioprof.run_files import DERIVED, STEPS, SUMMARY, write_run
-from ioprof.run_record import RunRecord
-from ioprof.trace import Trace
+from ioprof.report.page.html import write_html
 
 Completing = Callable[[RunRecord], RunRecord]
 """Adds facts to run.json that can be found once all is stored that was recorded."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import polars as pl
 
+from ioprof.format.run_files import SPANS
+from ioprof.format.run_record import RunRecord
+from ioprof.format.trace import Trace
 from ioprof.ingest import store_spool
 from ioprof.recording.run_folder import RUN_FILES
 from ioprof.recording.used_storage import with_storage
-from ioprof.run_files import SPANS
-from ioprof.run_record import RunRecord
-from ioprof.trace import Trace
 
 
 def store_run(spool: Path, out: Path, record: RunRecord) -> Trace:

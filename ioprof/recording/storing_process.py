@@ -19,9 +19,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from ioprof.format.run_record import RunRecord
 from ioprof.process import own_python, return_freed_memory, yield_cores
 from ioprof.recording.run_folder import RUN_FILES
-from ioprof.run_record import RunRecord
 
 _AFTER_S: Final = 60.0
 _LOOK_S: Final = 10.0

@@ -7,15 +7,15 @@ from typing import Final
 
 import polars as pl
 
-from ioprof.analysis.reads import is_access
-from ioprof.run_record import UsedStorage
+from ioprof.analysis.reads.sources import is_access
+from ioprof.format.run_record import UsedStorage
+from ioprof.format.trace import Trace
 from ioprof.storage import PathStorage
 from ioprof.storage.description import describe_mount
 from ioprof.storage.kernel_text import Roots, Unknown
 from ioprof.storage.lustre import Lustre, layout_at
 from ioprof.storage.mounts import mount_number, mount_of_number
 from ioprof.storage.wording import layout_text, plain
-from ioprof.trace import Trace
 
 _MOST_FOLDERS: Final = 2000
 """One file is examined in each of so many folders, most read first: each may be a request to a server."""

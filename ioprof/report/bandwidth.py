@@ -5,14 +5,14 @@ from typing import Final
 import plotly.graph_objects as go
 import polars as pl
 
+from ioprof.format.run_record import Demand
+from ioprof.format.schema import SOURCES
+from ioprof.format.trace import Trace
 from ioprof.report.figures import layout
 from ioprof.report.page.overview import STRIP_BINS, overview
 from ioprof.report.page.tracks import tracks_of
 from ioprof.report.palette import SOURCE_COLOURS
-from ioprof.report.units import amount
-from ioprof.run_record import Demand
-from ioprof.schema import SOURCES
-from ioprof.trace import Trace
+from ioprof.report.texts.units import amount
 
 _DIGITS: Final = 4
 

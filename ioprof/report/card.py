@@ -2,17 +2,17 @@
 
 from typing import Final
 
-from ioprof.report.caveats import caveats
-from ioprof.report.compare_page import ComparedRuns, names_of, step_bars
-from ioprof.report.difference_text import difference_text
-from ioprof.report.markup import Html, element
+from ioprof.format.run_record import Summary
 from ioprof.report.page.answer import MOST_CHANGES, headline
+from ioprof.report.page.compare_page import ComparedRuns, names_of, step_bars
+from ioprof.report.page.markup import Html, element
 from ioprof.report.palette import cause_styles
-from ioprof.report.prediction import gain_text
-from ioprof.report.statements import cause_rows, failures, setting, title
-from ioprof.report.units import ADVICE_LENGTH, clean
-from ioprof.report.whole_job import window_text
-from ioprof.run_record import Summary
+from ioprof.report.texts.caveats import caveats
+from ioprof.report.texts.difference_text import difference_text
+from ioprof.report.texts.prediction import gain_text
+from ioprof.report.texts.statements import cause_rows, failures, setting, title
+from ioprof.report.texts.units import ADVICE_LENGTH, clean
+from ioprof.report.texts.whole_job import window_text
 
 _LEAST_NAMED: Final = 0.005
 _STYLE: Final = """

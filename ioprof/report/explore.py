@@ -11,19 +11,19 @@ import polars as pl
 
 from ioprof.analysis.run import Run as AnalysedRun
 from ioprof.errors import CommandError
+from ioprof.format.run_record import RunRecord, Summary
+from ioprof.format.schema import CAUSES, KINDS, SOURCES
+from ioprof.format.trace import Trace
 from ioprof.report.page.answer import headline
 from ioprof.report.page.stalls import around_moment, around_step
-from ioprof.report.statements import is_emulated, title
-from ioprof.report.units import clean, duration
+from ioprof.report.texts.statements import is_emulated, title
+from ioprof.report.texts.units import clean, duration
 from ioprof.report.views import Window, cause_text, chosen_ranks, longest_steps, windows
-from ioprof.run_record import RunRecord, Summary
-from ioprof.schema import CAUSES, KINDS, SOURCES
-from ioprof.trace import Trace
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from ioprof.replay.prediction import Prediction
+    from ioprof.model.prediction import Prediction
 
 _MS: Final = 1e6
 _COLUMNS: Final = (
@@ -37,7 +37,7 @@ class Files:
     """The files of a run."""
 
     table: pl.DataFrame
-    """All files that were opened or read: columns of `ioprof.schema.FILE_COLUMNS`."""
+    """All files that were opened or read: columns of `ioprof.format.schema.FILE_COLUMNS`."""
     summary: Summary
 
     def slowest(self, number: int = 10) -> pl.DataFrame:
@@ -72,7 +72,7 @@ class StepView:
         return self.text
 
     def _repr_html_(self) -> str:
-        from ioprof.report.markup import element
+        from ioprof.report.page.markup import element
 
         reads = self.reads.head(10).select("rank", "batch", "source", "took_ms", "bytes", "path")
         tables = (table.with_columns(pl.selectors.float().round(3)) for table in (self.causes, reads))
@@ -114,7 +114,7 @@ class Run:
 
     @property
     def analysed(self) -> AnalysedRun:
-        """The same with the table of `ioprof.analysis.blame` and the summary, as the functions of ioprof take it."""
+        """The same with the table of `ioprof.analysis.charge.blame` and the summary, as the functions of ioprof take it."""
         if self._analysed is None:
             self._analysed = AnalysedRun.in_folder(self.trace, self.folder) if self.folder else AnalysedRun.of(self.trace)
         return self._analysed
@@ -122,7 +122,7 @@ class Run:
     @cached_property
     def summary(self) -> Summary:
         """All that the report says, as in summary.json; gains are predicted as `ioprof report` does it."""
-        from ioprof.replay.summary import with_gains
+        from ioprof.model.summary import with_gains
 
         found = self.analysed
         return found.summary if found.summary.replay else with_gains(found, is_asked=False).summary
@@ -313,8 +313,8 @@ class Run:
         **speeds: float | str | None,
     ) -> "Prediction":
         """What a change would bring, see `ioprof.whatif`."""
-        from ioprof.replay.changes import Change, parse_speed
-        from ioprof.replay.prediction import whatif
+        from ioprof.model.changes import Change, parse_speed
+        from ioprof.model.prediction import whatif
 
         factors = {cause: parse_speed(f"--{cause}", str(speed)) for cause, speed in speeds.items() if speed is not None}
         other = None if like is None else like if isinstance(like, Run) else Run.load(like)
@@ -327,7 +327,7 @@ class Run:
 
     def write_html(self, path: Path | str) -> None:
         """Write the report as one page that opens offline; as `ioprof report --html`."""
-        from ioprof.report.html import write_html
+        from ioprof.report.page.html import write_html
 
         write_html(self.trace, self.analysed.steps, self.summary, Path(path))
 

@@ -12,12 +12,12 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
+from ioprof.format.schema import CAUSES, SOURCES
+from ioprof.format.trace import Trace
 from ioprof.report.lanes import READS, Timeline, timeline_of
 from ioprof.report.palette import CAUSE_COLOURS, KIND_NAMES, RANK_COLOURS, SOURCE_COLOURS, kind_colour
-from ioprof.report.units import NAME_LENGTH, amount, clean, count, duration, shares
+from ioprof.report.texts.units import NAME_LENGTH, amount, clean, count, duration, shares
 from ioprof.report.views import BINS_PER_DECADE, Window, bars_of_time_by_cause, latency_bins, rates, seconds_by_cause, step_rows
-from ioprof.schema import CAUSES, SOURCES
-from ioprof.trace import Trace
 
 LANE_PIXELS: Final = 26
 _DEVICE_KINDS: Final = ("h2d", "d2h", "compute", "kernel", "comm")

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import polars as pl
 
-from ioprof.report.units import duration
+from ioprof.format.span_parts import Where
+from ioprof.format.trace import Trace
+from ioprof.report.texts.units import duration
 from ioprof.report.views import Window
-from ioprof.span_parts import Where
-from ioprof.trace import Trace
 
 MOST_BARS: Final = 2500
 """Bars in one view: beyond some 4,000 a browser becomes slow."""

@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 
 from ioprof.errors import CommandError
-from ioprof.report.statements import Statement
-from ioprof.report.units import amount, clean, rate
-from ioprof.run_record import Demand
+from ioprof.format.run_record import Demand
+from ioprof.report.texts.statements import Statement
+from ioprof.report.texts.units import amount, clean, rate
 
 _TESTS: Final = ("random", "sequential")
 """Of a probe, those whose rate a job can have; the first that was measured counts."""

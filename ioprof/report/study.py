@@ -11,13 +11,13 @@ from rich.table import Table
 from ioprof import __version__
 from ioprof.analysis.study import Iteration, Study, StudyRow
 from ioprof.files import write_atomically
-from ioprof.report.charts import Chart
-from ioprof.report.document import document, figure
 from ioprof.report.figures import layout
-from ioprof.report.markup import element, table
+from ioprof.report.page.charts import Chart
+from ioprof.report.page.document import document, figure
+from ioprof.report.page.markup import element, table
+from ioprof.report.page.sections import section
 from ioprof.report.palette import CAUSE_COLOURS
-from ioprof.report.sections import section
-from ioprof.report.units import MISSING, amount, clean, count, duration, percent, rate
+from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate
 
 _EXCHANGE: Final = {
     "data": ("all-reduce", "late ranks"),

@@ -12,11 +12,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ioprof.analysis.reads import counted_reads
+from ioprof.analysis.reads.sources import counted_reads
 from ioprof.analysis.selection import look
-from ioprof.report.units import duration, percent
-from ioprof.schema import CAUSES, SOURCES
-from ioprof.trace import Trace
+from ioprof.format.schema import CAUSES, SOURCES
+from ioprof.format.trace import Trace
+from ioprof.report.texts.units import duration, percent
 
 MOST_STEPS: Final = 1000
 """Points along the step axis."""

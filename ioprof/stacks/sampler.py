@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from ioprof.clock import monotonic_ns, thread_cpu_ns
 from ioprof.errors import CaptureError
-from ioprof.schema import ROLES, WRITERS
-from ioprof.stack_format import STACK_FORMAT, TEXT_RECORD
+from ioprof.format.schema import ROLES, WRITERS
+from ioprof.format.stack_format import STACK_FORMAT, TEXT_RECORD
+from ioprof.format.wire_format import FILE_HEADER, MAGIC, struct_format
 from ioprof.stacks.interpreters import Interpreter, Interpreters
 from ioprof.stacks.library import Reader, is_built, read_memory
-from ioprof.wire_format import FILE_HEADER, MAGIC, struct_format
 
 PERIOD_S: Final = 0.02
 """Default mean time between two samples of a thread; each wait is a random one around it."""

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ioprof.dataset import Dataset
+from ioprof.format.dataset import Dataset
 from ioprof.loaders.base import LoaderOptions, LoadingOptions
 from ioprof.loaders.filling import FillingOptions
 from ioprof.options import values_of

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
-from ioprof.dataset import write_json_atomically
+from ioprof.format.dataset import write_json_atomically
 
 MOST_LOSSES: Final = 1000
 """Points of the curve that are kept; of a longer job each is the mean of several steps."""

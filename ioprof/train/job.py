@@ -12,8 +12,8 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from ioprof.dataset import Dataset, write_json_atomically
 from ioprof.errors import IoprofError, LoaderError
+from ioprof.format.dataset import Dataset, write_json_atomically
 from ioprof.instrument import manual
 from ioprof.loaders import make_loader
 from ioprof.loaders.base import Loader, LoadingFacts

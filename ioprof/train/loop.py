@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ioprof.clock import monotonic_ns
-from ioprof.dataset import Dataset
+from ioprof.format.dataset import Dataset
 from ioprof.instrument import manual
 from ioprof.loaders import make_loader
 from ioprof.loaders.base import Batch

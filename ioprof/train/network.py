@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from ioprof.clock import monotonic_ns
-from ioprof.dataset import write_json_atomically
+from ioprof.format.dataset import write_json_atomically
 from ioprof.instrument import manual
 from ioprof.process import die_with_parent
 from ioprof.train.config import JobConfig, network_path

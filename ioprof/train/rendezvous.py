@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore  # as torch.distributed exports it
 
 from ioprof.clock import monotonic_ns
-from ioprof.dataset import write_json_atomically
 from ioprof.errors import IoprofError
+from ioprof.format.dataset import write_json_atomically
 from ioprof.train.config import JobConfig
 
 TIMEOUT_S: Final = 300.0

@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ioprof.format.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
+from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC, SLOTS
 from ioprof.ingest.chunks import Buffers, find_spans
-from ioprof.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
-from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC, SLOTS
 
 _Array = npt.NDArray[Any]
 _MOST_CHUNKS: Final = 96

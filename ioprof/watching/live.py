@@ -1,6 +1,6 @@
 """Sums of a job that goes on: steps, what they waited for, bytes by source, what workers did, the slowest reads.
 
-Causes are charged as in `ioprof.analysis.blame`, to what the worker of a batch did while the rank waited for it, but less
+Causes are charged as in `ioprof.analysis.charge.blame`, to what the worker of a batch did while the rank waited for it, but less
 precisely: waiting for other ranks is part of `exchange`, GPU kernels are known after the job only, threads without batches are
 `loader`.
 """
@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ioprof.analysis.blocked_sends import LEAST_LATE_NS, Message
+from ioprof.analysis.charge.blocked_sends import LEAST_LATE_NS, Message
 from ioprof.analysis.intervals import EMPTY, Intervals, overlaps, pack, partition, subtract, total, union, union_all
+from ioprof.format.schema import KINDS, SOURCES
 from ioprof.ingest.untrusted_values import text
 from ioprof.masking import masked_text
-from ioprof.schema import KINDS, SOURCES
 from ioprof.watching.spool import News, Who
 
 _Array = npt.NDArray[Any]

@@ -9,9 +9,9 @@ from rich.live import Live as Screen
 from rich.table import Table
 from rich.text import Text
 
+from ioprof.format.schema import CAUSES
 from ioprof.report.palette import CAUSE_COLOURS
-from ioprof.report.units import MISSING, amount, clean, count, duration, percent, rate
-from ioprof.schema import CAUSES
+from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate
 from ioprof.watching.live import Live, WorkerSums
 from ioprof.watching.watched_job import Totals, WatchedJob
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
+from ioprof.format.schema import RANK_SOURCES, ROLES, WRITERS
 from ioprof.ingest.untrusted_values import text
-from ioprof.schema import RANK_SOURCES, ROLES, WRITERS
 from ioprof.watching.follower import Follower
 
 
@@ -30,7 +30,7 @@ class News:
 
     who: Who
     records: npt.NDArray[Any]
-    """Spans, of `ioprof.layout.RECORD_DTYPE`."""
+    """Spans, of `ioprof.format.layout.RECORD_DTYPE`."""
     strings: dict[int, bytes]
     """All strings of the file that the records refer to, by number."""
     skipped: int

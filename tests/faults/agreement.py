@@ -7,16 +7,16 @@ from typing import Final
 
 from rich.console import Console, RenderableType
 
-from ioprof.analysis.blame import blame
-from ioprof.analysis.lineage import LEAVES
+from ioprof.analysis.answer.verdict import BOUND_NAMES
+from ioprof.analysis.charge.blame import blame
+from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.run import Run
-from ioprof.analysis.verdict import BOUND_NAMES
-from ioprof.report.brief import brief_text
+from ioprof.format.run_record import Advice, JobKind, NoGain, Summary
 from ioprof.report.page.answer import headline
-from ioprof.report.statements import is_on_cpu
-from ioprof.report.text import summary_text
-from ioprof.report.units import ADVICE_LENGTH
-from ioprof.run_record import Advice, JobKind, NoGain, Summary
+from ioprof.report.texts.brief import brief_text
+from ioprof.report.texts.statements import is_on_cpu
+from ioprof.report.texts.text import summary_text
+from ioprof.report.texts.units import ADVICE_LENGTH
 
 _OTHER_JOBS: Final = re.compile(r"ioprof (run|convert)\b|(?<!\w)--(workers|batch-size|steps|cache|copy|loader)\b")
 _ACCELERATOR: Final = re.compile(r"(?<![/.\w])(GPUs?|[Aa]ccelerators?)(?![/\w])")  # not in paths

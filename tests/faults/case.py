@@ -18,12 +18,12 @@ from fuse_server import fuse_server
 from repository import PROGRAMS
 
 from faults.agreement import contradictions, printed
-from ioprof.analysis.details import PLACES
+from ioprof.analysis.answer.details import PLACES
 from ioprof.analysis.run import Run
+from ioprof.format.run_record import Doubt
 from ioprof.instrument import faults
-from ioprof.replay.summary import with_gains
-from ioprof.report.text import summary_text
-from ioprof.run_record import Doubt
+from ioprof.model.summary import with_gains
+from ioprof.report.texts.text import summary_text
 
 HEAD_LINES: Final = 3
 """Lines of the report within which the cause must be named."""

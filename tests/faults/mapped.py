@@ -1,7 +1,7 @@
 """Mapped data: jobs that wait for storage in page faults."""
 
 from faults.case import Case
-from ioprof.run_record import Doubt
+from ioprof.format.run_record import Doubt
 
 # Minor faults are recorded within a budget, and in some runs half of the bytes that they waited for are not timed; then the verdict
 # is another one, and says that it is unsure for that reason.

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ioprof.collective_format import FUNCTIONS
+from ioprof.format.collective_format import FUNCTIONS
 from ioprof.ingest import kineto, read_spool
 from ioprof.ingest.collective_files import read_collective_files
 from ioprof.instrument import preload

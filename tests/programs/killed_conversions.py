@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from ioprof.converters import ConvertOptions, convert, plan_verification
-from ioprof.dataset import Dataset
+from ioprof.format.dataset import Dataset
 
 
 def started(source: Path, destination: Path, options: ConvertOptions) -> int:

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from ioprof.dataset import Dataset
 from ioprof.errors import IoprofError
+from ioprof.format.dataset import Dataset
 from ioprof.loaders import make_loader
 from ioprof.loaders.base import LoaderOptions
 

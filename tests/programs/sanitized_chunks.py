@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from extension import check_cases
 
+from ioprof.format.layout import RECORD_DTYPE
+from ioprof.format.schema import KINDS, SOURCES
+from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, SLOTS
 from ioprof.ingest.untrusted_values import LATEST_NS
-from ioprof.layout import RECORD_DTYPE
-from ioprof.schema import KINDS, SOURCES
-from ioprof.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, SLOTS
 
 EXTREMES = (-(2**31), 2**31 - 1, 0, 1, -1)
 LIMITS = len(KINDS), len(SOURCES), LATEST_NS

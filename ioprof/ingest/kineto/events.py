@@ -17,7 +17,7 @@ import polars as pl
 
 from ioprof import _scan
 from ioprof.files import open_regular_file
-from ioprof.inflate import BLOCK_BYTES, GZIP, inflate
+from ioprof.format.inflate import BLOCK_BYTES, GZIP, inflate
 from ioprof.ingest.untrusted_values import LATEST_NS, valid_text
 
 _MARK: Final = b'"ph"'

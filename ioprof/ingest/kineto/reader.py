@@ -12,12 +12,12 @@ import polars as pl
 from ioprof.clock import Anchor
 from ioprof.errors import CaptureError
 from ioprof.files import read_regular_file
+from ioprof.format.run_record import ClockRecord, GpuCapture, GpuNote
+from ioprof.format.trace import Trace
 from ioprof.ingest.kineto.events import Events, pieces
 from ioprof.ingest.kineto.spans import WALL_NS, spans_of, wall_spans
 from ioprof.ingest.kineto.waits import wait_spans, wall_waits
 from ioprof.ingest.kineto.window import FILE, Window, add_heading, add_meta, add_name
-from ioprof.run_record import ClockRecord, GpuCapture, GpuNote
-from ioprof.trace import Trace
 
 
 def read_windows(folder: Path) -> list[Window]:

@@ -7,11 +7,11 @@ from typing import Final, cast
 import numpy as np
 import polars as pl
 
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import table_schema
 from ioprof.ingest.kineto.events import Events
 from ioprof.ingest.kineto.window import Window
 from ioprof.ingest.untrusted_values import LATEST_NS, valid_text
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import table_schema
 
 PAGEABLE: Final = "pageable"
 """Name of a copy from or to memory that is not page-locked. The driver stages such a copy, so it does not overlap with compute."""

@@ -22,12 +22,12 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import table_schema
 from ioprof.ingest.kineto.events import Events
 from ioprof.ingest.kineto.spans import OUTSIDE_NS, WALL_NS, monotonic, steps_at
 from ioprof.ingest.kineto.window import Window
 from ioprof.ingest.untrusted_values import LATEST_NS
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import table_schema
 
 LONG_CALL_NS: Final = 50_000
 """A call that queues work takes 4 to 5 us, and several times as long under a profiler."""

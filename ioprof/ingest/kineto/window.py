@@ -12,10 +12,10 @@ import polars as pl
 
 from ioprof.clock import Anchor
 from ioprof.files import read_regular_file
+from ioprof.format.run_record import Damage, GpuWindow
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import empty_table
 from ioprof.ingest.untrusted_values import LATEST_NS, damage_facts
-from ioprof.run_record import Damage, GpuWindow
-from ioprof.schema import SPAN_COLUMNS
-from ioprof.trace import empty_table
 
 FILE: Final = re.compile(r"kineto-(?P<host>.+)-(?P<pid>\d+)-(?P<number>\d+)\.json(\.gz)?(\.tmp)?")
 """Names of exported files."""

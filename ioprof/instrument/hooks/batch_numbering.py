@@ -19,7 +19,7 @@ from ioprof.instrument.appending import append
 from ioprof.instrument.host import host
 
 if TYPE_CHECKING:
-    from ioprof.instrument.hooks.made_loaders import LoaderUse
+    from ioprof.instrument.hooks.pytorch.made_loaders import LoaderUse
 
 BLOCK: Final = 1024
 """Numbers that a loader takes at once. What it did not use is given back if no other loader has taken the next block meanwhile."""

@@ -14,8 +14,8 @@ from resource import RUSAGE_THREAD, getrusage
 from typing import Final
 
 from ioprof.clock import monotonic_ns
+from ioprof.format.schema import CORE_WAIT
 from ioprof.instrument.span import emit
-from ioprof.schema import CORE_WAIT
 
 LEAST_NS: Final = 200_000
 """Less is not looked at: a time slice of the scheduler is longer."""

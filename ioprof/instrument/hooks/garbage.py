@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
+from ioprof.format.schema import COLLECTED_AT
 from ioprof.instrument.appending import append
 from ioprof.instrument.hooks.patches import Function, Patches
 from ioprof.instrument.host import host
 from ioprof.instrument.span import emit
-from ioprof.schema import COLLECTED_AT
 
 SHORTEST_NS: Final = 1_000_000
 """A shorter collection has no span."""

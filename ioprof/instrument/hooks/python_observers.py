@@ -203,7 +203,7 @@ def loading(original: Function, /) -> Function:
 
 def calling(original: Function, enter: Callable[[Any, tuple[Any, ...]], bool], leave: Callable[[], None], /) -> Function:
     """An observer of the call of a module: an outermost one calls `enter` before, and `leave` after it if that returned True."""
-    from ioprof.instrument.hooks.compiler import is_compiling  # torch is there, since this is one of its classes
+    from ioprof.instrument.hooks.pytorch.compiler import is_compiling  # torch is there, since this is one of its classes
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():

@@ -15,13 +15,13 @@ from ioprof.instrument import recorder
 from ioprof.instrument.appending import append
 from ioprof.instrument.hooks import observers
 from ioprof.instrument.hooks.batch_numbering import Allotment, Series
-from ioprof.instrument.hooks.collective_state import CollectiveState
-from ioprof.instrument.hooks.compute import Loop
 from ioprof.instrument.hooks.garbage import GarbageCollections
-from ioprof.instrument.hooks.gradient_exchange import GradientExchange
 from ioprof.instrument.hooks.loader_names import LoaderNames
 from ioprof.instrument.hooks.loader_numbers import LoaderNumbers
 from ioprof.instrument.hooks.patches import Function, Patches
+from ioprof.instrument.hooks.pytorch.collective_state import CollectiveState
+from ioprof.instrument.hooks.pytorch.compute import Loop
+from ioprof.instrument.hooks.pytorch.gradient_exchange import GradientExchange
 from ioprof.instrument.hooks.steps import Steps
 from ioprof.instrument.hooks.thread_names import record_thread_names
 from ioprof.instrument.hooks.thread_pools import record_thread_pools

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ioprof.instrument.span import emit as emit_span
 
 if TYPE_CHECKING:
-    from ioprof.instrument.hooks.made_loaders import LoaderUse
+    from ioprof.instrument.hooks.pytorch.made_loaders import LoaderUse
 
 SURE_WITHOUT_OPTIMIZER: Final = 3
 """Batches after which a process that has made no optimizer is counted by batches."""

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.core_waits import AFTER_WAIT
-from ioprof.instrument.hooks.evaluations import wants_gradients
 from ioprof.instrument.hooks.handover import take_number
+from ioprof.instrument.hooks.pytorch.evaluations import wants_gradients
 from ioprof.instrument.hooks.state import HookState, ThreadState
 from ioprof.instrument.span import emit
 
 if TYPE_CHECKING:
-    from ioprof.instrument.hooks.made_loaders import LoaderUse
+    from ioprof.instrument.hooks.pytorch.made_loaders import LoaderUse
 
 NO_GRADIENTS: Final = "no gradients"
 """What batches were received for before the first step of training, if no gradients were wanted: not known yet."""

@@ -4,7 +4,7 @@
         ...  # start the job, wait for it
     facts = sampler.facts()
 
-`ioprof.series` defines the series, their units and their meaning; `samplers.file` specifies the file.
+`ioprof.format.series` defines the series, their units and their meaning; `samplers.file` specifies the file.
 """
 
 from ioprof.instrument.samplers.sampler import Sampler

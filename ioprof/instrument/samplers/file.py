@@ -19,9 +19,9 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ioprof.format.series import COUNTER_FORMAT, find_series
 from ioprof.instrument.samplers.processes import JobProcess
 from ioprof.instrument.samplers.readings import Readings, Subject
-from ioprof.series import COUNTER_FORMAT, find_series
 
 _as_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 

@@ -1,4 +1,4 @@
-"""Types of the values that sources of samples return: per subject, values by the names in `ioprof.series`."""
+"""Types of the values that sources of samples return: per subject, values by the names in `ioprof.format.series`."""
 
 import os
 from typing import Final

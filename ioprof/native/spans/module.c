@@ -120,7 +120,7 @@ static PyMethodDef functions[] = {
     FUNCTION(span, METH_FASTCALL | METH_KEYWORDS,
              "span(kind, name=None, *, " KEYWORDS ")\n--\n\n"
              "A context manager that records how long its block took.\n\n"
-             "kind is one of ioprof.schema.KINDS, or any other string, which names a span of your own. Inside the block, step,\n"
+             "kind is one of ioprof.format.schema.KINDS, or any other string, which names a span of your own. Inside the block, step,\n"
              "batch, bytes, file, offset, stream, source and name can be set on what the with statement gives. An exception in\n"
              "the block is recorded like any other end, and goes on. Without a recording it does nothing."),
     FUNCTION(emit, METH_FASTCALL | METH_KEYWORDS,

@@ -1,4 +1,4 @@
-/* The file of stack samples. ioprof/stack_format.py describes it. */
+/* The file of stack samples. ioprof/format/stack_format.py describes it. */
 
 #ifndef IOPROF_STACKS_OUTPUT_H
 #define IOPROF_STACKS_OUTPUT_H

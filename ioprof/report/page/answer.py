@@ -3,16 +3,16 @@
 from collections.abc import Collection
 from typing import Final
 
-from ioprof.analysis.lineage import LEAVES
-from ioprof.analysis.verdict import BOUND_NAMES
-from ioprof.report.caveats import caveats
-from ioprof.report.markup import Html, element, join
-from ioprof.report.prediction import gain_text, proof_hint
-from ioprof.report.sections import CAUSE_MEANINGS, badge, term
-from ioprof.report.statements import cause_rows, failures, is_emulated, is_on_cpu, setting, title
-from ioprof.report.units import MISSING, clean, duration, percent, rate
-from ioprof.report.whole_job import window_text
-from ioprof.run_record import Advice, CauseShare, Summary
+from ioprof.analysis.answer.verdict import BOUND_NAMES
+from ioprof.analysis.reads.lineage import LEAVES
+from ioprof.format.run_record import Advice, CauseShare, Summary
+from ioprof.report.page.markup import Html, element, join
+from ioprof.report.page.sections import CAUSE_MEANINGS, badge, term
+from ioprof.report.texts.caveats import caveats
+from ioprof.report.texts.prediction import gain_text, proof_hint
+from ioprof.report.texts.statements import cause_rows, failures, is_emulated, is_on_cpu, setting, title
+from ioprof.report.texts.units import MISSING, clean, duration, percent, rate
+from ioprof.report.texts.whole_job import window_text
 
 MOST_CHANGES: Final = 3
 _LEAST_NAMED: Final = 0.005

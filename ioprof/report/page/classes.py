@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+from ioprof.format.schema import KINDS, SOURCES
 from ioprof.report.palette import DARK, KIND_NAMES, OPEN_COLOUR, OTHER_COLOURS, kind_colour
-from ioprof.schema import KINDS, SOURCES
 
 READ_KINDS: Final = ("read", "fault")
 _LEVELS: Final = {

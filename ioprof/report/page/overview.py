@@ -13,11 +13,11 @@ import polars as pl
 
 from ioprof import _bins
 from ioprof.analysis.selection import look
+from ioprof.format.schema import KINDS, SOURCES
+from ioprof.format.trace import Trace
 from ioprof.report.lanes import by_thread
 from ioprof.report.page.classes import CLASSES, READ_KINDS
 from ioprof.report.page.encoding import TICK_NS, block
-from ioprof.schema import KINDS, SOURCES
-from ioprof.trace import Trace
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

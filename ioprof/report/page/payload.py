@@ -11,19 +11,19 @@ import polars as pl
 
 from ioprof.analysis.intervals import pack, pieces_within
 from ioprof.analysis.selection import Looking, look
+from ioprof.format.run_record import Summary
+from ioprof.format.schema import CAUSES, SOURCES
+from ioprof.format.trace import Trace
 from ioprof.report.lanes import by_thread
 from ioprof.report.page.classes import CLASSES, READ_KINDS
 from ioprof.report.page.encoding import TICK_NS, block
 from ioprof.report.page.overview import STRIP_BINS, Filling, Overview
 from ioprof.report.page.sampled import Lane, ready_batches, sampled_lanes
+from ioprof.report.page.sections import CAUSE_MEANINGS
 from ioprof.report.page.spans import SpanBlocks, span_blocks, step_columns
 from ioprof.report.page.stalls import MOST_SPANS, Stall, named_cause, stalls, stretches
 from ioprof.report.page.tracks import Tracks, placed, tracks_of
 from ioprof.report.palette import CAUSE_COLOURS, DARK, SOURCE_COLOURS
-from ioprof.report.sections import CAUSE_MEANINGS
-from ioprof.run_record import Summary
-from ioprof.schema import CAUSES, SOURCES
-from ioprof.trace import Trace
 
 MOST_STEPS: Final = 200_000
 """Steps of all ranks together that a page has."""

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ioprof.format.trace import Trace
 from ioprof.report.page.encoding import block, differences, ticks, varints
-from ioprof.report.units import NAME_LENGTH, clean
-from ioprof.trace import Trace
+from ioprof.report.texts.units import NAME_LENGTH, clean
 
 MOST_POINTS: Final = 8192
 """Points of one series; of more, the least and the greatest value in each stretch of time."""

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from ioprof.report.page.encoding import Integers, block, differences, optional_differences, ticks, varints, zigzag
-from ioprof.report.units import NAME_LENGTH, clean
+from ioprof.report.texts.units import NAME_LENGTH, clean
 
 SPANS_PER_BLOCK: Final = 40_000
 """Spans in one block: so many are inflated without making the page wait."""

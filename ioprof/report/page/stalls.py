@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 
 from ioprof.errors import CommandError
+from ioprof.format.schema import CAUSES
+from ioprof.format.trace import Trace
 from ioprof.report import views
-from ioprof.report.units import visible
-from ioprof.schema import CAUSES
-from ioprof.trace import Trace
+from ioprof.report.texts.units import visible
 
 MOST_STALLS: Final = 200
 """Stalls that the page leads to, the longest first."""

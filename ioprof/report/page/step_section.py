@@ -5,14 +5,14 @@ from typing import Final
 
 import polars as pl
 
+from ioprof.format.run_record import Summary
+from ioprof.format.schema import CAUSES
 from ioprof.report import views
-from ioprof.report.markup import Html, element, join, table
+from ioprof.report.page.markup import Html, element, join, table
+from ioprof.report.page.sections import CAUSE_MEANINGS, nothing, swatch
 from ioprof.report.page.svg import Bar, bars, even_ticks
-from ioprof.report.sections import CAUSE_MEANINGS, nothing, swatch
-from ioprof.report.statements import is_emulated
-from ioprof.report.units import count, duration, percent
-from ioprof.run_record import Summary
-from ioprof.schema import CAUSES
+from ioprof.report.texts.statements import is_emulated
+from ioprof.report.texts.units import count, duration, percent
 
 _BARS: Final = 160
 _BINS: Final = 36

@@ -6,15 +6,15 @@ from typing import Final
 import polars as pl
 
 from ioprof.analysis.selection import look
+from ioprof.format.run_record import EpochReads, FileReads, SlowRead, Summary
+from ioprof.format.schema import SOURCES
+from ioprof.format.trace import Trace
 from ioprof.report import views
-from ioprof.report.markup import Html, element, join, table
+from ioprof.report.page.markup import Html, element, join, table
+from ioprof.report.page.sections import badge, nothing, term
 from ioprof.report.page.svg import Bar, Tick, bars
 from ioprof.report.path_demand import ProbedPath
-from ioprof.report.sections import badge, nothing, term
-from ioprof.report.units import MISSING, amount, clean, count, duration, percent, rate
-from ioprof.run_record import EpochReads, FileReads, SlowRead, Summary
-from ioprof.schema import SOURCES
-from ioprof.trace import Trace
+from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate
 
 _MOST_EPOCHS: Final = 24
 _LONGEST_PATH: Final = 44

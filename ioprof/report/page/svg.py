@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ioprof.report.markup import Html, element
+from ioprof.report.page.markup import Html, element
 
 _WIDTH: Final = 1000
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ioprof.report.markup import Html, element
+from ioprof.report.page.markup import Html, element
 
 _BUTTONS: Final = (
     ("p", "‹ stall", "Previous stall (p)"),

@@ -5,10 +5,10 @@ from typing import Final
 
 import polars as pl
 
+from ioprof.format.trace import Trace
 from ioprof.report.lanes import LEAVES, MAIN_KINDS, MAIN_LANES, THREADS, by_thread, worker_numbers
 from ioprof.report.page.classes import class_number
 from ioprof.report.views import chosen_ranks
-from ioprof.trace import Trace
 
 MOST_RANKS: Final = 8
 """Ranks with lanes; of more, the slowest, the fastest and some between."""

@@ -4,15 +4,15 @@ from typing import Final
 
 import polars as pl
 
+from ioprof.format.run_record import RankTime, Summary
+from ioprof.format.schema import CAUSES
+from ioprof.format.trace import Trace
 from ioprof.report import views
 from ioprof.report.lanes import LEAVES, worker_numbers
-from ioprof.report.markup import Html, element, join, table
+from ioprof.report.page.markup import Html, element, join, table
+from ioprof.report.page.sections import nothing, rank_table, swatch, term
 from ioprof.report.palette import KIND_CAUSES
-from ioprof.report.sections import nothing, rank_table, swatch, term
-from ioprof.report.units import count, duration, percent
-from ioprof.run_record import RankTime, Summary
-from ioprof.schema import CAUSES
-from ioprof.trace import Trace
+from ioprof.report.texts.units import count, duration, percent
 
 MOST_WORKERS: Final = 64
 _READS: Final = ("read", "fault", "open")

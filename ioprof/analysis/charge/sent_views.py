@@ -1,0 +1,33 @@
+"""Batches whose tensors are parts of larger ones, which a worker sends whole; `instrument/hooks/pytorch/sent_batches.py` sees them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from ioprof.format.schema import SENT
+from ioprof.format.trace import Trace
+
+_LEAST_BYTES: Final = 1e6
+"""Per batch, below which sending them is quick."""
+_LEAST_RATIO: Final = 2.0
+"""Bytes that are sent over those of the tensors, from which on it is told."""
+
+
+@dataclass(frozen=True)
+class SentViews:
+    """Means over the batches that were looked at."""
+
+    part_bytes: float
+    """Of the tensors of a batch."""
+    whole_bytes: float
+    """Of the storages that they are parts of, all of which is sent."""
+
+
+def sent_views(trace: Trace) -> SentViews | None:
+    """None: no batch was looked at, or they send little more than their tensors."""
+    rows = trace.rows(pl.col("rank").is_not_null(), pl.col("name").cast(pl.String) == SENT, kinds=["deliver"])
+    if rows.is_empty():
+        return None
+    part, whole = (float(rows[name].fill_null(0).to_numpy().mean()) for name in ("offset", "bytes"))
+    return SentViews(part, whole) if whole >= max(_LEAST_BYTES, _LEAST_RATIO * part) else None

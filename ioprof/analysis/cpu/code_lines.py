@@ -1,0 +1,83 @@
+"""Lines of the job's own code, by samples of stacks: what they are called, and what their functions took."""
+
+import math
+import re
+from pathlib import PurePosixPath
+from typing import Final
+
+from ioprof.format.run_record import CodeShare
+
+FEWEST_SAMPLES: Final = 4
+"""Samples of a line of code below which it is not named in the verdict."""
+_CONNECTION: Final = "multiprocessing/connection.py"
+_WAITING: Final = {
+    _CONNECTION: ("_recv", "_send", "_read", "wait", "_poll"),
+    "multiprocessing/popen_fork.py": ("poll",),
+    "threading.py": ("wait", "_wait_for_tstate_lock", "join"),
+    "queue.py": ("get", "put"),
+    "selectors.py": ("select",),
+    "socket.py": ("readinto", "accept"),
+    "ssl.py": ("read", "recv", "recv_into"),
+    "subprocess.py": ("_wait", "_try_wait", "_communicate"),
+}
+"""Functions of the standard library that wait for another process or thread, by file."""
+_COMPUTING: Final = ("torch/nn/functional.py", "torch/functional.py")
+"""Files of functions of tensors, such as losses; torch/_tensor.py is none: a loop of Python over a tensor is there too."""
+_INNER: Final = re.compile(r"(\.<locals>\.<(listcomp|setcomp|dictcomp|genexpr|lambda)>)+$")
+"""The end of the qualified name of what Python before 3.12 runs as a function of its own."""
+
+
+def shortened(name: str, longest: int = 44) -> str:
+    """A path without its first folders."""
+    parts = PurePosixPath(name.lstrip("/")).parts
+    while len(parts) > 1 and len("/".join(parts)) > longest:
+        parts = parts[1:]
+    slash = "/" if name.endswith("/") else ""
+    return name if len(name) <= longest or "/" not in name else f"…/{'/'.join(parts)}{slash}"
+
+
+def line_text(line: CodeShare) -> str:
+    """A line of code: `train.py:42 in main`; a function of several lines: `train.py in main`."""
+    place = f":{line.line}" if line.line else ""
+    return f"{shortened(line.file, 30)}{place} in {line.function}"
+
+
+def awaits(line: CodeShare) -> bool:
+    """Whether a line calls what waits for another process or thread, by the innermost function that most of its samples are in."""
+    return _awaits(line.library)
+
+
+def asks_process(library: str | None) -> bool:
+    """Whether the innermost function of a library, as `function (file)`, waits for the answer of another process of the job."""
+    return _awaits(library) and (library or "").endswith(f"({_CONNECTION})")
+
+
+def _awaits(library: str | None) -> bool:
+    function, _, file = (library or "").partition(" (")
+    return function.rpartition(".")[2] in _WAITING.get(file.rstrip(")"), ())
+
+
+def computes(line: CodeShare) -> bool:
+    """Whether a line calls one of torch's functions of tensors, by the innermost function that most of its samples are in."""
+    return (line.library or "").partition(" (")[2].rstrip(")") in _COMPUTING
+
+
+def function_of(line: CodeShare) -> tuple[str, str]:
+    """The file and the function of a line; a comprehension is part of the function that it is in."""
+    return line.file, _INNER.sub("", line.function)
+
+
+def functions(lines: list[CodeShare]) -> list[CodeShare]:
+    """The sums over the lines of each function, as a line 0."""
+    found: dict[tuple[str, str], CodeShare] = {}
+    for line in lines:
+        key = function_of(line)
+        if before := found.get(key):
+            share = None if line.share is None or before.share is None else before.share + line.share
+            found[key] = before.replace(
+                line=0, function=key[1], library=None, share=share, seconds=before.seconds + line.seconds,
+                samples=before.samples + line.samples, uncertainty_s=math.hypot(before.uncertainty_s, line.uncertainty_s),
+            )  # fmt: skip
+        else:
+            found[key] = line
+    return [line for line in found.values() if not line.line]

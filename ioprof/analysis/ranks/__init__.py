@@ -1,0 +1,1 @@
+"""What ranks wait for each other."""

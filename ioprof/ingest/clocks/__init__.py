@@ -1,0 +1,1 @@
+"""Times of several clocks on one."""

@@ -1,0 +1,1 @@
+"""Page faults of mapped files, from the kernel's perf records."""

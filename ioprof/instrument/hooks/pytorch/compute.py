@@ -1,0 +1,208 @@
+"""When a training loop on the CPU computes: `compute` spans named "forward", "loss", "backward" and "optimizer".
+
+The forward pass is what the outermost calls of modules took (`modules`), with the loss if that is a module or short, and with
+gradients that the loop asks for (`torch.autograd.grad`). What lies between two calls, or between the last one and the backward
+pass, counts as forward if it is short, see `SMALL_SHARE`. If it is longer and mostly spent in torch's functions, see `losses`, it
+is a loss that is no module; other work there is the loop's own, and no span is made. The backward pass and the optimizer's step
+are what torch's functions of that name took, but for a closure of the step, in which the loop computes anew; what lies between
+the two (clipping of gradients) counts as the optimizer's by the same rule. Waits for batches and collectives count as none of
+these. On a GPU the host's time says nothing of the device's, and no span is made.
+"""
+
+from typing import Any, Final
+
+from ioprof.instrument.hooks.core_waits import AFTER_FORWARD, CoreWaits
+from ioprof.instrument.hooks.pytorch.evaluations import Evaluation
+from ioprof.instrument.hooks.pytorch.losses import TensorWatch
+from ioprof.instrument.span import emit
+
+SMALL_SHARE: Final = 0.05
+"""Work after a call of a module that takes at most this share of its time belongs to it."""
+SMALL_NS: Final = 50_000
+"""So does work that takes at most this long."""
+
+_MAX_GAPS: Final = 1024
+
+
+class Loop:
+    """What the training loop of a thread is computing, and what it has done since its last computation.
+
+    The hooks use it a dozen times in a step, each time right after code that has displaced it from the processor's caches; so they
+    look it up once per call and read its attributes themselves.
+    """
+
+    __slots__ = (
+        "backward_begin_ns", "backward_end_ns", "backward_gaps", "clipping", "closures", "cores", "evaluation", "forward_begin_ns",
+        "gaps", "loss", "nested", "pending", "step",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.forward_begin_ns = 0
+        """Start of the forward pass in progress, or of its part since the last gap; 0: there is none."""
+        self.step = -1
+        """Step of the forward pass in progress."""
+        self.pending: tuple[int, int, int] | None = None
+        """Start, end and step of a forward pass that has ended, and is not emitted before it is known what follows it."""
+        self.backward_begin_ns = 0
+        """When the last backward pass began."""
+        self.backward_end_ns = 0
+        """When a backward pass ended after which there was no other computation and no batch; 0: there was none."""
+        self.gaps: list[tuple[int, int]] = []
+        """Times since then that were no computation."""
+        self.nested = 0
+        """Backward passes in progress: one may run within another."""
+        self.backward_gaps: list[tuple[int, int]] = []
+        """Times within the outermost of them that were no computation: collectives of sharded parameters."""
+        self.loss = TensorWatch(of_gradients=True)
+        """What is done between the forward and the backward pass."""
+        self.clipping = TensorWatch(of_gradients=False)
+        """What is done between the backward pass and the optimizer's step."""
+        self.closures: list[tuple[int, int]] = []
+        """Times of closures in the optimizer's step in progress."""
+        self.evaluation = Evaluation()
+        """Its passes in evaluation mode since it trained last."""
+        self.cores = CoreWaits()
+        """When it could have run outside of computations and waits, but had no core."""
+
+    def begin_forward(self, now_ns: int, step: int) -> None:
+        """An outermost module is about to be called."""
+        pending = self.pending
+        self.cores.end(now_ns)
+        if self.loss.is_on:
+            self.loss.end(None)
+        if self.clipping.is_on:
+            self.clipping.end(None)
+        if pending is not None and step == pending[2] and _is_small(pending, now_ns):
+            now_ns, self.pending = pending[0], None
+        elif pending is not None:
+            self.emit_pending()
+        self.forward_begin_ns, self.step = now_ns, step
+        self.backward_end_ns = 0
+
+    def end_forward(self, now_ns: int) -> None:
+        """That call has ended."""
+        self.cores.begin(AFTER_FORWARD)
+        if self.pending is not None:
+            self.emit_pending()
+        self.pending, self.forward_begin_ns = (self.forward_begin_ns, now_ns, self.step), 0
+        if self.loss.wanted:
+            self.loss.begin()
+
+    def begin_backward(self, now_ns: int) -> None:
+        """A backward pass begins, perhaps within a forward pass; a loss function before it belongs to the forward pass."""
+        self.cores.end(now_ns)
+        self.backward_begin_ns = now_ns
+        if self.clipping.is_on:
+            self.clipping.end(None)
+        if self.loss.is_on:
+            self.loss.end(now_ns)
+        if self.pending is None:
+            return
+        start_ns, end_ns, step = self.pending
+        if _is_small(self.pending, now_ns):
+            self.pending = (start_ns, now_ns, step)
+            self.emit_pending()
+            return
+        self.loss.count()
+        self.emit_pending()
+        if self.loss.is_computation:
+            emit("compute", end_ns, now_ns, "loss", step=step)
+
+    def emit_pending(self) -> None:
+        """Emit the forward pass that has ended, if there is one."""
+        if self.loss.is_on:
+            self.loss.end(None)
+        if self.pending is not None:
+            (start_ns, end_ns, step), self.pending = self.pending, None
+            emit("compute", start_ns, end_ns, "forward", step=step)
+
+    def end_computation(self) -> None:
+        """An optimizer has stepped: what comes next is no part of a computation before."""
+        if self.loss.is_on:
+            self.loss.end(None)
+        if self.clipping.is_on:
+            self.clipping.end(None)
+        if self.pending is not None:
+            self.emit_pending()
+        self.backward_end_ns = 0
+
+    def end_wait(self, start_ns: int, end_ns: int) -> None:
+        """It waited for a batch, and has it or knows that there is none: `add_gap` and `end_computation` in one call."""
+        if self.nested or self.forward_begin_ns or self.pending is not None:
+            self.add_gap(start_ns, end_ns)
+            if self.pending is not None:
+                self.emit_pending()
+        if self.clipping.is_on:
+            self.clipping.end(None)
+        self.backward_end_ns = 0
+
+    def end_backward(self, now_ns: int) -> None:
+        """A backward pass has ended."""
+        self.backward_end_ns = now_ns
+        if self.gaps:
+            self.gaps = []
+        if self.clipping.wanted and not self.loss.is_on:
+            self.clipping.begin()
+
+    def end_clipping(self, now_ns: int) -> None:
+        """The optimizer's step begins while the time before it is observed in detail."""
+        self.clipping.end(None if self.gaps or not self.backward_end_ns else now_ns)
+
+    def end_closure(self, start_ns: int, end_ns: int, step: int) -> None:
+        """A closure of the optimizer's step has ended."""
+        if self.clipping.is_on:
+            self.end_clipping(end_ns)
+        self.emit_since_backward(end_ns, step)
+        self.end_computation()
+        if len(self.closures) < _MAX_GAPS:
+            self.closures.append((start_ns, end_ns))
+
+    def add_gap(self, start_ns: int, end_ns: int) -> None:
+        """A collective or a wait took this thread's time, or a computation with a span of its own."""
+        if self.nested:
+            if len(self.backward_gaps) < _MAX_GAPS:
+                self.backward_gaps.append((start_ns, end_ns))
+        elif self.forward_begin_ns:
+            if self.forward_begin_ns < start_ns:
+                emit("compute", self.forward_begin_ns, start_ns, "forward", step=self.step)
+            self.forward_begin_ns = end_ns
+        elif self.pending is not None:
+            self.emit_pending()
+        elif self.backward_end_ns and len(self.gaps) < _MAX_GAPS:
+            self.gaps.append((start_ns, end_ns))
+
+    def emit_since_backward(self, end_ns: int, step: int) -> None:
+        """Emit what it did since the backward pass as part of the optimizer's step, which begins at `end_ns`, if it computes."""
+        if not self.backward_end_ns:
+            return
+        took_ns = end_ns - self.backward_end_ns - sum(end - start for start, end in self.gaps)
+        is_small = took_ns <= max(SMALL_NS, int(SMALL_SHARE * (self.backward_end_ns - self.backward_begin_ns)))
+        if not is_small and not self.clipping.wanted:  # else the one before is still to be observed: the loss was, meanwhile
+            self.clipping.count()
+        if is_small or self.clipping.is_computation:
+            emit_without_gaps(self.backward_end_ns, end_ns, self.gaps, "optimizer", step)
+
+
+def emit_without_gaps(begin_ns: int, end_ns: int, gaps: list[tuple[int, int]], name: str, step: int) -> None:
+    """Emit a computation, but for the times in it that were none; these are in order."""
+    for gap_start_ns, gap_end_ns in gaps:
+        if gap_end_ns <= begin_ns or gap_start_ns >= end_ns:
+            continue
+        if begin_ns < gap_start_ns:
+            emit("compute", begin_ns, gap_start_ns, name, step=step)
+        begin_ns = max(begin_ns, gap_end_ns)
+    if begin_ns < end_ns:
+        emit("compute", begin_ns, end_ns, name, step=step)
+
+
+def is_on_cpu(value: Any) -> bool:
+    """Whether a tensor, or the first of a sequence, is on the CPU; False for what is no tensor."""
+    if isinstance(value, list | tuple):
+        value = value[0] if value else None
+    return getattr(getattr(value, "device", None), "type", None) == "cpu"
+
+
+def _is_small(pending: tuple[int, int, int], now_ns: int) -> bool:
+    """Whether the time since the end of a forward pass is small."""
+    start_ns, end_ns, _step = pending
+    return now_ns - end_ns <= max(SMALL_NS, int(SMALL_SHARE * (end_ns - start_ns)))

@@ -1,0 +1,1 @@
+"""Probes of paths and of the network, from their options to their results."""

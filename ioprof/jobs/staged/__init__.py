@@ -1,0 +1,1 @@
+"""Copies of a dataset on a folder of the node."""

@@ -1,0 +1,179 @@
+"""How far predictions were from runs that were made afterwards with the predicted change, by kind of change.
+
+The numbers come from `benchmarks/what_if.py`. A kind that has not been compared with runs, or that was too far off, gives no
+number.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from ioprof.format.run_record import NoGain
+from ioprof.model.changes import Change
+from ioprof.model.pipeline import OWN, STAGES, WITHOUT_CORES, Pipeline
+
+MOST_BASELINE_ERROR: Final = 0.05
+"""Of the replay of the run itself, up to which its predictions are told."""
+MOST_ERROR: Final = 0.35
+"""A kind whose predictions were further off gives no number."""
+_LEAST_OTHERS: Final = 0.25
+"""Threads of other programs, on average, from which on cores were not the job's own."""
+
+_MOST_USED: Final = 0.85
+"""Part of the cores that the changed job may use."""
+_LEAST_STORAGE: Final = 0.1
+"""Share of the time of making batches from which on it matters how storage is bound."""
+_STORAGE: Final = STAGES.index("storage")
+
+
+class Kind(StrEnum):
+    """Changes whose predictions have errors alike."""
+
+    WORKERS = "the number of workers"
+    FIRST_WORKERS = "workers where there were none"
+    PREFETCH = "the prefetch depth"
+    BATCH = "the batch size"
+    PERSISTENT = "persistent workers"
+    STORAGE = "the speed of storage"
+    CACHE = "the state of the page cache"
+    STAGE = "the cost of a stage"
+    CORES = "the number of cores"
+    RANKS = "the number of ranks"
+    LIKE = "batches of another run"
+    DEVICE = "another device"
+    COPY = "another way of copying"
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """What comparisons showed."""
+
+    runs: int
+    error: float
+    """The largest of them, but for one in twenty."""
+
+
+_COMPETING: Final = frozenset((Kind.WORKERS, Kind.FIRST_WORKERS, Kind.CORES, Kind.RANKS))
+"""Changes after which other threads share the cores."""
+
+
+SHOWN: Final[dict[Kind, Accuracy | None]] = {
+    Kind.WORKERS: Accuracy(40, 0.13),
+    Kind.FIRST_WORKERS: None,  # what it costs to send their batches is not known
+    Kind.PREFETCH: Accuracy(13, 0.08),
+    Kind.BATCH: Accuracy(23, 0.15),
+    Kind.PERSISTENT: Accuracy(2, 0.07),
+    Kind.STORAGE: Accuracy(16, 0.22),
+    Kind.CACHE: Accuracy(3, 0.09),
+    Kind.STAGE: Accuracy(17, 0.13),
+    Kind.CORES: Accuracy(2, 0.08),
+    Kind.RANKS: None,  # off by 78 % where they compete for the cores
+    Kind.LIKE: Accuracy(12, 0.15),
+    Kind.DEVICE: None,  # two runs alone
+    Kind.COPY: None,
+}
+"""2026-11-24, by `python benchmarks/what_if.py --again FOLDER ... --shown` over all runs that its earlier calls kept: 11 jobs with
+changes, four of them recorded twice, and 7 jobs without a cause (`--removals`), on two cores (`benchmarks/results/what_if.md`).
+Predictions from runs of which `why_none` predicts nothing are left out. An error is that of the step's time, rounded up to a whole
+percent. Up to 20 runs it is the largest, so that of a kind with two or three runs says little. LIKE is by
+`benchmarks/what_if_layouts.py`. The same job twice differed by up to 4.4 %. All jobs keep their memory, as users' jobs need not.
+
+BATCH: those 15 runs, of which the worst was 7 % off, and eight of 2026-11-25, whose median is 1.8 % and whose worst are 14.6 and
+19.6 %: batches of half the size, in loops that do not wait for them. What a model computes for a batch of any size, a run with
+batches of one size does not show. The other runs of that day are not in these numbers: the machine's speed changed between them.
+"""
+
+
+def kinds(change: Change, recorded: Pipeline) -> tuple[Kind, ...]:
+    """What a change of a run is of."""
+    has_workers = any(each.workers for rank in recorded.ranks for each in rank.iterations)
+    is_storage = [cause == "storage" for cause in change.speeds]
+    found = {
+        Kind.WORKERS: change.workers is not None and has_workers,
+        Kind.FIRST_WORKERS: change.workers is not None and not has_workers,
+        Kind.PREFETCH: change.prefetch is not None,
+        Kind.BATCH: change.batch is not None,
+        Kind.PERSISTENT: change.persistent_workers,
+        Kind.STORAGE: any(is_storage),
+        Kind.CACHE: change.cache is not None,
+        Kind.STAGE: not all(is_storage),
+        Kind.CORES: change.cores is not None,
+        Kind.RANKS: change.ranks is not None,
+        Kind.LIKE: change.like is not None,
+        Kind.DEVICE: change.device is not None,
+        Kind.COPY: change.copy is not None,
+    }
+    return tuple(kind for kind, has in found.items() if has)
+
+
+def changes_competition(change: Change) -> bool:
+    """Whether who gets a core may be different with the change: there are more or fewer threads or cores, or workers compute in
+    another part of their time.
+    """
+    values = (change.workers, change.ranks, change.cores, change.batch, change.cache)
+    return any(value is not None for value in values) or any(cause in STAGES for cause in change.speeds)
+
+
+def error_of(found: tuple[Kind, ...]) -> float | None:
+    """The error that predictions of these kinds had together. None: too large, or not known."""
+    shown = [SHOWN[kind] for kind in found]
+    errors = [each.error for each in shown if each is not None]
+    if len(errors) < len(shown) or sum(errors) > MOST_ERROR:
+        return None
+    return sum(errors)
+
+
+def why_not(recorded: Pipeline, new: Pipeline, total_s: float, found: tuple[Kind, ...]) -> tuple[NoGain, str] | None:
+    """Why a prediction is not told: `new` is the changed pipeline, whose replay took `total_s`. None: it is told."""
+    if error_of(found) is None:
+        return NoGain.NOT_SHOWN, f"predictions for {' and '.join(found)} have not been shown to be right"
+    if refused := why_none(recorded):
+        return refused
+    if recorded.asks_process and Kind.WORKERS in found:
+        return NoGain.NOT_MODELLED, "its workers wait for another process of the job, which may not answer more of them"
+    if not recorded.shares_cores and _COMPETING.intersection(found):
+        return NoGain.CONTENTION, "the replay does not reproduce how the job's threads share the cores"
+    if not recorded.storage.is_sure and set(found) != {Kind.PREFETCH} and _storage_ratio(recorded) >= _LEAST_STORAGE:
+        return NoGain.NOT_SHOWN, "its reads do not show whether the storage is bound by a rate or by latency"
+    for host, cores in recorded.cores.items():
+        used = _cpu_s(new, host) / total_s
+        if used > _MOST_USED * cores and _num_processes(new, host) > 1:
+            return NoGain.CONTENTION, f"the changed job would use {used:.1f} of {cores:g} cores, where predictions were far off"
+    return None
+
+
+def _storage_ratio(pipeline: Pipeline) -> float:
+    """Share of the time of making batches that was waiting for storage."""
+    stages = sum(each.tasks.stages_s.sum(0) for rank in pipeline.ranks for each in rank.iterations)
+    total_s = float(np.sum(stages))
+    return float(np.asarray(stages)[_STORAGE]) / total_s if total_s else 0.0
+
+
+def _num_processes(pipeline: Pipeline, host: str) -> int:
+    """Loops and their workers there, which can compete for its cores."""
+    return sum(1 + max((each.workers for each in rank.iterations), default=0) for rank in pipeline.ranks if rank.host == host)
+
+
+def why_none(recorded: Pipeline) -> tuple[NoGain, str] | None:
+    """Why no prediction of a run is told at all. None: some may be."""
+    for host, cores in recorded.cores.items():
+        others = recorded.others.get(host, 0.0)
+        if others >= _LEAST_OTHERS:
+            return NoGain.CONTENTION, f"{others:.1f} threads of other programs competed for the {cores:g} cores"
+    return None
+
+
+def _cpu_s(pipeline: Pipeline, host: str) -> float:
+    """CPU time of the job there; where it was not measured, all time but waits for storage is taken for it."""
+    works = np.array([cause not in WITHOUT_CORES and not (pipeline.on_device and cause == "compute") for cause in OWN])
+    total = 0.0
+    for rank in pipeline.ranks:
+        if rank.host == host:
+            loop_s = float(rank.program.after_s[:, works].sum())
+            made_s = sum(float((each.tasks.stages_s.sum(1) - each.tasks.stages_s[:, _STORAGE]).sum()) for each in rank.iterations)
+            total += sum(
+                seconds * use.cores_ratio * use.threads for seconds, use in ((loop_s, rank.loop_cpu), (made_s, rank.worker_cpu))
+            )
+    return total

@@ -1,0 +1,471 @@
+"""A recorded pipeline under a change: each function returns another pipeline and leaves the first as it is."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ioprof.model.changes import Change
+from ioprof.model.other_costs import NONE, Grounds, with_batches_of, with_device
+from ioprof.model.pipeline import OWN, STAGES, Iteration, Op, Pipeline, Program, Rank, Seconds, Tasks
+
+PER_BATCH: Final = ("host", "exchange", "gc")
+"""Causes of the loop's time that a batch of another size takes as long for; all others are proportional to its size, but for the
+optimizer's part of `compute`."""
+COLLATE_BY_LOOP: Final = 0.5
+"""Of the time of `collate` in a worker. There it also makes shared memory for the batch (torch's `default_collate`), which may be
+nearly all of its time or nothing of it: a run with workers does not show that."""
+_ALWAYS_BUSY: Final = 0.9
+"""Of a worker's time without storage, from which on it did not sleep for other reasons."""
+_MOST_WAKING: Final = 0.5
+"""Of a worker's work: a longer time until it ran has other reasons than that it was woken."""
+_ALMOST_NOTHING: Final = 1e-9
+"""Factor of what a device computes if that costs nothing: its batches are copied to it nevertheless."""
+_BLOCK: Final = 8
+"""Batches in a row that are drawn together, because neighbours have similar times."""
+
+
+def changed(pipeline: Pipeline, change: Change, grounds: Grounds = NONE) -> Pipeline:
+    """The pipeline under a change, with what it rests on besides the run. `Change()` changes nothing."""
+    found = pipeline if grounds.like is None else with_batches_of(pipeline, grounds.like)
+    found = found if grounds.device is None else with_device(found, grounds.device)
+    found = _with_hidden_work(found) if _slows_device(change, grounds) else found
+    found = with_factors(found, {cause: change.factor(cause) for cause in change.speeds})
+    if change.cache == "warm":
+        found = _from_memory(found)
+    if change.cache == "cold":
+        found = _from_storage(found)
+    if change.batch is not None and pipeline.batch_size:
+        found = _with_batch(found, change.batch / pipeline.batch_size)
+        found = replace(found, batch_size=change.batch)
+    if change.workers is not None or change.prefetch is not None:
+        found = _each_iteration(found, lambda each: _with_workers(each, change.workers, change.prefetch))
+    if change.workers is not None:
+        pairs = zip(found.ranks, pipeline.ranks, strict=True)
+        found = replace(found, ranks=tuple(_with_spawning(new, old, pipeline.cores.get(old.host, 1.0)) for new, old in pairs))
+    if change.persistent_workers:
+        found = with_kept_workers(found)
+    if change.ranks is not None:
+        found = _with_ranks(found, change.ranks)
+    if change.cores is not None:
+        found = replace(found, cores=dict.fromkeys(found.cores, float(change.cores)))
+    return found
+
+
+def _slows_device(change: Change, grounds: Grounds) -> bool:
+    return change.factor("compute") > 1 or (grounds.device is not None and grounds.device.compute > 1)
+
+
+def _with_hidden_work(pipeline: Pipeline) -> Pipeline:
+    """Of ranks whose own time holds their waits for a device: one that waits a step later, so that work that is hidden counts."""
+    ranks = [
+        replace(rank, depth=1) if rank.depth is None and (rank.program.device_s > 0).any() else rank for rank in pipeline.ranks
+    ]
+    return replace(pipeline, ranks=tuple(ranks))
+
+
+# ------------------------------------------------------------------------------------------------ costs
+
+
+def with_factors(pipeline: Pipeline, factors: Mapping[str, float]) -> Pipeline:
+    """Each cause takes so many times as long; 0: it costs nothing."""
+    if not factors:
+        return pipeline
+    found = _each_iteration(pipeline, lambda each: _scaled(each, factors))
+    own = np.array([factors.get(cause, 1.0) for cause in OWN])
+    ranks = [_scaled_rank(rank, own, factors) for rank in found.ranks]
+    use, storage = found.storage, factors.get("storage", 1.0)
+    if storage > 0:
+        use = replace(
+            use,
+            latency_s=use.latency_s * storage,
+            bytes_per_s=use.bytes_per_s / storage,
+            reader_bytes_per_s=use.reader_bytes_per_s / storage,
+            burst_bytes=use.burst_bytes / storage,
+        )
+    found = replace(found, ranks=tuple(ranks), storage=use, copy_s=pipeline.copy_s * factors.get("h2d", 1.0))
+    return found if storage > 0 else _without_wake_ups(found)
+
+
+def _without_wake_ups(pipeline: Pipeline) -> Pipeline:
+    """Workers that slept only while they waited for storage are not woken where they do not wait for it."""
+
+    def awake(rank: Rank) -> Rank:
+        use = rank.worker_cpu
+        if use.busy_ratio < _ALWAYS_BUSY or not 0 < use.wake_ratio <= _MOST_WAKING:
+            return rank
+        kept, work = 1 - use.wake_ratio, np.array([stage != "storage" for stage in STAGES])
+        iterations = [
+            replace(each, tasks=replace(each.tasks, stages_s=np.where(work, each.tasks.stages_s * kept, each.tasks.stages_s)))
+            for each in rank.iterations
+        ]
+        return replace(rank, iterations=tuple(iterations), worker_cpu=replace(use, wake_ratio=0.0))
+
+    ranks = tuple(awake(rank) for rank in pipeline.ranks)
+    if all(rank.worker_cpu.busy_ratio >= _ALWAYS_BUSY for rank in ranks):
+        return replace(pipeline, ranks=ranks, scattered={})  # the scheduler balances threads that go on computing
+    return replace(pipeline, ranks=ranks)
+
+
+def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
+    tasks = each.tasks
+    stages = tasks.stages_s * np.array([factors.get(stage, 1.0) for stage in STAGES])
+    work = float(stages.sum() / max(tasks.stages_s.sum(), 1e-12))
+    delivery, loader = factors.get("delivery", 1.0), factors.get("loader", 1.0)
+    has_storage = 1.0 if factors.get("storage", 1.0) > 0 else 0.0
+    whole = factors.get("validation", 1.0) if each.is_validation else 1.0  # whatever it spends the time on
+    scaled = replace(
+        tasks,
+        stages_s=stages * whole,
+        open_s=tasks.open_s * factors.get("storage", 1.0) * whole,
+        reads=tasks.reads * has_storage * whole,
+        read_bytes=tasks.read_bytes * has_storage * whole,
+        reads_cpu_s=tasks.reads_cpu_s * has_storage * whole,
+        reads_delay_s=tasks.reads_delay_s * has_storage * whole,
+        lag_s=tasks.lag_s * loader * whole,
+        transit_s=tasks.transit_s * delivery * whole,
+        take_s=tasks.take_s * delivery * whole,
+        held_s=tasks.held_s * work * whole,
+    )
+    return replace(each, tasks=scaled, startup_s=each.startup_s * loader * whole, first_s=each.first_s * loader * whole)
+
+
+def _scaled_rank(rank: Rank, own: Seconds, factors: Mapping[str, float]) -> Rank:
+    program, compute = rank.program, OWN.index("compute")
+    after, hidden = program.after_s * own, program.hidden_s * own[OWN.index("host")]
+    after[:, compute] = np.maximum(after[:, compute], np.minimum(hidden, program.after_s[:, compute]))
+    ratio = after.sum(1) / np.maximum(program.after_s.sum(1), 1e-12)
+    alone = np.full(len(program), -1, np.int64)
+    waits = factors.get("straggler", 1.0) > 0
+    validates = np.array([rank.iterations[number].is_validation for number in program.iterations], np.bool_)
+    spent = program.spent_s * factors.get("loader", 1.0) * np.where(validates, factors.get("validation", 1.0), 1.0)
+    scaled = replace(
+        program,
+        after_s=after,
+        arrive_s=program.arrive_s * ratio,
+        step=program.step if waits else alone,
+        spent_s=spent,
+        device_s=program.device_s * max(float(own[OWN.index("compute")]), _ALMOST_NOTHING),
+        transfer_s=program.transfer_s * own[OWN.index("exchange")],
+        device_step=program.device_step if waits else alone,
+        optimizer_s=program.optimizer_s * own[OWN.index("compute")],
+        hidden_s=hidden,
+    )
+    return replace(rank, program=scaled)
+
+
+def _from_memory(pipeline: Pipeline) -> Pipeline:
+    """Reads at the rate at which this run read from the page cache; at no cost where it read nothing from there."""
+    storage, cache = STAGES.index("storage"), STAGES.index("page_cache")
+    per_byte = pipeline.memory_s_per_byte
+
+    def served(each: Iteration) -> Iteration:
+        stages = each.tasks.stages_s.copy()
+        stages[:, cache] += np.minimum(each.tasks.read_bytes * per_byte, stages[:, storage])
+        none = np.zeros(len(each.tasks))
+        stages[:, storage] = np.minimum(each.tasks.open_s * pipeline.warm_open_ratio, stages[:, storage])
+        tasks = replace(each.tasks, stages_s=stages, reads=none, read_bytes=none, reads_cpu_s=none, reads_delay_s=none)
+        return replace(each, tasks=tasks)
+
+    found = _without_wake_ups(_each_iteration(pipeline, served))
+    own = np.array([0.0 if cause == "storage" else 1.0 for cause in OWN])
+    return replace(found, ranks=tuple(_scaled_rank(rank, own, {}) for rank in found.ranks))
+
+
+def _from_storage(pipeline: Pipeline) -> Pipeline:
+    """What batches cost that came from the page cache is drawn from those that came from storage."""
+    random = np.random.default_rng(0)
+    storage, cache = STAGES.index("storage"), STAGES.index("page_cache")
+    tasks = [each.tasks for rank in pipeline.ranks for each in rank.iterations]
+    cold = np.concatenate([each.read_bytes > 0 for each in tasks])
+    names = ("stages_s", "reads", "read_bytes", "reads_cpu_s", "reads_delay_s")
+    stages, *others = (np.concatenate([getattr(each, name) for each in tasks])[cold] for name in names)
+
+    def fetched(each: Iteration) -> Iteration:
+        own = each.tasks
+        like, is_warm = random.integers(0, len(stages), len(own)), own.read_bytes == 0
+        new = own.stages_s.copy()
+        for stage in (storage, cache):
+            new[:, stage] = np.where(is_warm, stages[like, stage], new[:, stage])
+        drawn = {name: np.where(is_warm, cold[like], getattr(own, name)) for name, cold in zip(names[1:], others, strict=True)}
+        return replace(each, tasks=replace(own, stages_s=new, **drawn))
+
+    return _each_iteration(pipeline, fetched)
+
+
+# ------------------------------------------------------------------------------------------------ structure
+
+
+def _with_ranks(pipeline: Pipeline, count: int) -> Pipeline:
+    """As many ranks, each like one of the recorded ones, that meet once per step."""
+    before = len(pipeline.ranks)
+    share = (1 - 1 / count) / (1 - 1 / before) if before > 1 else 0.0
+    factors = np.array([share if cause == "exchange" else 1.0 for cause in OWN])
+    found = []
+    for number in range(count):
+        like = pipeline.ranks[number % before]
+        rank = replace(_scaled_rank(like, factors, {}), rank=number)
+        if before == 1 or count == 1:
+            step = np.arange(len(rank.program)) if count > 1 else np.full(len(rank.program), -1)
+            whole = rank.program.after_s.sum(1)
+            arrive = whole if count > 1 else np.full(len(whole), np.nan)
+            rank = replace(rank, program=replace(rank.program, step=step, device_step=step, arrive_s=arrive))
+        found.append(rank)
+    return replace(pipeline, ranks=tuple(found))
+
+
+def _each_iteration(pipeline: Pipeline, change: Any) -> Pipeline:
+    ranks = [replace(rank, iterations=tuple(change(each) for each in rank.iterations)) for rank in pipeline.ranks]
+    return replace(pipeline, ranks=tuple(ranks))
+
+
+def _with_workers(each: Iteration, workers: int | None, prefetch: int | None) -> Iteration:
+    """Iterations for validation keep their workers."""
+    if each.is_validation:
+        return each
+    workers = each.workers if workers is None else workers
+    startup = each.startup_s
+    if workers != each.workers:
+        number = np.arange(workers)
+        apart = (startup[-1] - startup[0]) / (len(startup) - 1) if len(startup) > 1 else 0.0
+        startup = startup[0] + number * apart if len(startup) else np.zeros(0)
+    tasks = each.tasks if workers or not each.workers else _by_loop(each.tasks)
+    return replace(
+        each, workers=workers, prefetch=prefetch or each.prefetch, startup_s=startup, tasks=tasks,
+        starts_workers=each.starts_workers and workers > 0,
+        first_s=np.resize(each.first_s, workers) if len(each.first_s) else each.first_s,
+        makers=each.makers if workers == each.workers else (),
+    )  # fmt: skip
+
+
+def _by_loop(tasks: Tasks) -> Tasks:
+    """Tasks of workers as the loop does them: nothing is sent, and batches are not made in shared memory."""
+    stages, none = tasks.stages_s.copy(), np.zeros(len(tasks))
+    stages[:, STAGES.index("collate")] *= COLLATE_BY_LOOP
+    return replace(tasks, stages_s=stages, lag_s=none, take_s=none, held_s=none)
+
+
+def _with_spawning(rank: Rank, before: Rank, cores: float) -> Rank:
+    """Workers are started one after the other, which takes as long for each as it did, and end at the same time, on `cores`."""
+    pairs = [(new.workers, old.workers) for new, old in zip(rank.iterations, before.iterations, strict=True)]
+    starts = np.array([new / old if old else 1.0 for new, old in pairs])
+    ends = np.array([max(1.0, new / cores) / max(1.0, old / cores) if new and old else float(not old) for new, old in pairs])
+    program = rank.program
+    is_end, of_iteration = np.array([op is Op.END for op in program.ops]), list(program.iterations)
+    factors = np.where(is_end, ends[of_iteration], starts[of_iteration])
+    factors[0] = 1.0 if rank.starts_early else factors[0]
+    return replace(rank, program=replace(program, spent_s=program.spent_s * factors))
+
+
+def with_kept_workers(pipeline: Pipeline, *, of_validation: bool = False) -> Pipeline:
+    """Workers stay from one iteration to the next: those that make batches to train on, or those to validate on."""
+    return replace(pipeline, ranks=tuple(_with_kept_workers(rank, of_validation) for rank in pipeline.ranks))
+
+
+def _with_kept_workers(rank: Rank, of_validation: bool) -> Rank:
+    """Only the first iteration of that purpose starts workers, and none stops them. One with more workers is of another loader, and
+    starts its own; one with fewer may have had no batch for some.
+    """
+    iterations, keeps, kept = list(rank.iterations), set[int](), list[Iteration]()
+    for number, each in enumerate(iterations):
+        if each.is_validation != of_validation or not each.workers:
+            continue
+        first = next((one for one in kept if one.workers >= each.workers), None)
+        if first is None:
+            kept.append(each)
+        else:
+            lag = each.tasks.lag_s.copy()
+            lag[: each.workers] = np.nan
+            tasks, group = replace(each.tasks, lag_s=lag), first.group
+            none = np.zeros(0)
+            iterations[number] = replace(each, tasks=tasks, group=group, starts_workers=False, startup_s=none, first_s=none)
+            keeps.add(number)
+    program = rank.program
+    ends = [
+        op is Op.END and rank.iterations[number].is_validation == of_validation
+        for op, number in zip(program.ops, program.iterations, strict=True)
+    ]
+    again = [number in keeps for number in program.iterations]
+    spent = np.where(np.array(ends) | np.array(again), 0.0, program.spent_s)
+    return replace(rank, iterations=tuple(iterations), program=replace(program, spent_s=spent))
+
+
+def _with_batch(pipeline: Pipeline, ratio: float) -> Pipeline:
+    """Batches of `ratio` times as many samples, made of the same samples in the same order."""
+    return replace(pipeline, ranks=tuple(_rank_with_batch(rank, ratio) for rank in pipeline.ranks))
+
+
+def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
+    iterations = tuple(each if each.is_validation else _regrouped_iteration(each, ratio) for each in rank.iterations)
+    program, proportional = rank.program, np.array([cause not in PER_BATCH for cause in OWN])
+    of_optimizer = program.optimizer_s[:, None] * np.array([cause == "compute" for cause in OWN])
+    rows = list[int]()  # of each new action: the recorded one that it is like
+    after, device, optimizer = list[Seconds](), list[float](), list[float]()
+    place = 0
+    taken = [0] * len(iterations)
+    while place < len(program):
+        number, end = program.iterations[place], place + 1
+        if program.ops[place] is not Op.TAKE or rank.iterations[number].is_validation:
+            rows.append(place)
+            after.append(program.after_s[place])
+            device.append(float(program.device_s[place]))
+            optimizer.append(float(program.optimizer_s[place]))
+            place = end
+            continue
+        while end < len(program) and program.ops[end] is Op.TAKE and program.iterations[end] == number:
+            end += 1
+        count = max(1, round((end - place) / ratio))
+        count = (
+            min(count, iterations[number].num_taken - taken[number])
+            if end == len(program) or program.ops[end] is not Op.TAKE
+            else count
+        )
+        taken[number] += count
+        bounds = np.linspace(0, end - place, count + 1)
+        once = _between(of_optimizer[place:end], bounds) / np.diff(bounds)[:, None]
+        sums = _between(program.after_s[place:end] - of_optimizer[place:end], bounds)
+        means = sums / np.diff(bounds)[:, None]
+        after += list(np.where(proportional, sums, means) + once)
+        optimizer += once.sum(1).tolist()
+        device += _between(program.device_s[place:end, None], bounds)[:, 0].tolist()
+        rows += [place + min(int(low), end - place - 1) for low in bounds[:-1]]
+        place = end
+    changed_program = Program(
+        ops=tuple(program.ops[row] for row in rows),
+        iterations=tuple(program.iterations[row] for row in rows),
+        spent_s=program.spent_s[rows],
+        after_s=np.array(after),
+        arrive_s=program.arrive_s[rows] * np.array(after).sum(1) / np.maximum(program.after_s[rows].sum(1), 1e-12),
+        step=_numbered(program.step[rows]),
+        device_s=np.array(device),
+        transfer_s=program.transfer_s[rows],
+        device_step=_numbered(program.device_step[rows]),
+        optimizer_s=np.array(optimizer),
+        hidden_s=np.minimum(program.hidden_s[rows], np.array(after)[:, OWN.index("compute")]),
+    )
+    return replace(rank, iterations=iterations, program=changed_program)
+
+
+def _numbered(steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Collectives counted from 0, as ranks with the same number of them match them."""
+    return np.where(steps >= 0, np.cumsum(steps >= 0) - 1, -1)
+
+
+def _regrouped_iteration(each: Iteration, ratio: float) -> Iteration:
+    """The same samples in batches of another size."""
+    tasks = each.tasks
+    count = max(1, int(np.ceil(len(tasks) / ratio - 1e-9)))
+    bounds = np.minimum(np.arange(count + 1) * ratio, len(tasks))
+    like = np.minimum(bounds[:-1].astype(np.int64), len(tasks) - 1)
+    drawn = tasks.at(like)
+    names = ("open_s", "reads", "read_bytes", "reads_cpu_s", "reads_delay_s")
+    sums: dict[str, Seconds] = {name: _between(getattr(tasks, name)[:, None], bounds)[:, 0] for name in names}
+    grown = replace(
+        drawn,
+        **sums,
+        stages_s=_between(tasks.stages_s, bounds),
+        transit_s=drawn.transit_s * ratio,
+        held_s=drawn.held_s * ratio,
+        transit_most_s=np.full(count, np.inf),
+    )
+    num_taken = len(grown) if each.num_taken == len(tasks) else max(1, int(np.ceil(each.num_taken / ratio - 1e-9)))
+    return replace(each, tasks=grown, num_taken=min(num_taken, len(grown)))
+
+
+def _between(rows: Seconds, bounds: Seconds) -> Seconds:
+    """Sums of rows between places that may lie within a row."""
+    sums = np.concatenate([np.zeros((1, rows.shape[1])), np.cumsum(rows, axis=0)])
+    places = np.arange(len(sums))
+    at = np.stack([np.interp(bounds, places, column) for column in sums.T], axis=1)
+    found: Seconds = np.diff(at, axis=0)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ drawing
+
+
+def filled(pipeline: Pipeline, seed: int = 0) -> Pipeline:
+    """What was not observed is drawn from what was; tasks that the loop would have had but that nobody made are drawn as well."""
+    random = np.random.default_rng(seed)
+    ranks = []
+    for rank in pipeline.ranks:
+        known = _observed(rank)
+        program, device = rank.program, rank.program.device_s
+        seen = device[device > 0]
+        drawn = random.choice(seen, len(device)) if len(seen) else np.zeros(len(device))
+        program = replace(program, device_s=np.where(np.isnan(device), drawn, device))
+        ranks.append(replace(rank, program=program, iterations=tuple(_filled(each, known, random) for each in rank.iterations)))
+    return replace(pipeline, ranks=tuple(ranks))
+
+
+def _observed(rank: Rank) -> dict[str, Seconds]:
+    """All observed values of a rank's tasks."""
+    found = {}
+    for name in ("lag_s", "transit_s", "take_s", "held_s"):
+        values = np.concatenate([getattr(each.tasks, name) for each in rank.iterations])
+        found[name] = values[~np.isnan(values)]
+    return found
+
+
+def _filled(each: Iteration, known: dict[str, Seconds], random: np.random.Generator) -> Iteration:
+    tasks = each.tasks
+    if not each.is_complete and len(tasks):  # the loop left: its workers would have gone on
+        more = max(0, each.num_taken + max(1, each.workers) * each.prefetch - len(tasks))
+        rows = np.concatenate([np.arange(len(tasks)), random.integers(0, len(tasks), more)])
+        tasks = tasks.at(rows)
+    new = {}
+    for name, values in known.items():
+        column = getattr(tasks, name)
+        missing = np.isnan(column)
+        drawn = random.choice(values, len(column)) if len(values) else np.zeros(len(column))
+        new[name] = np.where(missing, drawn, column)
+    new["transit_s"] = np.minimum(new["transit_s"], tasks.transit_most_s)
+    new["held_s"] = np.minimum(new["held_s"], tasks.transit_most_s - new["transit_s"])
+    return replace(each, tasks=replace(tasks, **new))
+
+
+def shortened(pipeline: Pipeline, most: int) -> Pipeline:
+    """The beginning of the job: at most so many actions of each rank."""
+    return replace(pipeline, ranks=tuple(_shortened(rank, most) for rank in pipeline.ranks))
+
+
+def _shortened(rank: Rank, most: int) -> Rank:
+    program = rank.program
+    if len(program) <= most:
+        return rank
+    end_ns = int(rank.taken_ns[most - 1] + program.after_s[most - 1].sum() * 1e9)
+    rows = slice(0, most)
+    arrays = {name: values[rows] for name, values in vars(program).items()}
+    return replace(rank, program=Program(**arrays), taken_ns=rank.taken_ns[:most], end_ns=end_ns)
+
+
+def resampled(pipeline: Pipeline, seed: int) -> Pipeline:
+    """The same job with its batches drawn anew, in blocks of neighbours: what another run of it could have been."""
+    random = np.random.default_rng([seed, 1])
+    ranks = []
+    for rank in pipeline.ranks:
+        iterations = tuple(replace(each, tasks=each.tasks.at(_blocks(len(each.tasks), random))) for each in rank.iterations)
+        program = rank.program
+        takes = np.array([op is Op.TAKE for op in program.ops])
+        rows = np.arange(len(program))
+        rows[takes] = rows[takes][_blocks(int(takes.sum()), random)]
+        arrive = np.where(np.isnan(program.arrive_s), np.nan, program.arrive_s[rows])
+        program = replace(
+            program,
+            after_s=program.after_s[rows],
+            arrive_s=arrive,
+            device_s=program.device_s[rows],
+            transfer_s=program.transfer_s[rows],
+            optimizer_s=program.optimizer_s[rows],
+            hidden_s=program.hidden_s[rows],
+        )
+        ranks.append(replace(rank, iterations=iterations, program=program))
+    return replace(pipeline, ranks=tuple(ranks))
+
+
+def _blocks(length: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """As many rows, in runs of `_BLOCK` that begin anywhere."""
+    starts = random.integers(0, max(1, length), length // _BLOCK + 1)
+    return ((starts[:, None] + np.arange(_BLOCK)).ravel()[:length]) % max(1, length)

@@ -1,0 +1,1 @@
+"""What cores a job had, and who else used them."""

@@ -1,0 +1,111 @@
+"""What each cause costs a job: the recorded pipeline replayed with that cause at no cost (DESIGN 8, law 3).
+
+A wait sees only the last stages of what it waits for, and a stage may cost a job nothing because another one is as slow. So what a
+cause costs is neither what was waited for nor the workers' time.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ioprof.format.schema import CAUSES
+from ioprof.format.trace import Trace
+from ioprof.model.accuracy import MOST_ERROR, SHOWN, Kind
+from ioprof.model.changed import resampled, shortened, with_factors
+from ioprof.model.pace import measured, replayed
+from ioprof.model.pipeline import OWN, STAGES, Pipeline
+from ioprof.model.prediction import QUANTILES, Range
+from ioprof.model.recorded import pipeline
+
+_MOST_ACTIONS: Final = 1_000
+_RESAMPLES: Final = 6
+_RESAMPLED_ACTIONS: Final = 200
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What the job would gain if a cause cost nothing."""
+
+    cause: str
+    seconds: float
+    """Of the time from the first wait to the end of the last step."""
+    share: float
+    """Of a steady step's time, 0 to 1."""
+    range: Range
+    """Of `share`, as far as the variation of the steps and the error of the replay of the run itself say."""
+
+    def range_up_to(self, most: float) -> Range:
+        """The same, with the errors of earlier predictions: runs that were made without a cause differed as much from theirs.
+
+        `most` is the part of the time in which the cause was waited for or worked on. The gain is no larger, and nothing becomes
+        slower because a cause costs nothing.
+        """
+        shown = SHOWN[Kind.STORAGE if self.cause == "storage" else Kind.STAGE]
+        error = shown.error if shown else MOST_ERROR
+        low, high = 1 - (1 - self.share) * (1 + error), 1 - (1 - self.share) / (1 + error)
+        return Range(min(self.range.low, self.share, max(low, 0.0)), max(self.range.high, self.share, min(high, most)))
+
+
+@dataclass(frozen=True)
+class Gains:
+    """What each cause costs, and how well the replay agrees with the run."""
+
+    gains: tuple[Gain, ...]
+    """Of all causes in the order of `ioprof.format.schema.CAUSES`."""
+    baseline_error: float
+    """See `Prediction.baseline_error`."""
+
+    @property
+    def largest(self) -> Gain | None:
+        """Of the cause to look at first."""
+        return max(self.gains, key=lambda gain: gain.share, default=None)
+
+
+def gains(trace: Trace) -> Gains:
+    """What each cause costs. `ReplayError` says why a run cannot be replayed."""
+    return gains_of(pipeline(trace))
+
+
+def baseline_error(recorded: Pipeline) -> float:
+    """What `Gains.baseline_error` is; found without the gains, which take some hundred replays."""
+    recorded = shortened(recorded, _MOST_ACTIONS)
+    return replayed(recorded).step_s / measured(recorded).step_s - 1
+
+
+def gains_of(recorded: Pipeline) -> Gains:
+    """The same of a pipeline."""
+    recorded = shortened(recorded, _MOST_ACTIONS)
+    before, without = measured(recorded), replayed(recorded)
+    error = without.step_s / before.step_s - 1
+    short = shortened(recorded, _RESAMPLED_ACTIONS)
+    drawn = [(seed, resampled(short, seed)) for seed in range(1, _RESAMPLES + 1)]
+    bases = [replayed(each, seed).step_s for seed, each in drawn]
+    found, has_time = [], _causes_with_time(recorded)
+    for cause in CAUSES:
+        if cause not in has_time:
+            found.append(Gain(cause, 0.0, 0.0, Range(-abs(error), abs(error))))
+            continue
+        after = replayed(with_factors(recorded, {cause: 0.0}))
+        share = 1 - after.step_s / without.step_s
+        others = [
+            1 - replayed(with_factors(each, {cause: 0.0}), seed).step_s / base
+            for (seed, each), base in zip(drawn, bases, strict=True)
+        ]
+        low, high = (float(value) for value in np.quantile([share, *others], QUANTILES))
+        seconds = before.total_s * (1 - after.total_s / without.total_s)
+        found.append(Gain(cause, seconds, share, Range(min(low, share) - abs(error), max(high, share) + abs(error))))
+    return Gains(tuple(found), error)
+
+
+def _causes_with_time(recorded: Pipeline) -> set[str]:
+    """Causes of which something is replayed; what is free already gains nothing."""
+    found = {"loader", "delivery", "straggler"}  # also lags, transits and start-up; who meets whom
+    for rank in recorded.ranks:
+        found |= {cause for cause, spent in zip(OWN, rank.program.after_s.sum(0), strict=True) if spent > 0}
+        found |= {"compute"} if rank.program.device_s.any() else set()
+        found |= {"exchange"} if rank.program.transfer_s.any() else set()
+        for each in rank.iterations:
+            found |= {"validation"} if each.is_validation else set()
+            found |= {stage for stage, spent in zip(STAGES, each.tasks.stages_s.sum(0), strict=True) if spent > 0}
+    return found

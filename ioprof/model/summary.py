@@ -1,0 +1,116 @@
+"""The summary of a run with the three columns of each cause: what was waited for, the workers' time, and the gain."""
+
+from dataclasses import replace
+from typing import Final
+
+from polars.exceptions import PolarsError
+
+from ioprof.analysis.answer.options import options_of
+from ioprof.analysis.answer.provable import can_be_proved
+from ioprof.analysis.run import Run
+from ioprof.format.run_record import Advice, CauseGain, CauseShare, NoGain, ReplayRecord
+from ioprof.model.accuracy import MOST_BASELINE_ERROR, why_none
+from ioprof.model.advice import ranked, with_reason, without_gain
+from ioprof.model.gains import Gains, baseline_error, gains_of
+from ioprof.model.pipeline import Pipeline
+from ioprof.model.recorded import pipeline
+from ioprof.model.refusals import Refusal, ReplayError
+
+_FAILURES: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, PolarsError)
+
+
+def with_gains(run: Run, is_asked: bool = True) -> Run:
+    """The same run; its summary says what each cause costs and what each advice would bring, or why that is not known.
+
+    Of a run with very many spans only where it `is_asked` for: all others take less than two seconds.
+    """
+    found = _replayed(run, is_asked)
+    verdict = found.summary.verdict
+    advice = tuple(each.replace(can_be_proved=can_be_proved(run.trace.run, each)) for each in verdict.advice)
+    return replace(found, summary=found.summary.replace(verdict=verdict.replace(advice=advice)))
+
+
+def _replayed(run: Run, is_asked: bool) -> Run:
+    if run.trace.is_stored and not is_asked:
+        return _without(run, NoGain.RUN_TOO_LARGE, "a replay of so many spans takes long; ask for it: ioprof report RUN --gains")
+    if not run.summary.steps.count:
+        return _without(run, NoGain.NOT_REPLAYED, Refusal.NO_STEP.text())
+    run = _asked_again(run)
+    try:
+        recorded = pipeline(run.trace)
+        refused = why_none(recorded)
+        found = gains_of(recorded) if refused is None else None
+        error = found.baseline_error if found else baseline_error(recorded)
+        if abs(error) > MOST_BASELINE_ERROR:
+            why = f"the replay of the run itself is wrong: its steps are {abs(error):.0%} too {'long' if error > 0 else 'short'}"
+            return _without(run, NoGain.BASELINE_ERROR, why, error)
+        verdict, job = run.summary.verdict, run.trace.run.job_kind
+        proposes = verdict.first_epoch is None  # else it would be of that epoch
+        shards = run.trace.run.config.shards
+        advice = ranked(verdict.advice, recorded, error, job, options_of(job), proposes=proposes, most_workers=shards)
+    except ReplayError as failure:
+        return _without(run, NoGain.NOT_REPLAYED, failure.refusal.text(failure.found))
+    except _FAILURES as failure:  # of a damaged run; what was recorded must not be lost for it
+        return _without(run, NoGain.NOT_REPLAYED, Refusal.FAILED.text(f"{type(failure).__name__}: {failure}"[:200]))
+    advice = tuple(_bounded(each, run, recorded) for each in advice)
+    run = replace(run, summary=run.summary.replace(verdict=run.summary.verdict.replace(advice=advice)))
+    if refused is not None:
+        return _without(run, *refused, error)
+    assert found is not None, "it is not refused"
+    causes = tuple(_with_gain(entry, found, recorded) for entry in run.summary.steps.causes)
+    return _with_replay(run, ReplayRecord(found.baseline_error), causes)
+
+
+def _asked_again(run: Run) -> Run:
+    """The run, whose advice was without gains because nobody had asked for them."""
+    verdict = run.summary.verdict
+    advice = tuple(
+        each.replace(no_gain=None, reason=None) if each.no_gain is NoGain.RUN_TOO_LARGE else each for each in verdict.advice
+    )
+    return replace(run, summary=run.summary.replace(verdict=verdict.replace(advice=advice)))
+
+
+def _without(run: Run, code: NoGain, reason: str, baseline_error: float | None = None) -> Run:
+    """The run with the reason why there are no gains, for its causes and for its advice."""
+    verdict = run.summary.verdict
+    advice = tuple(
+        each if each.predicted_speedup is not None else with_reason(without_gain(each, code, reason)) for each in verdict.advice
+    )
+    run = replace(run, summary=run.summary.replace(verdict=verdict.replace(advice=advice)))
+    return _with_replay(run, ReplayRecord(baseline_error, reason, code), run.summary.steps.causes)
+
+
+def _with_replay(run: Run, record: ReplayRecord, causes: tuple[CauseShare, ...]) -> Run:
+    summary = run.summary
+    return replace(run, summary=summary.replace(replay=record, steps=summary.steps.replace(causes=causes)))
+
+
+def _with_gain(entry: CauseShare, found: Gains, recorded: Pipeline) -> CauseShare:
+    """A cause that was not measured gets no gain: it was not replayed as itself."""
+    if entry.seconds is None:
+        return entry
+    gain = next(each for each in found.gains if each.cause == entry.cause)
+    lies = gain.range_up_to(_most_gain(entry, recorded))
+    return entry.replace(gain=CauseGain(gain.seconds, gain.share, lies.low, lies.high))
+
+
+def _bounded(advice: Advice, run: Run, recorded: Pipeline) -> Advice:
+    """The advice, if it is of what a cause costs, with a range of what a cause may cost: see `Gain.range_up_to`."""
+    if not advice.is_bound or advice.low is None or advice.high is None or advice.predicted_speedup is None:
+        return advice
+    entry = next((each for each in run.summary.steps.causes if each.cause == advice.cause), None)
+    part = 1.0 if advice.part is None else min(1.0, advice.part + (advice.part_error or 0.0))
+    most = part * _most_gain(entry, recorded) if entry else 1.0
+    high = min(advice.high, 1 / (1 - most)) if most < 1 else advice.high
+    speedup = advice.predicted_speedup
+    return advice.replace(low=min(max(advice.low, 1.0), speedup), high=max(high, speedup))
+
+
+def _most_gain(entry: CauseShare, recorded: Pipeline) -> float:
+    """The part of the time in which the cause was waited for or worked on, and that of the shared cores that it may have used."""
+    workers = sum(max((each.workers for each in rank.iterations), default=0) for rank in recorded.ranks)
+    waited, worked = entry.share or 0.0, (entry.workers_share or 0.0) if workers else 0.0
+    used = 0.0
+    if recorded.shares_cores and recorded.cores:
+        used = (waited * len(recorded.ranks) + worked * workers) / sum(recorded.cores.values())
+    return min(1.0, waited + worked + used)

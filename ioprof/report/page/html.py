@@ -1,0 +1,93 @@
+"""The report as one HTML file that opens anywhere, offline: scripts and all data inside, no request ever."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from ioprof.files import write_atomically
+from ioprof.format.run_record import Summary
+from ioprof.format.trace import Trace
+from ioprof.report.page import sections
+from ioprof.report.page.answer import answer, header, headline
+from ioprof.report.page.markup import Html, element, join
+from ioprof.report.page.payload import Payload, payload
+from ioprof.report.page.shell import data_block, page_styles, resource, script_text, whole_page
+from ioprof.report.page.step_section import step_section
+from ioprof.report.page.storage_section import ReadsOfRun, storage_section
+from ioprof.report.page.timeline_section import timeline_section
+from ioprof.report.page.worker_section import rank_section, worker_section
+from ioprof.report.path_demand import ProbedPath
+from ioprof.report.texts.code_lines import code_table
+from ioprof.report.texts.statements import Statement, statements, title
+from ioprof.report.texts.storage_statements import run_statements
+
+_SCRIPTS: Final = (
+    "data", "format", "theme", "pyramid", "raster", "view", "rows", "legend", "series", "timeline", "strip", "pick", "details",
+    "summary", "search", "input", "main",
+)  # fmt: skip
+"""The modules of the page's script in order: each uses only those before it while it is loaded."""
+
+
+def write_html(
+    trace: Trace,
+    steps: pl.DataFrame,
+    summary: Summary,
+    path: Path,
+    wanted: tuple[int, int] | None = None,
+    probed: ProbedPath | None = None,
+) -> None:
+    """Write the report to `path`, whole or not at all; a file that is there is replaced.
+
+    The page opens at the stretch `wanted` of the run, in nanoseconds, and has all its spans. `probed` stands beside the demand.
+    """
+    write_atomically(path, page(trace, steps, summary, wanted, probed))
+
+
+def page(
+    trace: Trace, steps: pl.DataFrame, summary: Summary, wanted: tuple[int, int] | None = None, probed: ProbedPath | None = None
+) -> str:
+    """The text of the page."""
+    reads = ReadsOfRun(trace)
+    data = payload(trace, steps, summary, wanted, (reads.latencies, reads.time))
+    parts = (
+        header(summary),
+        _main(trace, steps, summary, data, run_statements(trace), storage_section(trace, summary, probed, reads)),
+        sections.footer(),
+        data_block("facts", data.facts),
+    )
+    return whole_page(
+        f"{title(summary)}: {headline(summary)}", parts, [_script()], page_styles(),
+        (Html(f'<script type="text/plain" id="data-{name}">{text}</script>\n') for name, text in data.blocks.items()),
+    )  # fmt: skip
+
+
+def _main(trace: Trace, steps: pl.DataFrame, summary: Summary, data: Payload, more: Sequence[Statement], storage: Html) -> Html:
+    facts = (
+        join(element("dt", each.label), element("dd", each.text, sections.badge(each.basis)))
+        for each in (*statements(summary), *more)
+    )
+    return element(
+        "main",
+        answer(summary),
+        timeline_section(data.notes),
+        sections.section(
+            "causes",
+            "Where the time went",
+            sections.time_table(summary),
+            code_table(summary),
+            element("details", element("summary", "All numbers in words"), element("dl", *facts, class_="facts")),
+        ),
+        sections.section("steps", "Steps", step_section(summary, steps)),
+        sections.section("storage", "Storage", storage),
+        sections.section("workers", "Workers", worker_section(trace)),
+        sections.section("ranks", "Ranks", rank_section(summary, steps)),
+        sections.section("complete", "How complete is this", sections.completeness(summary)),
+        sections.section("reading", "How to read this", sections.glossary()),
+    )
+
+
+def _script() -> str:
+    modules = "\n".join(resource(f"page/{name}.js") for name in _SCRIPTS)
+    return script_text(f'"use strict";\n(() => {{\n{modules}}})();\n')
